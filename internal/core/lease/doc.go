@@ -6,8 +6,8 @@
 //   - A lock: the lock timeouts of statements on the row.
 //   - A lease: units that were charged to the row in advance. Hits use them without a round trip.
 //
-// The rows are divided into stripes, each with a mutex. At most half of Options.Max rows have a lease, and at
-// most half have none, so a flood of used-up keys evicts no lease.
+// The rows are divided into stripes, each with a mutex and an equal part of Options.Max. At most half of the
+// rows have a lease, and at most half have none, so a flood of used-up keys evicts no lease.
 //
 // Times are microseconds on the monotonic clock that Now returns (since Set.Born), unless a comment names the
 // server's clock. The package has functions instead of methods because the interpreter of Traefik calls

@@ -61,7 +61,7 @@ func endLease(s *Set, r *Row) {
 	r.answeredAt = 0
 	r.nextChargeAt = 0
 	r.drainPerLife = 0
-	atomic.AddInt64(&s.leases, -1)
+	delete(s.Stripes[r.stripeIndex].leased, r.ID)
 }
 
 // EndLease ends the lease of a row. It runs before a request refunds or resets the row, because the request's
@@ -89,9 +89,7 @@ func SweepInterval(s *Set) time.Duration {
 func Sweep(s *Set) []*Row {
 	now := Now(s)
 	ended := atomic.LoadInt32(&s.ended) != 0
-	if ended || atomic.LoadInt64(&s.leases) > 0 {
-		eachStripe(s, func(stripe *Stripe) { sweepStripe(s, stripe, now, ended) })
-	}
+	eachStripe(s, func(stripe *Stripe) { sweepStripe(s, stripe, now, ended) })
 	refundAll(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,10 +101,7 @@ func Sweep(s *Set) []*Row {
 // sweepStripe implements Sweep for the rows of a stripe. If ended is set, it ends all leases. The caller
 // holds the mutex of the stripe.
 func sweepStripe(s *Set, stripe *Stripe, now int64, ended bool) {
-	for _, r := range stripe.Rows {
-		if r.Limit == nil {
-			continue
-		}
+	for _, r := range stripe.leased {
 		if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
 			refundUnits(s, r, false)
 		}

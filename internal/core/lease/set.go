@@ -27,6 +27,7 @@ type Row struct {
 
 	refusal *refusal // nil without one
 	lock    *lock    // nil without one
+	counted bool     // Set.RowsBy and Set.RowCount count the row
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
 	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
@@ -54,8 +55,9 @@ type Row struct {
 type Stripe struct {
 	Mu      sync.Mutex // guards the fields below
 	Rows    map[RowID]*Row
-	cleared [8]int64 // the sequence number of the last refund or reset, by clearedIndex; see Set.Sequence
-	Decided int64    // requests decided by leases, including those of the interpreted plugin
+	leased  map[RowID]*Row // the rows with a lease
+	cleared [8]int64       // the sequence number of the last refund or reset, by clearedIndex; see Sequence
+	Decided int64          // requests decided by leases, including those of the interpreted plugin
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
@@ -73,7 +75,7 @@ const CreditPerHit = 16
 
 // Options configures a Set.
 type Options struct {
-	Max      int           // the maximum number of rows
+	Max      int           // the maximum number of rows, divided among the stripes
 	Refusals bool          // remember refusals
 	Horizon  time.Duration // the maximum of the function Horizon
 	MinHits  int           // see Set.MinHits
@@ -87,7 +89,7 @@ type Options struct {
 // Set holds the rows that a store remembers.
 type Set struct {
 	// The first fields are atomic. On a 32-bit processor, only the beginning of a struct is aligned for them.
-	RowCount  int64 // the number of rows
+	RowCount  int64 // the number of rows that can decide a hit: with a lease, a refusal or a lock
 	LockCount int64 // the number of rows with a lock
 
 	// Sequence is the number of the last batch, refund or reset. A new batch adds 1, and passes the sum to
@@ -95,12 +97,10 @@ type Set struct {
 	// batch, because the refusal may be older than a refund or reset of the row.
 	Sequence int64
 
-	leases      int64 // the number of leases
-	evictStripe int64 // the last stripe that evictRows tried
-	hitsSince   int64 // the time at which hits began to count
+	hitsSince int64 // the time at which hits began to count
 
 	Stripes []*Stripe
-	RowsBy  []int32 // the number of rows by their index, see Hashes; atomic
+	RowsBy  []int32 // RowCount by the index of the rows, see Hashes; atomic
 	Credit  int32   // see CreditPerHit; atomic
 	Seed    maphash.Seed
 	Born    time.Time // the time at which Now was 0
@@ -108,6 +108,7 @@ type Set struct {
 	MinHits int64 // the hits in a horizon for which a key gets a lease; more than a quarter keep it
 
 	options    Options
+	half       int          // half of Options.Max for each stripe, rounded up
 	horizon    int64        // Options.Horizon in microseconds
 	maintained int32        // 1 after the start of Options.Maintain; atomic
 	ended      int32        // 1 after EndAll; atomic
@@ -121,13 +122,14 @@ type Set struct {
 // New returns an empty Set.
 func New(o Options) *Set {
 	s := &Set{Seed: maphash.MakeSeed(), Hash: maphash.String, Born: time.Now(), options: o,
+		half:    (o.Max + 2*StripeCount - 1) / (2 * StripeCount),
 		horizon: int64(o.Horizon / time.Microsecond), MinHits: int64(o.MinHits),
 		RowsBy: make([]int32, Hashes)}
 	if o.Hash != nil {
 		s.Hash = o.Hash
 	}
 	for i := 0; i < StripeCount; i++ {
-		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Row{}})
+		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Row{}, leased: map[RowID]*Row{}})
 	}
 	s.hits.Store(make([]int32, Hashes))
 	return s
@@ -159,14 +161,14 @@ func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 }
 
 // withRow calls f with the row id while it holds the mutex of the row's stripe. If the Set lacks the row,
-// withRow adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row and evicts
-// other rows if there are too many.
+// withRow adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row.
 func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 	hash := s.Hash(s.Seed, id.Key)
 	stripe := s.Stripes[hash%StripeCount]
 	stripe.Mu.Lock()
 	r := stripe.Rows[id]
 	if r == nil && add {
+		evictRows(s, stripe)
 		r = addRow(s, stripe, id, hash)
 	}
 	if r != nil {
@@ -174,9 +176,6 @@ func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 		refreshRow(s, stripe, r)
 	}
 	stripe.Mu.Unlock()
-	if add {
-		evictRows(s, r)
-	}
 }
 
 // indexOf returns the index of a row in Set.RowsBy and in Demand. hash is the hash of its key.
@@ -184,18 +183,31 @@ func indexOf(s *Set, prefix string, hash uint64) uint64 {
 	return (s.Hash(s.Seed, prefix) + hash) % Hashes
 }
 
-// addRow adds a row. The caller holds the mutex of the stripe and calls refreshRow and evictRows afterwards.
+// addRow adds a row. The caller holds the mutex of the stripe and calls refreshRow afterwards.
 func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash)}
 	stripe.Rows[id] = r
-	atomic.AddInt32(&s.RowsBy[r.hashIndex], 1)
-	atomic.AddInt64(&s.RowCount, 1)
 	return r
 }
 
-// refreshRow removes expired parts of a row, and deletes the row if nothing is left. Callers call it after
-// each change of a row. They hold the mutex of the stripe.
+// evictRows deletes any rows without a lease from a stripe until there is room for another one. The caller
+// holds the mutex of the stripe.
+func evictRows(s *Set, stripe *Stripe) {
+	for _, r := range stripe.Rows {
+		if len(stripe.Rows)-len(stripe.leased) < s.half {
+			return
+		}
+		if r.Limit == nil {
+			r.refusal = nil
+			setLock(s, r, nil)
+			refreshRow(s, stripe, r)
+		}
+	}
+}
+
+// refreshRow removes expired parts of a row, counts the row if it can decide a hit, and deletes it if nothing
+// is left. Callers call it after each change of a row. They hold the mutex of the stripe.
 func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	now := Now(s)
 	if r.refusal != nil && now >= r.refusal.expiresAt {
@@ -204,38 +216,18 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if r.lock != nil && now-r.lock.last >= lockExpiry {
 		setLock(s, r, nil)
 	}
-	if r.Limit == nil && r.refusal == nil && r.lock == nil {
-		delete(stripe.Rows, r.ID)
+	decides := r.Limit != nil || r.refusal != nil || r.lock != nil
+	switch {
+	case decides && !r.counted:
+		atomic.AddInt32(&s.RowsBy[r.hashIndex], 1)
+		atomic.AddInt64(&s.RowCount, 1)
+	case r.counted && !decides:
 		atomic.AddInt32(&s.RowsBy[r.hashIndex], -1)
 		atomic.AddInt64(&s.RowCount, -1)
 	}
-}
-
-// halfOfMax bounds the rows with a lease, and also the rows without one.
-func halfOfMax(s *Set) int64 { return int64(s.options.Max+1) / 2 }
-
-// evictRows evicts rows without a lease, except for spared, until halfOfMax of them are left. The caller
-// holds no mutex.
-func evictRows(s *Set, spared *Row) {
-	for tries := 0; tries < 4*StripeCount &&
-		atomic.LoadInt64(&s.RowCount)-atomic.LoadInt64(&s.leases) > halfOfMax(s); tries++ {
-		stripe := s.Stripes[atomic.AddInt64(&s.evictStripe, 1)%StripeCount]
-		stripe.Mu.Lock()
-		evictRow(s, stripe, spared)
-		stripe.Mu.Unlock()
-	}
-}
-
-// evictRow deletes any row without a lease, except for spared, from a stripe. The caller holds the mutex of
-// the stripe.
-func evictRow(s *Set, stripe *Stripe, spared *Row) {
-	for _, r := range stripe.Rows {
-		if r != spared && r.Limit == nil {
-			r.refusal = nil
-			setLock(s, r, nil)
-			refreshRow(s, stripe, r)
-			return
-		}
+	r.counted = decides
+	if !decides {
+		delete(stripe.Rows, r.ID)
 	}
 }
 
@@ -267,10 +259,10 @@ func Stats(s *Set) Figures {
 			if r.refusal != nil && now < r.refusal.passesAt {
 				f.Refusals++
 			}
-			if r.Limit != nil {
-				f.Leases++
-				f.Units += r.N
-			}
+		}
+		f.Leases += int64(len(stripe.leased))
+		for _, r := range stripe.leased {
+			f.Units += r.N
 		}
 	})
 	return f

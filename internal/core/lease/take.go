@@ -133,7 +133,7 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	since := atomic.LoadInt64(&s.hitsSince)
 	hits := int64(atomic.LoadInt32(&s.hits.Load().([]int32)[indexOf(s, h.Limit.Prefix, hash)]))
 	if h.Peek || horizon == 0 || hits < s.MinHits || hits*horizon < s.MinHits*(now-since) ||
-		h.Cost > h.Limit.Capacity() || atomic.LoadInt64(&s.leases) >= halfOfMax(s) ||
+		h.Cost > h.Limit.Capacity() || len(stripe.leased) >= s.half ||
 		atomic.LoadInt32(&s.ended) != 0 {
 		return r
 	}
@@ -145,8 +145,8 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	r.usedSince = since
 	r.Used = hits * h.Cost
 	r.costPerHit = h.Cost
+	stripe.leased[r.ID] = r
 	refreshRow(s, stripe, r)
-	atomic.AddInt64(&s.leases, 1)
 	if s.options.Maintain != nil && atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
 		go s.options.Maintain()
 	}

@@ -29,12 +29,11 @@ type Options struct {
 	Now                       func() time.Time
 	OnError                   func(error)
 
-	MaxRows   int // bounds the remembered rows; 0 is defaultRows
 	LeaseHits int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
 	// the store creates no tables.
 	Tables map[string]Table
-	// Shards is the number of stores among which keys and MaxRows are divided; 0 is 1.
+	// Shards is the number of stores among which keys and maxRows are divided; 0 is 1.
 	Shards int
 	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
 	// reports whether the counts are in other stores: this store then decides nothing, and needs no tables.
@@ -49,9 +48,8 @@ type Options struct {
 
 const (
 	defaultWorkers = 4
-	// defaultRows is the number of rows that a store remembers, at about 300 bytes each. Half of them may
-	// have leases.
-	defaultRows         = 20000
+	// maxRows bounds the rows that a store remembers, at about 300 bytes each. Half of them may have leases.
+	maxRows             = 20000
 	defaultLeaseHorizon = time.Second
 	defaultLeaseHits    = 4
 	defaultCleanup      = 0.1
@@ -77,10 +75,6 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Shards == 0 {
 		o.Shards = 1
 	}
-	if o.MaxRows == 0 {
-		o.MaxRows = defaultRows
-	}
-	o.MaxRows = (o.MaxRows + o.Shards - 1) / o.Shards
 	if o.LeaseHorizon == 0 {
 		o.LeaseHorizon = defaultLeaseHorizon
 	}
@@ -184,7 +178,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
 	}
 	server.onIdentity = s.checkIdentity
-	s.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.DisableRememberedRefusals,
+	s.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash,
 		Maintain: func() { s.maintainLeases(o.Report) },
 		Refund:   func(r lease.Refund) { s.refund(r) }})
