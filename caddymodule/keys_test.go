@@ -7,13 +7,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A key may have all placeholders of Caddy's requests, and placeholders that other modules set.
@@ -76,59 +73,5 @@ func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 	var refusal caddyhttp.HandlerError
 	if err := h.ServeHTTP(httptest.NewRecorder(), r, emptyPage); err != nil && !errors.As(err, &refusal) {
 		t.Fatal(err)
-	}
-}
-
-// scriptedStore is a store with the decisions of a function, which gets the number of the call, from 1 on.
-type scriptedStore struct {
-	ratelimit.Store
-	calls  int
-	decide func(call int) (ratelimit.Decision, error)
-}
-
-func (s *scriptedStore) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit,
-	decisions []ratelimit.Decision) (err error) {
-	s.calls++
-	decisions[0], err = s.decide(s.calls)
-	return err
-}
-
-// scriptedHandler returns a handler on a scriptedStore, and the handler's log.
-func scriptedHandler(t *testing.T, decide func(call int) (ratelimit.Decision, error)) (*Handler,
-	*observer.ObservedLogs) {
-	t.Helper()
-	h := newHandler(t, LimitSettings{Prefix: "scripted", Limit: "1 1h"})
-	core, logs := observer.New(zap.InfoLevel)
-	h.logger = zap.New(core)
-	h.site.Store = &scriptedStore{decide: decide}
-	return h, logs
-}
-
-// The first decision of the database after an outage logs the end of the outage, with the number of requests
-// without a decision. A refusal from memory does not.
-func TestEndOfOutageIsLogged(t *testing.T) {
-	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
-		switch call {
-		case 1:
-			return ratelimit.Decision{}, ratelimit.ErrUnavailable
-		case 2:
-			return ratelimit.Decision{
-				Quota: 1, RetryAfter: time.Second, Source: ratelimit.FromRemembered}, nil
-		}
-		return ratelimit.Decision{Allowed: true, Quota: 1, Source: ratelimit.FromPostgres}, nil
-	})
-	for i, want := range []int{0, 0, 1, 1} {
-		serveOnce(t, h, request())
-		if n := logs.FilterMessage("the database answers again").Len(); n != want {
-			t.Errorf("after request %d, the end is logged %d times, want %d", i+1, n, want)
-		}
-	}
-	failed := logs.FilterMessage("no decision: letting requests pass").All()[0]
-	ended := logs.FilterMessage("the database answers again").All()[0]
-	if ended.Level != failed.Level {
-		t.Errorf("the end is logged at the level %v, want %v as for the failure", ended.Level, failed.Level)
-	}
-	if n := ended.ContextMap()["requests_without_decision"]; n != int64(1) {
-		t.Errorf("requests_without_decision is %v, want 1", n)
 	}
 }

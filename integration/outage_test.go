@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -10,8 +11,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// Proxies that start before their database follow on_error, log the cause, and decide once the database has
-// started. TestNoFaultMakesResponsesWrong tests outages that begin later.
+// endOfOutage matches the log line of Caddy or Traefik, with a number of requests above 0.
+var endOfOutage = regexp.MustCompile(
+	`the database answers again.*(: [1-9]\d* requests had no decision|requests_without_decision":[1-9])`)
+
+// Proxies that start before their database follow on_error and log the cause. Once the database has started,
+// they log the end of the outage, and decide exactly from the first burst on. TestNoFaultMakesResponsesWrong
+// tests outages that begin later.
 func TestPostgresIsDownAtLoad(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
@@ -39,8 +45,12 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 	}
 	for _, p := range proxies {
 		await(t, "decisions of "+p.url, func() bool { return statusesOf(t, 1, p.url+"/deny") == "200" })
-		if got := statusesOf(t, 6, p.url+"/tight", "X-Key", p.url); got != "200 200 200 200 200 429" {
-			t.Errorf("%s, a limit of 5: statuses %s, want five times 200 and 429", p.url, got)
+		await(t, "the end of the outage in the log of "+p.url,
+			func() bool { return endOfOutage.MatchString(p.Log()) })
+		burst := harness.Run(t.Context(), harness.Load{Clients: 100, Requests: 100,
+			Request: func(int) *http.Request { return harness.Get(p.url+"/tight", "X-Key", p.url) }})
+		if got := burst.String(); got != "200×5 429×95" {
+			t.Errorf("%s, a burst of 100 on a limit of 5: %s, want 200×5 429×95", p.url, got)
 		}
 	}
 }

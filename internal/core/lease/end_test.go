@@ -2,14 +2,12 @@ package lease_test
 
 import (
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -51,30 +49,6 @@ func TestEndAllRefundsAllUnits(t *testing.T) {
 	lease.EndAll(rows)
 	check.Equal(t, "refunded units", refunded, before.Units)
 	check.Equal(t, "after EndAll", lease.Stats(rows), lease.Figures{Decided: before.Decided})
-}
-
-// Sweep refunds the expired units of all rows. EndLease refunds the units of one row, even before Sweep.
-func TestSweepRefundsExpiredUnits(t *testing.T) {
-	for _, ended := range []string{"", "other", "a"} {
-		now := int64(1)
-		keys := ""
-		rows := lease.New(lease.Options{Max: 1000, Horizon: time.Second, MinHits: 4,
-			Clock:  func() int64 { return now },
-			Refund: func(r lease.Refund) { keys += r.Row.Key }})
-		hitUntilLeased(rows, now, "a")
-		hitUntilLeased(rows, now, "b")
-		now += 1500000
-		check.Equal(t, "refunded before Sweep", keys, "")
-		lease.EndLease(rows, lease.RowOf(leasedLimit, ended))
-		if (keys == "a") != (ended == "a") {
-			t.Errorf("EndLease of %q refunded units of %q, want units of its own row alone", ended, keys)
-		}
-		lease.Sweep(rows)
-		check.Equal(t, "units after Sweep", lease.Stats(rows).Units, 0)
-		if keys != "ab" && keys != "ba" {
-			t.Errorf("units of %q are refunded, want ab", keys)
-		}
-	}
 }
 
 // An answer to a hit extends the life of the remaining units.
@@ -136,25 +110,4 @@ func TestLargeHitGetsUnitsOfLease(t *testing.T) {
 			t.Errorf("%v: a hit of the whole remaining quota was refused, want it admitted", a)
 		}
 	}
-}
-
-// Remembered refusals use at most half of the memory, so they evict no lease.
-func TestRefusalsEvictNoLease(t *testing.T) {
-	now := int64(1)
-	rows := lease.New(lease.Options{Max: 640, Refusals: true, Horizon: time.Hour, MinHits: 4,
-		Clock: func() int64 { return now }})
-	for i := range 640 {
-		hitUntilLeased(rows, now, fmt.Sprint(i))
-	}
-	want := lease.Stats(rows)
-	for i := range 10000 {
-		view := algorithm.View{Limit: conformance.Limits("", 3)[0], Now: 1e15}
-		lease.RememberRefusal(rows, lease.RowID{Prefix: "q", Key: fmt.Sprint(i)}, &view, 1, time.Hour,
-			atomic.AddInt64(&rows.Sequence, 1))
-	}
-	if want.Leases < 300 {
-		t.Errorf("%d leases before the refusals, want at least 300", want.Leases)
-	}
-	want.Refusals = 320
-	check.Equal(t, "after 10,000 refusals", lease.Stats(rows), want)
 }

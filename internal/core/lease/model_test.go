@@ -176,6 +176,9 @@ func (w *world) reset(p *process) {
 	w.time++ // no row is deleted and created again within a microsecond
 	slack := w.oracle.slack + w.leasedUnits() + w.unitsBeingRefunded()
 	*w.oracle = oracle{limit: w.limit, slack: slack}
+	if n := lease.Stats(p.leases).Units; n != 0 {
+		w.oracle.err = fmt.Errorf("the process that resets the row still has %d units", n)
+	}
 }
 
 // stepClock sets the server's clock ahead or back, by up to three windows.

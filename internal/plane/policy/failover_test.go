@@ -4,31 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
-
-// A restore drops the tables and creates them with other rows in one transaction. A proxy then uses only the
-// restored rows, although the restored log of changes does not list the rows that are gone.
-func TestRestoreReplacesAllRules(t *testing.T) {
-	d := newTestDB(t)
-	d.addUser("ann", "free")
-	d.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
-	p := d.newPolicy(policy.Settings{})
-	refresh(t, p)
-	check.Equal(t, "before", verdictOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
-	d.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, " +
-		"rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, " +
-		"rate_limit_nodes CASCADE;" +
-		schema.Nodes + schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
-	refresh(t, p)
-	check.Equal(t, "a deleted key", verdictOf(t, p, "key of ann", ""), " anonymous 401 unknown_key")
-	check.Equal(t, "a deleted user", verdictOf(t, p, "", "ann"), "ann anonymous rule/other/per_hour=20")
-	check.Equal(t, "reported errors", d.reportedErrors(), "")
-}
 
 // If the primary fails before it has replicated its latest changes, a proxy undoes these changes after the
 // failover to the replica. It applies the changes that are made on the replica later.

@@ -35,17 +35,3 @@ func TestNoRetryAfterForImpossibleRequest(t *testing.T) {
 		t.Errorf("limit, Retry-After and body are %s, want %s", got, want)
 	}
 }
-
-// Tightest returns the hit with the least remaining quota, without Independent hits, or -1 if there are no
-// others.
-func TestTightestIgnoresIndependentHits(t *testing.T) {
-	limit := &ratelimit.Limit{}
-	hits := []ratelimit.Hit{{Independent: true}, {Limit: limit}, {Limit: limit}}
-	decisions := []ratelimit.Decision{{}, {Allowed: true, Remaining: 3}, {Allowed: true, Remaining: 2}}
-	if at, _ := respond.Tightest(hits, decisions); at != 2 {
-		t.Errorf("Tightest of all hits = %d, want 2", at)
-	}
-	if at, _ := respond.Tightest(hits[:1], decisions[:1]); at != -1 {
-		t.Errorf("Tightest of independent hits = %d, want -1", at)
-	}
-}

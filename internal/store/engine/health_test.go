@@ -54,15 +54,19 @@ func TestFailingDatabaseGetsOneStatement(t *testing.T) {
 	})
 }
 
-// While the database does not respond, only the first requests wait for their timeouts.
+// While the database does not respond, only the first requests wait for their timeouts. If it refuses
+// connections from the start, none waits.
 func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
-	// A stalled DB does not even respond to the check of its tables.
-	stalled := &interceptDB{&fakeDB{},
-		func(ctx context.Context, statements []*pgdb.Statement, _ answerFunc) error {
-			return hang(ctx, statements)
-		}}
-	for name, db := range map[string]pgdb.DB{"from the start": stalled,
-		"later": &fakeDB{answer: hang, probe: hang}} {
+	// always is a DB that does not even respond to the check of its tables.
+	always := func(answer answerFunc) pgdb.DB {
+		return &interceptDB{&fakeDB{},
+			func(ctx context.Context, statements []*pgdb.Statement, _ answerFunc) error {
+				return answer(ctx, statements)
+			}}
+	}
+	for name, db := range map[string]pgdb.DB{"from the start": always(hang),
+		"later":   &fakeDB{answer: hang, probe: hang},
+		"refused": always(failWith(errors.New("connection refused")))} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute
 			store := newEngine(t, db, engine.Options{CleanupProbability: -1})
@@ -92,7 +96,8 @@ func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 			group.Wait()
 			// The first timeout of a request starts the prober, and the first timeout of the prober proves
 			// the outage.
-			if got := time.Duration(last.Load()); waited.Load() == 0 || got > 600*time.Millisecond {
+			if got := time.Duration(last.Load()); (waited.Load() == 0) != (name == "refused") ||
+				got > 600*time.Millisecond {
 				t.Errorf("%s: %d requests waited, the last one arrived after %v, want at most 600ms", name,
 					waited.Load(), got)
 			}
