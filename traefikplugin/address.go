@@ -86,9 +86,8 @@ func parseAddress(text string) (netip.Addr, error) {
 	return address.Unmap().WithZone(""), err
 }
 
-// addressOf returns the address of a client and whether the address is assumed; see client. addressOf returns
-// the zero Addr for text that is not an address.
-func addressOf(a *addresses, r *http.Request) (netip.Addr, bool) {
+// address implements serve.Site.Address. It returns the zero Addr for text that is not an address.
+func (a *addresses) address(r *http.Request) (netip.Addr, bool) {
 	text, assumed := a.client(r)
 	address, _ := parseAddress(text)
 	return address, assumed

@@ -18,8 +18,6 @@ import (
 // handler is the middleware. It is immutable after New.
 type handler struct {
 	upstream *upstream
-	name     string
-	process  *process
 	handle   *host.Handle
 	site     *serve.Site
 	forward  bool // set headers that describe the request to the upstream
@@ -32,13 +30,18 @@ type handler struct {
 	leased   *leasedZone // nil if all requests enter the queue
 }
 
-// ServeHTTP decides a request and serves it. It evaluates a policy first, so that the hits of the policy and
-// of the configuration enter the queue together. A queue worker delivers all requests of a batch. ServeHTTP
-// calls the upstream outside of recoverPanic, which must not handle the upstream's panics.
+// ServeHTTP decides a request and serves it. While leases decide requests, it first looks for a lease.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if z := h.leased; z != nil && atomic.LoadInt32(z.credit) > 0 && passLeased(z, h.upstream, w, r) {
-		return
+	if z := h.leased; z == nil || atomic.LoadInt32(z.credit) <= 0 || !passLeased(z, w, r) {
+		serveQueued(h, w, r)
 	}
+}
+
+// serveQueued implements ServeHTTP for the requests that no lease decides. It evaluates a policy first, so
+// that the hits of the policy and of the configuration enter the queue together. A queue worker delivers all
+// requests of a batch. serveQueued calls the upstream outside of recoverPanic, which must not handle the
+// upstream's panics.
+func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	rq := h.requests
 	if len(rq.free) < minFree {
 		grow(rq)
@@ -94,7 +97,7 @@ func deliver(h *handler, q *serve.Request) {
 	serve.DeliverCalls([]*batch.Call{q.Call})
 }
 
-// serveDecided serves a decided request in the less frequent cases. In ServeHTTP, this code would cost the
+// serveDecided serves a decided request in the less frequent cases. In serveQueued, this code would cost the
 // interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	if q.Admitted && q.Asked && h.forward {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -18,21 +17,16 @@ import (
 // leasedZone finds the leases for the most frequent configuration with a lease: one limit with a fixed cost
 // and a key of FrequentKey that is not secret. It is immutable.
 type leasedZone struct {
+	upstream *upstream
 	zone     *serve.Zone
+	header   string // the header that contains the key; if its value has a colon, leasedKey finds the key
 	limit    *ratelimit.Limit
 	row      lease.RowID // a template without the key
-	quota    string      // the value of X-RateLimit-Limit
+	quota    []string    // the value of X-RateLimit-Limit, in a slice that all responses share
 	cost     int64
-	clock    *respond.Clock
-	admitted *int64 // counts the requests that a lease admits; atomic
-
-	rows *lease.Set // the store's leases
-
-	// Copies of fields of rows, because the interpreter reads them faster here.
-	credit  *int32
-	stripes []*lease.Stripe
-	seed    maphash.Seed
-	born    time.Time
+	admitted *int64     // counts the requests that a lease admits; atomic
+	rows     *lease.Set // the store's leases
+	credit   *int32     // a copy of &rows.Credit, which the interpreter reads faster
 }
 
 // leasedZoneOf returns the leasedZone of a handler, or nil if all requests need the queue. With a history,
@@ -50,43 +44,66 @@ func leasedZoneOf(h *handler) *leasedZone {
 		return nil
 	}
 	rows := store.Leases()
-	return &leasedZone{zone: z, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10),
-		cost: hit.Cost, row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
-		clock: h.site.Clock, admitted: &h.handle.Limits.Report.Of(hit.Limit.Prefix).Leased, rows: rows,
-		credit: &rows.Credit, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born}
+	leased := &leasedZone{upstream: h.upstream, zone: z, header: z.Header, limit: hit.Limit,
+		row: lease.RowOf(hit.Limit, ""), quota: []string{strconv.FormatInt(hit.Limit.Capacity(), 10)},
+		cost: hit.Cost, admitted: &h.handle.Limits.Report.Of(hit.Limit.Prefix).Leased, rows: rows,
+		credit: &rows.Credit}
+	if z.IPv4 < 32 {
+		leased.header = "" // the key may be the network of an address
+	}
+	return leased
 }
 
 // passLeased serves a request with the headers of the limit if the lease of its row has enough units.
-// Otherwise it returns false, and the queue decides. passLeased repeats lease.Take in one function, because
-// the interpreter takes long for each call. Through the queue, such a request takes 6 times the processor
-// time (benchmark Interpreted/Postgres,_leased in integration, in turns). TestLeaseDecidesLikeQueue compares
-// passLeased with the queue on the same requests.
-func passLeased(z *leasedZone, to *upstream, w http.ResponseWriter, r *http.Request) bool {
-	row := z.row
-	row.Key = serve.FrequentKey(z.zone, r)
-	s := z.stripes[maphash.String(z.seed, row.Key)%lease.StripeCount]
+// Otherwise it returns false. passLeased repeats lease.Take in one function, because the interpreter takes
+// long for each call. Through the queue, such a request takes 6 times the processor time (benchmark
+// Interpreted/Postgres,_leased in integration, in turns). TestLeaseDecidesLikeQueue compares passLeased with
+// the queue on the same requests.
+//
+// The interpreter allocates each variable and each intermediate value at the start of a function, even for
+// branches that it does not take. So the rare cases are in other functions.
+func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
+	id := z.row
+	// No header has the name "". A key with a colon may be an address, or look like a digest.
+	if values := r.Header[z.header]; len(values) == 1 && strings.IndexByte(values[0], ':') < 0 {
+		id.Key = values[0]
+	} else {
+		id.Key = leasedKey(z, r)
+	}
+	rows := z.rows
+	s := rows.Stripes[maphash.String(rows.Seed, id.Key)%lease.StripeCount]
 	s.Mu.Lock()
-	l := s.Rows[row]
-	if l == nil || l.Limit != z.limit || row.Key == "" || strings.HasPrefix(row.Key, batch.DigestPrefix) ||
-		l.N < z.cost+l.Floor && !lease.Renew(z.rows, l, z.cost) || time.Since(z.born) >= l.Ends {
-		s.Mu.Unlock()
-		atomic.AddInt32(z.credit, -1)
-		return false
+	row := s.Rows[id]
+	cost := z.cost
+	if row == nil || row.Limit != z.limit || time.Since(rows.Born) >= row.Ends ||
+		row.N < cost+row.Floor && !lease.Renew(rows, row, cost) {
+		return missLease(z, s)
 	}
-	l.N -= z.cost
-	l.Used += z.cost
-	s.Decided++
-	reset := l.ResetText
-	if ahead := atomic.LoadInt64(&z.clock.Latest); ahead != 0 {
-		reset = strconv.FormatInt(l.Reset.Add(time.Second-1).Unix()-ahead, 10)
-	}
-	values := []string{z.quota, strconv.FormatInt(l.Rest+l.N, 10), reset}
+	row.N -= cost
+	row.Used += cost
+	header := w.Header()
+	header["X-Ratelimit-Limit"] = z.quota
+	header["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(row.Rest+row.N, 10)}
+	header["X-Ratelimit-Reset"] = row.ResetText
 	s.Mu.Unlock()
 	atomic.AddInt64(z.admitted, 1)
-	headers := w.Header()
-	headers["X-Ratelimit-Limit"] = values[0:1:1]
-	headers["X-Ratelimit-Remaining"] = values[1:2:2]
-	headers["X-Ratelimit-Reset"] = values[2:3:3]
-	pass(to, w, r)
+	pass(z.upstream, w, r)
 	return true
+}
+
+// leasedKey returns the key of a request, or a text that is the key of no row. A key that looks like a digest
+// would be the key of another client's row.
+func leasedKey(z *leasedZone, r *http.Request) string {
+	key := serve.FrequentKey(z.zone, r)
+	if key == "" || strings.HasPrefix(key, batch.DigestPrefix) {
+		return batch.DigestPrefix
+	}
+	return key
+}
+
+// missLease unlocks the stripe of a request that no lease decides, and returns false.
+func missLease(z *leasedZone, s *lease.Stripe) bool {
+	s.Mu.Unlock()
+	atomic.AddInt32(z.credit, -1)
+	return false
 }

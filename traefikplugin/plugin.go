@@ -47,7 +47,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		return nil, err
 	}
 	h := *s.handler
-	h.upstream = newUpstream(next, h.site.Fields)
+	h.upstream = &upstream{next: next, wraps: maxWraps}
+	if h.site.Fields.IETF {
+		h.upstream.wraps = -1 // pass does not check RateLimit and RateLimit-Policy
+	}
 	h.leased = leasedZoneOf(&h)
 	return &h, nil
 }

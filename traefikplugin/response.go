@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
@@ -31,14 +30,6 @@ type upstream struct {
 // needed it. It is a variable for a test.
 var maxWraps int32 = 10000
 
-func newUpstream(next http.Handler, fields settings.Fields) *upstream {
-	u := &upstream{next: next, wraps: maxWraps}
-	if fields.IETF {
-		u.wraps = -1 // pass does not check RateLimit and RateLimit-Policy
-	}
-	return u
-}
-
 // pass serves a request that passes. It is a function, and upstream does not implement http.Handler, because
 // the interpreter takes longer for a method and for an interpreted handler. It contains only the frequent
 // case.
@@ -51,11 +42,14 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	}
 	u.next.ServeHTTP(w, r)
 	after := header["X-Ratelimit-Remaining"]
-	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 ||
-		len(header["X-Ratelimit-Reset"]) != 1 {
-		atomic.StoreInt32(&u.wraps, maxWraps) // this response would have needed a responseWriter
+	if len(after) != 1 || after[0] != remaining[0] ||
+		len(header["X-Ratelimit-Limit"])+len(header["X-Ratelimit-Reset"]) != 2 {
+		wrapAgain(u)
 	}
 }
+
+// wrapAgain gives the next responses a responseWriter, after a response that needed one.
+func wrapAgain(u *upstream) { atomic.StoreInt32(&u.wraps, maxWraps) }
 
 // passWrapped is like pass but uses a responseWriter. A request without a decision has no headers of ours and
 // needs no responseWriter.
@@ -68,7 +62,7 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	serveWrapped(u, rw, r)
 	n := atomic.LoadInt32(&u.wraps)
 	if n > 0 && rw.needed {
-		atomic.StoreInt32(&u.wraps, maxWraps)
+		wrapAgain(u)
 	} else if n > 0 {
 		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
 	}

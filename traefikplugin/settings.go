@@ -2,7 +2,6 @@ package traefikplugin
 
 import (
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -51,7 +50,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 	if err != nil {
 		return nil, nameError("", err)
 	}
-	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
+	site.Address = a.address
 	compiled.site = site
 	r.read("", settings.StoreTable, compiled.own, read)
 	compiled.store = read.Store

@@ -64,7 +64,7 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{name: name, process: p, site: site, forward: compiled.forward}
+	h := &handler{site: site, forward: compiled.forward}
 	site.Log = func(line host.Line) { write(name, line) }
 	site.UserOf = func(r *http.Request) string {
 		p.watch(r)
@@ -77,13 +77,13 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	h.plain = site.LimitsOfAll()
 	h.requests = queueOf(h.handle.Limits, site.Timeout)
 	p.logOnce("", "rate limits are enforced by "+program)
-	p.logOnce(name, h.describe(compiled.policy))
+	p.logOnce(name, h.describe(name, compiled.policy))
 	return &setup{handler: h, compiled: compiled, config: config}, nil
 }
 
 // describe describes the compiled configuration for the log, without DSNs.
-func (h *handler) describe(policy settings.Values) string {
-	text := "middleware " + h.name + ": "
+func (h *handler) describe(name string, policy settings.Values) string {
+	text := "middleware " + name + ": "
 	for _, z := range h.site.Zones {
 		text += fmt.Sprintf("limit %s: %s (%s, %s), key %s; ", z.Limit.Prefix, z.Configured["limit"],
 			z.Limit.Algorithm.String(), string(z.Mode), z.Configured["key"])

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -117,10 +118,9 @@ func Update(s *Set, r *Row, a *Answer) {
 		}
 		r.answeredAt = answered
 		r.remaining = v.Free
-		if reset := time.UnixMicro(v.Reset); !reset.Equal(r.Reset) {
-			r.Reset = reset
-			r.ResetText = strconv.FormatInt(reset.Add(time.Second-1).Unix(), 10)
-		}
+		r.Reset = time.UnixMicro(v.Reset)
+		reset := r.Reset.Add(time.Second-1).Unix() - atomic.LoadInt64(&s.Ahead)
+		r.ResetText = []string{strconv.FormatInt(reset, 10)}
 		if claim != r.claim {
 			refundUnits(s, r, false)
 			r.claim = claim

@@ -39,7 +39,9 @@ type Row struct {
 	Used           int64
 	Ends           time.Duration
 	Reset          time.Time // the Decision.Reset of an admitted hit, by the last answer
-	ResetText      string    // Reset in Unix seconds, rounded up, for a response header
+	// ResetText holds Reset by the clock of this process, in Unix seconds and rounded up, as the values of a
+	// response header. Its only element does not change, because responses share it.
+	ResetText []string
 
 	horizon      int64 // the Horizon of Limit
 	claim        int64 // the claim of the units, see algorithm.Definition.Lease
@@ -57,7 +59,7 @@ type Stripe struct {
 	Rows    map[RowID]*Row
 	leased  map[RowID]*Row // the rows with a lease
 	cleared [8]int64       // the sequence number of the last refund or reset, by clearedIndex; see Sequence
-	Decided int64          // requests decided by leases, including those of the interpreted plugin
+	Decided int64          // requests decided by Take
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
@@ -96,6 +98,8 @@ type Set struct {
 	// RememberRefusal. RememberRefusal ignores a refusal if Stripe.cleared has a higher number than the
 	// batch, because the refusal may be older than a refund or reset of the row.
 	Sequence int64
+
+	Ahead int64 // the number of seconds by which the server's clock is ahead of this process
 
 	hitsSince int64 // the time at which hits began to count
 

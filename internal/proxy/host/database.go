@@ -116,6 +116,7 @@ func (d *Database) openStore(p *Process) error {
 	}
 	d.Store = inPostgres
 	d.Postgres = inPostgres
+	d.Clock.Latest = &inPostgres.Leases().Ahead
 	d.Report = node.Report
 	return nil
 }

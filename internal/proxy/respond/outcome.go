@@ -125,8 +125,8 @@ const (
 // Clock estimates how far the clock of a database is ahead of this process, so that clients get times by the
 // clock of the proxy. A nil Clock always estimates 0.
 type Clock struct {
-	// Latest is the latest result of Ahead; atomic.
-	Latest int64
+	// Latest, unless it is nil, gets each result of Ahead; atomic.
+	Latest *int64
 
 	mu             sync.Mutex // guards the fields below
 	latest, before time.Duration
@@ -169,7 +169,9 @@ func (c *Clock) Ahead(decisions []ratelimit.Decision, now time.Time) int64 {
 	if ahead <= -clockNoise || ahead >= clockNoise {
 		seconds = int64(ahead.Round(time.Second) / time.Second)
 	}
-	atomic.StoreInt64(&c.Latest, seconds)
+	if c.Latest != nil {
+		atomic.StoreInt64(c.Latest, seconds)
+	}
 	return seconds
 }
 

@@ -67,10 +67,10 @@ type Zone struct {
 	// Hit is the template for the hits of requests.
 	Hit ratelimit.Hit
 
-	Frequent bool // FrequentKey finds the keys of most requests
+	Frequent bool   // FrequentKey finds the keys of most requests
+	Header   string // the header that contains the key, or ""
 
 	fixed      string // the key if it is the same for all requests, else ""
-	header     string // the header that contains the key, or ""
 	connection bool   // the key is the address of the connection
 
 	alternatives []alternative // nil if the key has none
@@ -116,12 +116,12 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 	}
 	if z.alternatives == nil {
 		parts := z.Key.Parts()
-		z.header = parts.Header
+		z.Header = parts.Header
 		z.connection = parts.Connection
 		if parts.Fixed {
 			z.fixed = z.Key.Of(nil)
 		}
-		z.Frequent = z.fixed != "" || z.header != "" || z.connection
+		z.Frequent = z.fixed != "" || z.Header != "" || z.connection
 	}
 	independent := z.Mode == settings.Shadow
 	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Independent: independent}
@@ -155,7 +155,7 @@ func FrequentKey(z *Zone, r *http.Request) string {
 	if key != "" {
 		return key
 	}
-	if values := r.Header[z.header]; len(values) == 1 { // no header has the name ""
+	if values := r.Header[z.Header]; len(values) == 1 { // no header has the name ""
 		key = values[0]
 	} else if z.connection {
 		key = WithoutPort(r.RemoteAddr)
