@@ -56,14 +56,12 @@ func noteFolder(state, wanted, used string) error {
 }
 
 func ping(ctx context.Context, dsn string) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	db, err := pgxdb.Open(dsn, pgxdb.Options{}) // its errors contain no part of the password
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	return db.Exec(ctx, "SELECT 1")
+	return db.Exec(ctx, connectTimeout, "SELECT 1")
 }
 
 // redact returns a DSN without its password.

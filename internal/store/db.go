@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -37,24 +38,22 @@ func (d *shardDB) MaxConns() int {
 
 // Run implements pgdb.DB. A statement that did not find the shard gets the code of a serialization failure,
 // so that the engine retries it.
-func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	left := statements
-	for len(left) > 0 {
+func (d *shardDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
+	for {
 		r := d.routes.routeTo(d.shard)
 		start := time.Now()
-		err := r.db.Run(ctx, left)
+		err := r.db.Run(ctx, timeout, statements)
 		if err == nil {
-			if lostShard(left) && !d.routes.reroute(ctx, d.shard, r, true, start) {
+			if lostShard(statements) && !d.routes.reroute(ctx, timeout, d.shard, r, true, start) {
 				health.Sleep(ctx, moveWait)
 			}
 			return nil
 		}
-		left = engine.Unsent(left)
-		if len(left) == 0 || ctx.Err() != nil || !d.routes.reroute(ctx, d.shard, r, false, start) {
+		if !errors.Is(err, pgdb.ErrNotSent) || ctx.Err() != nil ||
+			!d.routes.reroute(ctx, timeout, d.shard, r, false, start) {
 			return fmt.Errorf("shard %d at %s: %w", d.shard, r.address, err)
 		}
 	}
-	return nil
 }
 
 // lostShard reports whether a statement did not find the shard, and gives it the code of a serialization
@@ -76,8 +75,8 @@ func lostShard(statements []*pgdb.Statement) bool {
 }
 
 // Exec implements pgdb.DB.
-func (d *shardDB) Exec(ctx context.Context, sql string) error {
-	return d.routes.routeTo(d.shard).db.Exec(ctx, sql)
+func (d *shardDB) Exec(ctx context.Context, timeout time.Duration, sql string) error {
+	return d.routes.routeTo(d.shard).db.Exec(ctx, timeout, sql)
 }
 
 // Close implements pgdb.DB. It does nothing, because shards share the connections, which routes closes.

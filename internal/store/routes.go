@@ -52,7 +52,9 @@ type route struct {
 const (
 	// tablesPerShard is the number of tables of a shard.
 	tablesPerShard = 3
-	// routesTimeout bounds a read of the routes from one server. A caller with a late deadline waits longer,
+	// findTimeout bounds each statement of find.
+	findTimeout = 30 * time.Second
+	// routesTimeout bounds a read of the routes from one server. A caller with a long timeout waits longer,
 	// up to maxRoutesTimeout.
 	routesTimeout    = 100 * time.Millisecond
 	maxRoutesTimeout = 500 * time.Millisecond
@@ -75,7 +77,7 @@ func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
 	for _, name := range names {
 		r.schemas = append(r.schemas, string(name))
 	}
-	to, tables, err := r.read(ctx, r.db)
+	to, tables, err := r.read(ctx, findTimeout, r.db)
 	if err != nil {
 		return false, err
 	}
@@ -87,8 +89,8 @@ func (r *routes) find(ctx context.Context, h *health.Health) (bool, error) {
 func (r *routes) query(ctx context.Context, h *health.Health, sql string) ([][]byte, error) {
 	s := &pgdb.Statement{SQL: sql, Unnamed: true}
 	sent := time.Now()
-	if err := r.db.Run(ctx, []*pgdb.Statement{s}); err != nil {
-		return nil, h.Failed(sent, time.Since(sent), err)
+	if err := r.db.Run(ctx, findTimeout, []*pgdb.Statement{s}); err != nil {
+		return nil, h.Failed(sent, findTimeout, err)
 	}
 	if s.Err != nil {
 		return nil, fmt.Errorf("looking for shards: %w", s.Err)
@@ -109,9 +111,10 @@ func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(
 var errIncomplete = errors.New("the server does not list the tables of all shards")
 
 // read reads the address and the tables of each shard from a server.
-func (r *routes) read(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
+func (r *routes) read(ctx context.Context, timeout time.Duration, db pgdb.DB) (
+	[]address, []map[string]engine.Table, error) {
 	s := &pgdb.Statement{SQL: schema.ShardRoutes, Args: []any{r.schemas}, Unnamed: true}
-	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
+	if err := db.Run(ctx, timeout, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
 	}
 	if s.Err != nil {
@@ -189,7 +192,8 @@ func (r *routes) routeTo(shard int) route {
 // reroute reads the routes again after a call to the server of failed, and reports whether the shard now has
 // another server. reached reports whether the call reached the server of failed. since is the time before the
 // call. reroute reads nothing if the routes have been read since then.
-func (r *routes) reroute(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
+func (r *routes) reroute(ctx context.Context, timeout time.Duration, shard int, failed route, reached bool,
+	since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()
 	if ctx.Err() != nil {
@@ -208,17 +212,15 @@ func (r *routes) reroute(ctx context.Context, shard int, failed route, reached b
 	}
 	r.mu.Unlock()
 	if !reread {
-		limit := routesTimeout
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline)/4 > limit {
-			limit = time.Until(deadline) / 4
+		limit := timeout / 4
+		if limit < routesTimeout {
+			limit = routesTimeout
 		}
 		if limit > maxRoutesTimeout {
 			limit = maxRoutesTimeout
 		}
 		for _, db := range dbs {
-			limited, cancel := context.WithTimeout(ctx, limit)
-			to, _, err := r.read(limited, db)
-			cancel()
+			to, _, err := r.read(ctx, limit, db)
 			if err == nil {
 				err = r.set(to)
 			}

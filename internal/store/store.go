@@ -143,16 +143,14 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 	if timeout <= 0 {
 		return 0, ratelimit.ErrTimeout
 	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if err := s.base.Await(limited); err != nil {
+	start := time.Now()
+	if err := s.base.Await(ctx, timeout); err != nil {
 		if ctx.Err() != nil {
 			return 0, h.Ended(ctx)
 		}
 		return 0, h.NoDecision(err, false)
 	}
-	deadline, _ := limited.Deadline()
-	return batch.RoundDown(time.Until(deadline)), nil
+	return batch.RoundDown(timeout - time.Since(start)), nil
 }
 
 // allEngines returns the engine of the database, and the engines of the shards.

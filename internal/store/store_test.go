@@ -81,13 +81,13 @@ func (d *shardsDB) At(string, int) (pgdb.DB, error) {
 	return &shardsDB{DB: d.open(), open: d.open}, nil
 }
 
-func (d *shardsDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *shardsDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	for _, s := range statements {
 		if s.SQL == schema.ShardRoutes {
 			s.SQL = routesSQL
 		}
 	}
-	return d.DB.Run(ctx, statements)
+	return d.DB.Run(ctx, timeout, statements)
 }
 
 // If shards are created while a store runs, and the tables of counts are dropped, the store creates these

@@ -5,25 +5,42 @@ package pgdb
 import (
 	"context"
 	"errors"
+	"time"
 )
 
-// DB runs SQL statements. Implementations are safe for concurrent use. Every method returns by
-// the time ctx ends, with an error that wraps ctx's error; see Run about the deadline.
+// DB runs SQL statements. Implementations are safe for concurrent use.
 type DB interface {
 	// Run sends the statements over one connection in one pipeline, in order, and reads their results. Each
 	// statement is a transaction of its own unless Statement.Joined is set. If a statement fails, Run sets
-	// its Err and continues with the next transaction. Run returns an error only if the connection failed or
-	// ctx ended, and then also sets Err in each statement that may or may not have taken effect. A DB
-	// retries a transaction only if the first attempt certainly had no effect.
+	// its Err and continues with the next transaction. A DB retries a transaction only if the first attempt
+	// certainly had no effect.
 	//
-	// The deadline of ctx bounds the database, not this process: the time left starts again when the
-	// statements are sent, and an answer that arrives in time counts even if this process reads it late.
-	Run(ctx context.Context, statements []*Statement) error
-	// Exec runs SQL text without parameters. The text may hold several commands.
-	Exec(ctx context.Context, sql string) error
+	// Run waits for a connection for up to timeout. From the time at which the statements are sent, it waits
+	// for the results for up to timeout again: an answer that arrives in time counts even if this process
+	// reads it late. Run returns nil if each statement has a result or the server's error. Otherwise it
+	// returns an error that wraps ErrNotSent, ErrNoAnswer or ErrConnectionLost, and sets Err in each
+	// statement that may or may not have taken effect. If ctx ends first, Run returns promptly, with an
+	// error that wraps the error of ctx, and ErrNotSent if nothing was sent.
+	Run(ctx context.Context, timeout time.Duration, statements []*Statement) error
+	// Exec runs SQL text without parameters, with the waits and the errors of Run. The text may hold several
+	// commands.
+	Exec(ctx context.Context, timeout time.Duration, sql string) error
 	// Close closes the connections. Statements in flight may fail.
 	Close()
 }
+
+// The outcomes of a Run without results.
+var (
+	// ErrNotSent means that no statement took effect, because there was no connection. If the error wraps no
+	// other outcome, other calls used all connections.
+	ErrNotSent = errors.New("not sent")
+	// ErrNoAnswer means that the server did not answer in time: to the statements, or to a login if the error
+	// also wraps ErrNotSent.
+	ErrNoAnswer = errors.New("no answer in time")
+	// ErrConnectionLost means that the connection ended before the results arrived. If the error also wraps
+	// ErrNotSent, no connection could be made.
+	ErrConnectionLost = errors.New("connection lost")
+)
 
 // Statement is one SQL statement, its parameters and its result. The caller sets the fields up
 // to Joined, and Run sets the fields after it.

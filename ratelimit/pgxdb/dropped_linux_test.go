@@ -1,7 +1,6 @@
 package pgxdb_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -27,9 +26,7 @@ func TestDroppedPacketsDelayNoReconnect(t *testing.T) {
 	db := open(t, "postgres://postgres@"+address+"/postgres?sslmode=disable")
 	defer db.Close()
 	run := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
-		defer cancel()
-		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 1"}})
+		return db.Run(t.Context(), 250*time.Millisecond, []*pgdb.Statement{{SQL: "SELECT 1"}})
 	}
 	for down := time.Now(); time.Since(down) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
 		if err := run(); err == nil {

@@ -76,7 +76,7 @@ func TestProgramPoolStaysOpen(t *testing.T) {
 		}
 	}
 	store.Close()
-	if err := db.Exec(ctx, "SELECT 1"); err == nil {
+	if err := db.Exec(ctx, time.Minute, "SELECT 1"); err == nil {
 		t.Error("Exec after the store was closed succeeds, want an error")
 	}
 	var one int
@@ -100,7 +100,7 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Exec(t.Context(), "SELECT 1")
+	err = db.Exec(t.Context(), time.Minute, "SELECT 1")
 	if !strings.Contains(fmt.Sprint(err), "client_encoding LATIN1, must have UTF8") {
 		t.Errorf("Exec in LATIN1: error %v, want it to name client_encoding LATIN1", err)
 	}
@@ -141,7 +141,7 @@ func TestAtConnectsLikeProgramPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shard.Close()
-	if err := shard.Exec(ctx, "SELECT 1"); err != nil {
+	if err := shard.Exec(ctx, time.Minute, "SELECT 1"); err != nil {
 		t.Errorf("Exec with the program's password: error %v, want nil", err)
 	}
 	if counter.logins.Load() == 0 {

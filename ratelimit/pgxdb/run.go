@@ -65,21 +65,21 @@ func connectionOf(conn *pgconn.PgConn) *connection {
 }
 
 // Run implements pgdb.DB.
-func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *DB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	return pg.Run(ctx, &d.lost, statements,
-		func(statements []*pgdb.Statement, a *pg.Attempt) { d.try(ctx, statements, a) })
+		func(statements []*pgdb.Statement, a *pg.Attempt) { d.try(ctx, timeout, statements, a) })
 }
 
 // try runs statements on a connection of the pool.
-func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attempt) {
-	conn, err := d.acquire(ctx)
+func (d *DB) try(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement, a *pg.Attempt) {
+	conn, err := d.acquire(ctx, timeout)
 	if err != nil {
 		a.NotSent(statements, serverError(err))
 		return
 	}
 	defer d.release(conn)
 	c := connectionOf(conn.Conn().PgConn())
-	answer, stop := answerContext(ctx, a.Timeout)
+	answer, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	c.unguarded = a.SendGuarded(c.unguarded, statements, func(guarded []*pgdb.Statement) {
 		p := c.StartPipeline(answer)
@@ -99,25 +99,6 @@ func (d *DB) try(ctx context.Context, statements []*pgdb.Statement, a *pg.Attemp
 	})
 	if a.Close {
 		closeConn(conn)
-	}
-}
-
-// answerContext returns the context for the answer to statements that are about to be sent. The context ends
-// like ctx, but its deadline is a timeout from now. The time that the statements waited in this process is
-// therefore not taken from the server's. A timeout of 0 means that ctx has no deadline.
-func answerContext(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if timeout <= 0 {
-		return ctx, func() {}
-	}
-	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-	stop := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			cancel()
-		}
-	})
-	return answer, func() {
-		stop()
-		cancel()
 	}
 }
 
@@ -216,15 +197,21 @@ func (c *connection) transactionFailed(statements []*pgdb.Statement, first, fail
 }
 
 // Exec implements pgdb.DB.
-func (d *DB) Exec(ctx context.Context, sql string) error {
-	conn, err := d.acquire(ctx)
+func (d *DB) Exec(ctx context.Context, timeout time.Duration, sql string) error {
+	conn, err := d.acquire(ctx, timeout)
 	if err != nil {
-		return err
+		return pg.NotSent(ctx, err)
 	}
 	defer d.release(conn)
-	_, err = conn.Conn().PgConn().Exec(ctx, sql).ReadAll()
-	if pg.ClosesConnection(serverError(err).Code) {
+	answer, stop := context.WithTimeout(ctx, timeout)
+	defer stop()
+	_, err = conn.Conn().PgConn().Exec(answer, sql).ReadAll()
+	e := serverError(err)
+	if pg.ClosesConnection(e.Code) {
 		closeConn(conn)
+	}
+	if e.EndsConnection() {
+		return pg.Outcome(ctx, err)
 	}
 	return err
 }

@@ -22,8 +22,10 @@ const maxLoginRetries = 3
 
 var errClosed = errors.New("pgxdb: the DB is closed")
 
-// acquire returns a connection for a call, which calls release afterwards.
-func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+// acquire returns a connection for a call, which calls release afterwards. It waits for up to timeout.
+func (d *DB) acquire(ctx context.Context, timeout time.Duration) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	opensPool := !d.used.Load()
 	if opensPool {
 		ctx = context.WithValue(ctx, callKey{}, true)
@@ -35,8 +37,7 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		select {
 		case <-d.slots:
 		case <-ctx.Done():
-			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
-				pg.ErrNoTurn, d.MaxConns(), ctx.Err()))
+			return nil, d.noConnection(ctx, ctx.Err())
 		}
 		conn, err := d.pool.Acquire(ctx)
 		switch {
@@ -53,7 +54,7 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 				"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
 		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || retries == maxLoginRetries):
 			d.slots <- struct{}{}
-			return nil, d.withCause(ctx, err)
+			return nil, d.noConnection(ctx, err)
 		case d.connections() > 0:
 			d.withhold()
 		default:
@@ -111,12 +112,18 @@ func (d *DB) release(conn *pgxpool.Conn) {
 	d.slots <- struct{}{}
 }
 
-// withCause adds the latest login's failure to err, if the call ran out of time while the pool was empty.
-// Over a slow network a login takes longer than a call, so no call would otherwise get the error of a login.
-func (d *DB) withCause(ctx context.Context, err error) error {
-	failure := d.logins.ended.Load()
-	if ctx.Err() == nil || failure == nil || *failure == nil || d.connections() > 0 {
+// noConnection returns the error of a call that got no connection because of err. If the call ran out of time
+// while the pool was empty, the error has the latest login's failure: over a slow network a login takes
+// longer than a call, so no call would otherwise get the error of a login.
+func (d *DB) noConnection(ctx context.Context, err error) error {
+	switch failure := d.logins.ended.Load(); {
+	case ctx.Err() == nil:
 		return err
+	case d.connections() > 0:
+		return fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w", pg.ErrBusy,
+			d.connections(), ctx.Err())
+	case failure != nil && *failure != nil:
+		return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failure).Error(), err)
 	}
-	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failure).Error(), err)
+	return err
 }

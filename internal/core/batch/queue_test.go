@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // slowDecider decides batches as a slow database does, and records them.
@@ -304,11 +305,11 @@ func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 		closing, stop := context.WithCancel(t.Context())
 		defer stop()
 		random := func() float64 { return 0 }
-		silent := health.New(closing, random, func(ctx context.Context) error {
+		silent := health.New(closing, random, func(ctx context.Context, _ time.Duration) error {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		_ = silent.Failed(time.Now(), time.Second, context.DeadlineExceeded)
+		_ = silent.Failed(time.Now(), time.Second, pgdb.ErrNoAnswer)
 		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent},
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond

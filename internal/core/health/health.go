@@ -13,11 +13,12 @@
 // A call that is answered does not end an outage. Only the probe does, because it also reads which server
 // answers, and leases of a server that was replaced must end before a call uses them.
 //
-// A failure does not change the state if the server has answered another call meanwhile: then only the
-// connection has failed, or the call waited for a lock. A timeout shorter than minTimeout does not change the
-// state either, nor does a probe that got no connection because calls use all of them. The time that this
-// process loses, in a queue or without the processor, does not count, because drivers count a timeout from
-// the time at which statements are sent.
+// A call timed out if its error wraps pgdb.ErrNoAnswer, and its connection failed if it wraps
+// pgdb.ErrConnectionLost. Other errors do not change the state: calls used all connections, or the caller's
+// context ended. A failure does not change the state if the server has answered another call meanwhile: then
+// only the connection has failed, or the call waited for a lock. A timeout shorter than minTimeout does not
+// change the state either. The time that this process loses, in a queue or without the processor, does not
+// count, because drivers count a timeout from the time at which statements are sent.
 package health
 
 import (
@@ -28,8 +29,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // minTimeout is the shortest timeout that counts. A shorter one may pass although the server is well.
@@ -55,7 +56,7 @@ const (
 
 // Health tracks the state of a server. New makes one.
 type Health struct {
-	ping    func(ctx context.Context) error
+	ping    func(ctx context.Context, timeout time.Duration) error
 	closing context.Context
 	random  func() float64
 	created time.Time
@@ -69,9 +70,11 @@ type Health struct {
 	probing bool       // a goroutine runs probe
 }
 
-// New returns the Health of a server in the state answering. ping returns nil if the server answers before
-// ctx ends. ping must not panic, and is not called after closing has ended. random returns numbers in [0, 1).
-func New(closing context.Context, random func() float64, ping func(ctx context.Context) error) *Health {
+// New returns the Health of a server in the state answering. ping returns nil if the server answers in time,
+// and otherwise an error of pgdb.DB.Run. ping must not panic, and is not called after closing has ended.
+// random returns numbers in [0, 1).
+func New(closing context.Context, random func() float64,
+	ping func(ctx context.Context, timeout time.Duration) error) *Health {
 	return &Health{ping: ping, closing: closing, random: random, created: time.Now()}
 }
 
@@ -121,11 +124,12 @@ func (h *Health) Unavailable() error {
 // NoDecision returns the error of a request after its call failed with err. pastDeadline reports whether the
 // request's deadline has passed, four timeouts after its arrival, and the caller itself has not found the
 // server silent. The error is then ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is Silent.
+// The error is also ErrTimeout if the call timed out, or ended at an earlier deadline.
 func (h *Health) NoDecision(err error, pastDeadline bool) error {
 	switch {
 	case pastDeadline && !h.Silent():
 		return ratelimit.ErrOverloaded
-	case pastDeadline || errors.Is(err, context.DeadlineExceeded):
+	case pastDeadline || errors.Is(err, pgdb.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded):
 		return ratelimit.ErrTimeout
 	}
 	return err
@@ -143,11 +147,11 @@ func (h *Health) Answered() {
 	}
 }
 
-// Failed records that a call with a timeout, sent at sent, failed with err. It returns the error of the call,
-// which wraps ratelimit.ErrUnavailable if err shows that the server is down.
+// Failed records that a call with a timeout, sent at sent, failed with err, an error of pgdb.DB.Run. It
+// returns the error of the call, which wraps ratelimit.ErrUnavailable if err shows that the server is down.
 func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error {
-	late := errors.Is(err, context.DeadlineExceeded)
-	if late && timeout < minTimeout || h.answersOthers(sent, late, timeout) {
+	late, failed := errors.Is(err, pgdb.ErrNoAnswer), errors.Is(err, pgdb.ErrConnectionLost)
+	if !late && !failed || late && timeout < minTimeout || h.answersOthers(sent, late, timeout) {
 		return err
 	}
 	h.mu.Lock()
@@ -194,12 +198,10 @@ func (h *Health) probe(timeout time.Duration) {
 		timeout = maxProbeTime
 	}
 	for interval := minProbeInterval; ; {
-		ctx, cancel := context.WithTimeout(h.closing, timeout)
 		sent := time.Now()
-		err := h.ping(ctx)
-		cancel()
+		err := h.ping(h.closing, timeout)
+		late, failed := errors.Is(err, pgdb.ErrNoAnswer), errors.Is(err, pgdb.ErrConnectionLost)
 		h.mu.Lock()
-		late := errors.Is(err, context.DeadlineExceeded)
 		if err == nil || h.state != down && h.answersOthers(sent, late, timeout) ||
 			h.closing.Err() != nil {
 			h.probing = false
@@ -207,7 +209,7 @@ func (h *Health) probe(timeout time.Duration) {
 			h.mu.Unlock()
 			return
 		}
-		if !errors.Is(err, pg.ErrNoTurn) {
+		if late || failed {
 			h.set(down, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err))
 		}
 		h.mu.Unlock()

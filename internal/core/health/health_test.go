@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // transitions follow the table in the package comment: calls, and the state after them.
@@ -19,6 +20,7 @@ var transitions = []struct {
 	{nil, "answering"},
 	{[]string{"late"}, "suspected"},
 	{[]string{"short"}, "answering"},
+	{[]string{"busy"}, "answering"},
 	{[]string{"lost"}, "down"},
 	{[]string{"lost beside others"}, "answering"},
 	{[]string{"late", "answered"}, "answering"},
@@ -31,16 +33,16 @@ var transitions = []struct {
 // The calls of each entry of transitions lead to its state. From any state except answering, a probe that
 // fails leads to down, and a probe that is answered leads to answering.
 func TestCallsAndProbesChangeState(t *testing.T) {
-	lost := errors.New("lost")
+	lost := pgdb.ErrConnectionLost
+	failed := func(timeout time.Duration, err error) func(h *health.Health) {
+		return func(h *health.Health) { _ = h.Failed(time.Now(), timeout, err) }
+	}
 	call := map[string]func(h *health.Health){
 		"answered": func(h *health.Health) { h.Answered() },
-		"late": func(h *health.Health) {
-			_ = h.Failed(time.Now(), time.Second, context.DeadlineExceeded)
-		},
-		"lost": func(h *health.Health) { _ = h.Failed(time.Now(), time.Second, lost) },
-		"short": func(h *health.Health) {
-			_ = h.Failed(time.Now(), 10*time.Millisecond, context.DeadlineExceeded)
-		},
+		"late":     failed(time.Second, pgdb.ErrNoAnswer),
+		"busy":     failed(time.Second, pgdb.ErrNotSent),
+		"lost":     failed(time.Second, lost),
+		"short":    failed(10*time.Millisecond, pgdb.ErrNoAnswer),
 		"lost beside others": func(h *health.Health) {
 			sent := time.Now()
 			time.Sleep(time.Millisecond)
@@ -53,14 +55,15 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 			closing, stop := context.WithCancel(t.Context())
 			defer stop()
 			answers := make(chan error)
-			h := health.New(closing, func() float64 { return 0 }, func(ctx context.Context) error {
-				select {
-				case err := <-answers:
-					return err
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			})
+			h := health.New(closing, func() float64 { return 0 },
+				func(ctx context.Context, _ time.Duration) error {
+					select {
+					case err := <-answers:
+						return err
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				})
 			check := func(when, want string) {
 				t.Helper()
 				got := "answering"
@@ -106,7 +109,8 @@ func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
 		late bool
 		want error
 	}{
-		{err: context.DeadlineExceeded, late: true, want: ratelimit.ErrOverloaded},
+		{err: pgdb.ErrNoAnswer, late: true, want: ratelimit.ErrOverloaded},
+		{err: pgdb.ErrNoAnswer, late: false, want: ratelimit.ErrTimeout},
 		{err: context.DeadlineExceeded, late: false, want: ratelimit.ErrTimeout},
 		{err: nil, late: true, want: ratelimit.ErrOverloaded},
 		{err: other, late: false, want: other},

@@ -4,9 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -28,17 +29,14 @@ func StatementName(sql string) string {
 
 // Attempt is one attempt of a driver to run statements, and its outcome.
 type Attempt struct {
-	// Run sets Timeout and Unnamed. Timeout is the time that the call had left when it began, or 0 without a
-	// deadline. If Unnamed is set, the attempt prepares no statements. An attempt sets Unnamed for the next
-	// attempt.
-	Timeout time.Duration
-	Unnamed bool
+	Unnamed bool // the attempt prepares no statements; an attempt sets it for the next attempt
 
 	Retry []*pgdb.Statement // whole transactions that had no effect and may be sent again
 	Close bool              // the connection must be closed
 	Err   error             // the error of the connection; nil if each statement has its own result
 
-	lost bool // the server lacked prepared statements of the connection
+	lost    bool // the server lacked prepared statements of the connection
+	notSent bool // there was no connection
 }
 
 // ServerError is an error that a server has reported. An error that has ended the connection without a report
@@ -53,27 +51,51 @@ func (e *ServerError) EndsConnection() bool {
 	return e.Code == "" || e.Severity == "FATAL" || e.Severity == "PANIC"
 }
 
+// ErrBusy is wrapped by the error of a driver that got no connection in time because others used all of them.
+var ErrBusy = errors.New("busy")
+
 // Run implements pgdb.DB.Run for drivers. It calls try with the statements, and again with those that may be
 // sent again. lost is the number of losses of prepared statements, in all calls of the driver.
 func Run(ctx context.Context, lost *int32, statements []*pgdb.Statement,
 	try func(statements []*pgdb.Statement, a *Attempt)) error {
-	timeout := time.Duration(0)
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = time.Until(deadline)
-	}
-	a := &Attempt{Timeout: timeout, Unnamed: atomic.LoadInt32(lost) >= maxLost}
-	for n := 1; len(statements) > 0; n++ {
-		try(statements, a)
+	left := statements
+	a := &Attempt{Unnamed: atomic.LoadInt32(lost) >= maxLost}
+	for n := 1; len(left) > 0; n++ {
+		try(left, a)
 		if a.lost {
 			atomic.AddInt32(lost, 1)
 		}
 		if n == maxAttempts || len(a.Retry) == 0 || ctx.Err() != nil {
 			break
 		}
-		statements = a.Retry
-		a = &Attempt{Timeout: timeout, Unnamed: a.Unnamed}
+		left = a.Retry
+		a = &Attempt{Unnamed: a.Unnamed}
 	}
-	return a.Err
+	if a.notSent && len(left) == len(statements) {
+		return NotSent(ctx, a.Err)
+	}
+	return Outcome(ctx, a.Err)
+}
+
+// Outcome returns the error of a driver's call for err, with which its connection failed, or nil for nil.
+func Outcome(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: %w", pgdb.ErrNoAnswer, err)
+	}
+	return fmt.Errorf("%w: %w", pgdb.ErrConnectionLost, err)
+}
+
+// NotSent returns the error of a driver's call that got no connection because of err.
+func NotSent(ctx context.Context, err error) error {
+	if !errors.Is(err, ErrBusy) {
+		err = Outcome(ctx, err)
+	}
+	return fmt.Errorf("%w: %w", pgdb.ErrNotSent, err)
 }
 
 // SendGuarded calls send with statements. uses is the number of times that the connection may be used without
@@ -144,8 +166,9 @@ func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, e *Server
 
 // NotSent handles an error with which the driver has got no connection.
 func (a *Attempt) NotSent(statements []*pgdb.Statement, e *ServerError) {
-	setFailed(statements, fmt.Errorf("%w: %w", ErrNotSent, e.Err), e.Code)
+	setFailed(statements, e.Err, e.Code)
 	a.Err = e.Err
+	a.notSent = true
 }
 
 // setFailed sets the error and the SQLSTATE of statements.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -157,11 +158,14 @@ const harmfulSQL = `SELECT string_agg(problem, '; ') FROM (
 		current_setting('search_path'), session_user, current_database())
 	WHERE current_schema() IS NULL) AS p`
 
+// harmfulTimeout bounds the query of Harmful.
+const harmfulTimeout = 2 * time.Second
+
 // Harmful returns an error that names the settings that a guard cannot undo, each with the statement
 // that corrects it for new connections. It returns nil if there are none, or if the query fails.
 func Harmful(ctx context.Context, db pgdb.DB) error {
 	s := &pgdb.Statement{SQL: harmfulSQL, Unnamed: true}
-	if db.Run(ctx, []*pgdb.Statement{s}) != nil || s.Err != nil {
+	if db.Run(ctx, harmfulTimeout, []*pgdb.Statement{s}) != nil || s.Err != nil {
 		return nil
 	}
 	columns, err := Columns(s.Result)

@@ -180,7 +180,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 		t.Error(err)
 	}
 	upkeep := &pgdb.Statement{SQL: history.UpkeepSQL("0")}
-	err = db.Run(ctx, []*pgdb.Statement{upkeep})
+	err = db.Run(ctx, time.Minute, []*pgdb.Statement{upkeep})
 	if err = errors.Join(err, upkeep.Err); err != nil {
 		t.Error(err)
 	}

@@ -1,16 +1,6 @@
 package pg
 
-import (
-	"errors"
-	"strings"
-)
-
-// ErrNotSent is the error of a statement that certainly did not reach the server.
-var ErrNotSent = errors.New("not sent")
-
-// ErrNoTurn is wrapped by the error of a driver's call that got no connection in time, because others used
-// all connections or this process was late. It does not indicate an outage.
-var ErrNoTurn = errors.New("no turn")
+import "strings"
 
 // SQLSTATEs, in order.
 const (

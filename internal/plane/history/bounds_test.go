@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -83,23 +84,28 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 }
 
 // fakeDB is a DB that returns the result of the function for each call.
-type fakeDB func(ctx context.Context) error
+type fakeDB func(ctx context.Context, timeout time.Duration) error
 
-func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	err := f(ctx)
+func (f fakeDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
+	err := f(ctx, timeout)
 	for _, s := range statements {
 		s.Err = err
 	}
 	return err
 }
 
-func (f fakeDB) Exec(ctx context.Context, _ string) error { return f(ctx) }
-func (fakeDB) Close()                                     {}
+func (f fakeDB) Exec(ctx context.Context, timeout time.Duration, _ string) error {
+	return f(ctx, timeout)
+}
+func (fakeDB) Close() {}
 
-// downDB fails all calls at once. hangingDB fails each call when its context ends.
+// downDB fails all calls at once. hangingDB fails each call after its timeout, or when its context ends.
 var (
-	downDB    = fakeDB(func(context.Context) error { return errors.New("connection refused") })
-	hangingDB = fakeDB(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	downDB    = fakeDB(func(context.Context, time.Duration) error { return pgdb.ErrConnectionLost })
+	hangingDB = fakeDB(func(ctx context.Context, timeout time.Duration) error {
+		health.Sleep(ctx, timeout)
+		return pgdb.ErrNoAnswer
+	})
 )
 
 // During an outage of any length, memory is bounded, for all requests that clients may send. First each

@@ -22,7 +22,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	if states[1] == 1 {
 		return schema.ErrRestoring
 	}
-	failure := db.Exec(ctx, schema.HistoryOnce)
+	failure := db.Exec(ctx, prepareTimeout, schema.HistoryOnce)
 	if failure == nil {
 		return nil
 	}
@@ -37,7 +37,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 func lookForTables(ctx context.Context, db pgdb.DB) ([]int64, error) {
 	const readySQL = `SELECT (` + schema.HistoryReady + `), (` + schema.RestoredInPart + `)::int`
 	statement := &pgdb.Statement{SQL: readySQL}
-	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
+	if err := db.Run(ctx, prepareTimeout, []*pgdb.Statement{statement}); err != nil {
 		return nil, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 	}
 	states := pg.Bigints(statement.Result)

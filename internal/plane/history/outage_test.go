@@ -2,7 +2,6 @@ package history_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -40,23 +39,21 @@ type faultyDB struct {
 	executes bool // a call takes effect even without an answer
 }
 
-var errLost = errors.New("the connection is lost")
-
-func (d *faultyDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *faultyDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	if !strings.Contains(statements[0].SQL, "begin_batch") {
-		return d.DB.Run(ctx, statements)
+		return d.DB.Run(ctx, timeout, statements)
 	}
 	d.calls++
 	answers := d.answers(d.calls)
 	if answers || d.executes {
-		if err := d.DB.Run(ctx, statements); err != nil || answers {
+		if err := d.DB.Run(ctx, timeout, statements); err != nil || answers {
 			return err
 		}
 	}
 	for _, s := range statements {
-		s.Err, s.Code = errLost, ""
+		s.Err, s.Code = pgdb.ErrConnectionLost, ""
 	}
-	return errLost
+	return pgdb.ErrConnectionLost
 }
 
 // Each record that is added during an outage is either in the tables or counted as dropped. A parcel with an

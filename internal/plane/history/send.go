@@ -101,18 +101,16 @@ func (w *Writer) prepareTables(ctx context.Context) error {
 	if w.ready && w.retentionWritten || time.Since(w.preparedAt) < prepareInterval {
 		return w.prepareErr
 	}
-	within, cancel := context.WithTimeout(ctx, prepareTimeout)
-	defer cancel()
 	var err error
 	if !w.ready {
-		err = Migrate(within, w.db)
+		err = Migrate(ctx, w.db)
 		w.ready = err == nil
 	}
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
 	if w.ready && !w.retentionWritten {
-		err = w.writeRetention(within)
+		err = w.writeRetention(ctx)
 		w.retentionWritten = err == nil
 	}
 	w.prepareErr = err
@@ -132,7 +130,7 @@ func (w *Writer) writeRetention(ctx context.Context) error {
 		SQL:  "SELECT rate_limit_retain(what, keep, $3) FROM unnest($1::text[], $2::text[]) AS r(what, keep)",
 		Args: []any{parts, keeps, w.settings.Node},
 	}
-	err := w.db.Run(ctx, []*pgdb.Statement{statement})
+	err := w.db.Run(ctx, prepareTimeout, []*pgdb.Statement{statement})
 	if err == nil {
 		err = statement.Err
 	}
@@ -173,9 +171,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	w.mu.Unlock()
 	total.add(p, 1)
 	statements := w.statements(p, total.records, dropped)
-	within, cancel := context.WithTimeout(ctx, sendTimeout)
-	err := w.db.Run(within, statements)
-	cancel()
+	err := w.db.Run(ctx, sendTimeout, statements)
 	result, code, failure := resultOf(statements, err)
 	if result == written {
 		w.droppedInDatabase = dropped

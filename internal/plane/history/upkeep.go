@@ -57,18 +57,16 @@ func (w *Writer) upkeepLoop() {
 
 // runUpkeep runs the upkeep, unless another process ran it within upkeepPause.
 func (w *Writer) runUpkeep() error {
-	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
-	defer cancel()
 	statement := &pgdb.Statement{SQL: UpkeepSQL(upkeepPause), Unnamed: true}
 	return batch.Try(func() error {
-		failure := w.db.Run(ctx, []*pgdb.Statement{statement})
+		failure := w.db.Run(w.closing, upkeepTimeout, []*pgdb.Statement{statement})
 		if failure == nil {
 			failure = statement.Err
 		}
 		if failure != nil {
 			failure = fmt.Errorf("upkeep of the history: %w", failure)
 		}
-		if harmful := pg.Harmful(ctx, w.db); harmful != nil {
+		if harmful := pg.Harmful(w.closing, w.db); harmful != nil {
 			failure = errors.Join(failure, harmful)
 		}
 		return failure

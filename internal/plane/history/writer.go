@@ -23,7 +23,7 @@ const (
 	// sendTimeout bounds an attempt to write a parcel. After a timeout, it is unknown whether the parcel was
 	// written.
 	sendTimeout = 5 * time.Second
-	// prepareTimeout bounds a migration and the write of the retention together.
+	// prepareTimeout bounds each statement of a migration, and the write of the retention.
 	prepareTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second

@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -26,8 +25,6 @@ type controlledDB struct {
 	askedDigests [][]string    // the digests of each look-up
 }
 
-var errDown = errors.New("connection refused")
-
 // newControlledPolicy creates a database with the user ann, and a policy that reads it through a
 // controlledDB.
 func newControlledPolicy(t testing.TB) (*testDB, *controlledDB, *policy.Policy) {
@@ -39,12 +36,17 @@ func newControlledPolicy(t testing.TB) (*testDB, *controlledDB, *policy.Policy) 
 	return d, m, p
 }
 
-func (m *controlledDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (m *controlledDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	// The statement that reads the banned keys has no arguments.
 	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k") && len(statements[0].Args) > 0
 	m.mu.Lock()
 	db, down, hold := m.db, m.down, m.hold
 	if identities {
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.lookups--
+		}()
 		m.lookups++
 		m.maxLookups = max(m.maxLookups, m.lookups)
 		if args := statements[0].Args; len(args) == 2 {
@@ -52,17 +54,10 @@ func (m *controlledDB) Run(ctx context.Context, statements []*pgdb.Statement) er
 		}
 	}
 	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if identities {
-			m.lookups--
-		}
-	}()
 	if down {
-		return errDown
+		return pgdb.ErrConnectionLost
 	}
-	err := db.Run(ctx, statements)
+	err := db.Run(ctx, timeout, statements)
 	if identities && hold != nil {
 		m.mu.Lock()
 		m.held++
@@ -79,14 +74,14 @@ func (m *controlledDB) awaitHeld(t testing.TB) {
 		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
 }
 
-func (m *controlledDB) Exec(ctx context.Context, sql string) error {
+func (m *controlledDB) Exec(ctx context.Context, timeout time.Duration, sql string) error {
 	m.mu.Lock()
 	db, down := m.db, m.down
 	m.mu.Unlock()
 	if down {
-		return errDown
+		return pgdb.ErrConnectionLost
 	}
-	return db.Exec(ctx, sql)
+	return db.Exec(ctx, timeout, sql)
 }
 
 func (m *controlledDB) Close() { m.db.Close() }

@@ -25,7 +25,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	if flags[0] == 0 {
 		sql = schema.Lock + schema.Counters + sql
 	}
-	failure := db.Exec(ctx, sql)
+	failure := db.Exec(ctx, loadTimeout, sql)
 	if failure == nil {
 		return nil
 	}

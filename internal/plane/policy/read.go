@@ -155,9 +155,7 @@ func readWhole(
 func read(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what string, statement *pgdb.Statement,
 ) ([][]byte, error) {
-	within, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err := db.Run(within, []*pgdb.Statement{statement})
+	err := db.Run(ctx, timeout, []*pgdb.Statement{statement})
 	if err != nil {
 		err = unavailable(err)
 	} else {

@@ -57,11 +57,10 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		}
 		return nil
 	}
-	switch {
-	case !errors.Is(err, ratelimit.ErrUnavailable):
-		p.lookups.setPollErr(unavailable(err))
-	case ctx.Err() == nil:
+	if errors.Is(err, ratelimit.ErrUnavailable) {
 		_ = p.lookups.health.Failed(sent, refreshTimeout, err)
+	} else {
+		p.lookups.setPollErr(unavailable(err))
 	}
 	return err
 }
@@ -122,9 +121,7 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	if p.migrateErr != nil && now.Before(p.migrateAt) {
 		return p.migrateErr
 	}
-	within, cancel := context.WithTimeout(ctx, loadTimeout)
-	defer cancel()
-	err := Migrate(within, p.db)
+	err := Migrate(ctx, p.db)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}

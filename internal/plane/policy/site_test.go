@@ -121,9 +121,10 @@ func (d *testDB) newPolicyOn(db pgdb.DB, settings policy.Settings) *policy.Polic
 		defer d.mu.Unlock()
 		d.reported = append(d.reported, err.Error())
 	}
-	settings.Health = health.New(d.t.Context(), rand.Float64, func(ctx context.Context) error {
-		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 'answers'"}})
-	})
+	settings.Health = health.New(d.t.Context(), rand.Float64,
+		func(ctx context.Context, timeout time.Duration) error {
+			return db.Run(ctx, timeout, []*pgdb.Statement{{SQL: "SELECT 'answers'"}})
+		})
 	d.health = append(d.health, settings.Health)
 	p := policy.New(db, settings)
 	d.t.Cleanup(func() { p.Close(); db.Close() })

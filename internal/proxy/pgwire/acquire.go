@@ -24,19 +24,19 @@ func (p *Pool) fresh(c *conn, now time.Duration) bool {
 	return now <= c.expires && c.generation == atomic.LoadInt32(&p.targets.generation) && len(c.readDone) == 0
 }
 
-// acquire returns the most recently used idle connection, or waits for a connection until ctx ends. The
+// acquire returns the most recently used idle connection, or waits for a connection, for up to timeout. The
 // caller owns the connection until release or drop. acquire drops a connection that received anything while
 // it was idle: the end of the connection, an error before its end, or, rarely, a notice.
-func acquire(p *Pool, ctx context.Context) (*conn, *pg.ServerError) {
+func acquire(p *Pool, ctx context.Context, timeout time.Duration) (*conn, *pg.ServerError) {
 	now := time.Since(p.created)
 	for {
 		if ctx.Err() != nil {
-			return nil, &pg.ServerError{Err: noTurn(ctx, "no time left")}
+			return nil, &pg.ServerError{Err: errLate}
 		}
 		p.mu.Lock()
 		n := len(p.idle) - 1
 		if n < 0 {
-			return p.wait(ctx)
+			return p.wait(ctx, timeout)
 		}
 		c := p.idle[n]
 		p.idle = p.idle[:n]
@@ -49,8 +49,8 @@ func acquire(p *Pool, ctx context.Context) (*conn, *pg.ServerError) {
 	}
 }
 
-// wait waits for a connection until ctx ends. The caller holds the mutex, and wait unlocks the mutex.
-func (p *Pool) wait(ctx context.Context) (*conn, *pg.ServerError) {
+// wait waits for a connection, for up to timeout. The caller holds the mutex, and wait unlocks the mutex.
+func (p *Pool) wait(ctx context.Context, timeout time.Duration) (*conn, *pg.ServerError) {
 	if p.closed {
 		p.mu.Unlock()
 		return nil, &pg.ServerError{Err: errClosed}
@@ -59,13 +59,15 @@ func (p *Pool) wait(ctx context.Context) (*conn, *pg.ServerError) {
 	p.waiters = append(p.waiters, w)
 	p.dialIfNeeded()
 	p.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { p.cancelWait(ctx, w) })
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	stop := context.AfterFunc(limited, func() { p.cancelWait(limited, w) })
 	<-w.ready
 	stop()
 	if w.failure == nil && ctx.Err() != nil {
 		w.c.usable = true
 		release(p, w.c)
-		return nil, &pg.ServerError{Err: noTurn(ctx, "no time left")}
+		return nil, &pg.ServerError{Err: errLate}
 	}
 	return w.c, w.failure
 }
@@ -85,20 +87,15 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 		}
 	}
 	if p.open > len(p.dials) {
-		p.endWait(w, nil,
-			&pg.ServerError{Err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
+		p.endWait(w, nil, &pg.ServerError{Err: fmt.Errorf(
+			"%w: pgwire: none of the %d connections became free: %w", pg.ErrBusy, p.open, ctx.Err())})
 		return
 	}
 	state := "no connection yet " + p.login.destination()
 	if p.lastError != "" {
 		state += " (the last attempt: " + p.lastError + ")"
 	}
-	p.endWait(w, nil, &pg.ServerError{Err: wrapError(ctx, state, nil)})
-}
-
-// noTurn returns the error of a call that ran out of time while all connections were in use.
-func noTurn(ctx context.Context, state string) error {
-	return fmt.Errorf("%w: %w", pg.ErrNoTurn, wrapError(ctx, state, nil))
+	p.endWait(w, nil, &pg.ServerError{Err: fmt.Errorf("pgwire: %s: %w", state, ctx.Err())})
 }
 
 // endWait passes a connection or an error to a waiter. The caller holds the mutex and removes w from

@@ -2,17 +2,19 @@ package pgwire
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
-// errClosed reports a call on a closed pool.
-var errClosed = errors.New("pgwire: the pool is closed")
+var (
+	// errClosed reports a call on a closed pool.
+	errClosed = errors.New("pgwire: the pool is closed")
+	// errLate reports a call whose context ended before it had a connection.
+	errLate = errors.New("pgwire: no time left")
+)
 
 // maxErrorText bounds each field of a server's error, in bytes.
 const maxErrorText = 1000
@@ -56,15 +58,4 @@ func withoutControls(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// wrapError adds the failed operation to err. If ctx has ended, or the socket has reached the deadline of
-// ctx, the result wraps the error of ctx instead of err.
-func wrapError(ctx context.Context, operation string, err error) error {
-	if ctx.Err() != nil {
-		err = ctx.Err()
-	} else if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = context.DeadlineExceeded // the socket's timer fired before the timer of ctx
-	}
-	return fmt.Errorf("pgwire: %s: %w", operation, err)
 }

@@ -4,44 +4,46 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Exec implements pgdb.DB. Changes to the session, such as by SET, affect one connection of the pool.
-func (p *Pool) Exec(ctx context.Context, sql string) error {
+func (p *Pool) Exec(ctx context.Context, timeout time.Duration, sql string) error {
 	if strings.Contains(sql, "\x00") {
 		return errors.New("pgwire: the SQL text holds a NUL byte")
 	}
-	c, failure := acquire(p, ctx)
+	c, failure := acquire(p, ctx, timeout)
 	if failure != nil {
-		return failure.Err
+		return pg.NotSent(ctx, failure.Err)
 	}
-	c.usable = false
-	c.timeout = 0
-	defer release(p, c)
-	stop := context.AfterFunc(ctx, c.interrupt)
-	err := simpleQuery(ctx, c, sql)
-	c.usable = stop() && c.usable
-	cancelIfLate(p, c)
-	return err
+	runOn(p, ctx, timeout, c, func() bool {
+		failure = simpleQuery(ctx, c, sql)
+		return failure == nil || !failure.EndsConnection() && !pg.ClosesConnection(failure.Code)
+	})
+	switch {
+	case failure == nil:
+		return nil
+	case failure.EndsConnection():
+		return pg.Outcome(ctx, failure.Err)
+	}
+	return failure.Err
 }
 
-// simpleQuery sends SQL text with any number of commands in the simple protocol. It sets c.usable.
-func simpleQuery(ctx context.Context, c *conn, sql string) error {
+// simpleQuery sends SQL text with any number of commands in the simple protocol.
+func simpleQuery(ctx context.Context, c *conn, sql string) *pg.ServerError {
+	startTimeout(ctx, c)
 	if err := send(c, 'Q', sql+"\x00"); err != nil {
-		return connectionError(ctx, c, err)
+		return &pg.ServerError{Err: connectionError(c, err)}
 	}
 	response := readMessages(c, &pgdb.Statement{}, &prepared{simple: true}, false, true)
 	if response == nil {
-		c.usable = true
 		return nil
 	}
-	e := response.failure
-	if e.Code == "" {
-		return connectionError(ctx, c, e.Err)
+	if response.failure.Code == "" {
+		response.failure.Err = connectionError(c, response.failure.Err)
 	}
-	c.usable = !e.EndsConnection() && !pg.ClosesConnection(e.Code)
-	return e.Err
+	return response.failure
 }

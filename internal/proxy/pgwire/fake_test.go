@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"io"
@@ -277,14 +276,6 @@ func open(t testing.TB, dsn string, o Options) *Pool {
 // testTimeout bounds the wait for an event.
 const testTimeout = time.Minute
 
-// contextWithin returns a context that ends after d or with the test.
-func contextWithin(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func stmt(sql string, args ...any) *pgdb.Statement {
 	return &pgdb.Statement{SQL: sql, Args: args}
 }
@@ -299,7 +290,7 @@ func run(t testing.TB, p *Pool, statements ...*pgdb.Statement) {
 
 // tryRun runs statements, and returns the error of Run.
 func tryRun(t testing.TB, p *Pool, statements ...*pgdb.Statement) error {
-	return p.Run(contextWithin(t, testTimeout), statements)
+	return p.Run(t.Context(), testTimeout, statements)
 }
 
 // runInGoroutine is like run but does not end the test, so other goroutines may call it. runInGoroutine

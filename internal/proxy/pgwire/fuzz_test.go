@@ -102,8 +102,7 @@ func FuzzFramesCauseNoFalseSuccess(f *testing.F) {
 				if a.Err != nil {
 					break
 				}
-				c.usable = false
-				if _ = simpleQuery(ctx, c, "C"); !c.usable || c.r != c.w {
+				if failure := simpleQuery(ctx, c, "C"); failure != nil || c.r != c.w {
 					break
 				}
 			}

@@ -3,8 +3,8 @@ package pgwire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -31,21 +31,18 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.
 	}
 	c.request = request
 	c.plan = plan
-	if c.timeout > 0 {
-		c.lateReads = 0
-		_ = c.raw.SetDeadline(time.Now().Add(c.timeout))
-	}
+	startTimeout(ctx, c)
 	if len(request) > largeRequest {
 		startWriting(c)
 	} else if n, err := c.nc.Write(request); err != nil {
-		notSent(ctx, c, statements, n, err, a)
+		notSent(c, statements, n, err, a)
 		return
 	}
 	for i := 0; i <= last; i++ {
 		st := statements[i]
 		response := readResponse(c, st, plan[i], st.Joined && i < last)
 		if response != nil {
-			i = transactionFailed(ctx, c, statements, i, response, a)
+			i = transactionFailed(c, statements, i, response, a)
 			if a.Err != nil {
 				return
 			}
@@ -58,20 +55,20 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.
 
 // notSent handles a Write that failed after n bytes. If n is 0, the server has nothing of the statements, so
 // they can be sent again.
-func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, err error, a *pg.Attempt) {
-	failure := connectionError(ctx, c, err)
+func notSent(c *conn, statements []*pgdb.Statement, n int, err error, a *pg.Attempt) {
+	failure := connectionError(c, err)
 	a.ConnectionFailed(statements, n == 0 && !c.timedOut, &pg.ServerError{Err: failure})
 	c.timedOut = n > 0 && c.timedOut
 }
 
 // transactionFailed handles the failure of statement i, with which its whole transaction has failed.
 // transactionFailed returns the index of the last statement of this transaction.
-func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
+func transactionFailed(c *conn, statements []*pgdb.Statement, i int,
 	response *responseError, a *pg.Attempt) int {
 	first, end := pg.Transaction(statements, i)
 	e := response.failure
 	if e.Code == "" {
-		e.Err = connectionError(ctx, c, e.Err)
+		e.Err = connectionError(c, e.Err)
 	}
 	if e.EndsConnection() {
 		a.ConnectionEnded(statements[first:], i-first, response.started, e)
@@ -88,9 +85,9 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 }
 
 // connectionError returns the error for a connection that failed with err, and sets c.timedOut.
-func connectionError(ctx context.Context, c *conn, err error) error {
+func connectionError(c *conn, err error) error {
 	c.timedOut = errors.Is(err, os.ErrDeadlineExceeded)
-	return wrapError(ctx, "asking "+c.peer.String(), err)
+	return fmt.Errorf("pgwire: asking %s: %w", c.peer.String(), err)
 }
 
 // startWriting writes the request in another goroutine. The caller calls finishWriting after it has read all

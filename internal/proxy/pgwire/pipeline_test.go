@@ -133,11 +133,11 @@ func TestLargePipelineEnds(t *testing.T) {
 		}, context.Canceled},
 		{"the end", func(s *fakeSession, _ func()) { s.request() }, nil},
 	} {
-		ctx, cancel := context.WithCancel(contextWithin(t, testTimeout))
+		ctx, cancel := context.WithCancel(t.Context())
 		_, dsn := newFake(t, func(s *fakeSession) { c.script(s, cancel) })
 		p := open(t, dsn, Options{})
 		st := stmt("A", strings.Repeat("x", 8<<20))
-		err := p.Run(ctx, []*pgdb.Statement{st, st})
+		err := p.Run(ctx, testTimeout, []*pgdb.Statement{st, st})
 		if err == nil || st.Err == nil {
 			t.Errorf("%s: Run() = %v, Err %v; want errors", c.name, err, st.Err)
 		}

@@ -13,7 +13,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 	f, dsn := newRawFake(t, waitForEnd)
 	p := open(t, dsn, Options{})
 	done := make(chan error)
-	go func() { done <- p.Run(context.Background(), []*pgdb.Statement{stmt("A")}) }()
+	go func() { done <- p.Run(context.Background(), testTimeout, []*pgdb.Statement{stmt("A")}) }()
 	await.Within(t, testTimeout, "a connection attempt", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {

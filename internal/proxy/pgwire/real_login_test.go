@@ -39,7 +39,7 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	})
 	const password = `p'ä s\s"w@r:d/%`
 	literal := strings.ReplaceAll(password, "'", "''")
-	err := open(t, c.DSN("postgres"), Options{}).Exec(contextWithin(t, testTimeout), `
+	err := open(t, c.DSN("postgres"), Options{}).Exec(t.Context(), testTimeout, `
 		SET standard_conforming_strings = on;
 		CREATE ROLE by_cert LOGIN; CREATE ROLE only_tls LOGIN; CREATE ROLE only_plain LOGIN;
 		SET password_encryption = 'scram-sha-256';
@@ -117,10 +117,10 @@ func checkCancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
 		"sslrootcert=%s", c.Port(), root), Options{})
 	admin := open(t, c.DSN("postgres"), Options{})
 	st := stmt("SELECT pg_sleep(600) /* slow */")
-	ctx, cancel := context.WithCancel(contextWithin(t, testTimeout))
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, []*pgdb.Statement{st}) }()
+	go func() { done <- p.Run(ctx, testTimeout, []*pgdb.Statement{st}) }()
 	running := func() bool {
 		count := stmt("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' " +
 			"AND wait_event = 'PgSleep'")

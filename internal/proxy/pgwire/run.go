@@ -13,38 +13,46 @@ import (
 // release. doc.go explains the form of these functions.
 
 // Run implements pgdb.DB.
-func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (p *Pool) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	return pg.Run(ctx, &p.lost, statements, func(statements []*pgdb.Statement, a *pg.Attempt) {
-		c, unavailable := acquire(p, ctx)
-		if unavailable == nil {
-			runOn(p, ctx, c, statements, a)
+		c, unavailable := acquire(p, ctx, timeout)
+		if unavailable != nil {
+			a.NotSent(statements, unavailable)
 			return
 		}
-		a.NotSent(statements, unavailable)
+		runOn(p, ctx, timeout, c, func() bool {
+			c.uses = a.SendGuarded(c.uses, statements,
+				func(guarded []*pgdb.Statement) { pipeline(ctx, c, guarded, a) })
+			return a.Err == nil && !a.Close
+		})
 	})
 }
 
-// runOn runs statements on a connection that the caller owns, and releases the connection. The deadline of
-// ctx does not interrupt runOn, because a.Timeout starts when the request is sent.
-func runOn(p *Pool, ctx context.Context, c *conn, statements []*pgdb.Statement, a *pg.Attempt) {
+// runOn calls do on a connection that the caller owns, and releases the connection. do sends a request, and
+// reports whether another call may use the connection after it.
+func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func() bool) {
 	c.usable = false
 	defer release(p, c)
-	c.timeout = a.Timeout
-	stop := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			c.interrupt()
-		}
-	})
-	c.uses = a.SendGuarded(c.uses, statements,
-		func(guarded []*pgdb.Statement) { pipeline(ctx, c, guarded, a) })
-	c.usable = stop() || errors.Is(ctx.Err(), context.DeadlineExceeded)
-	if c.timeout > 0 && c.usable {
+	c.timeout = timeout
+	stop := context.AfterFunc(ctx, c.interrupt)
+	usable := do()
+	if stop() {
+		c.usable = usable
 		_ = c.raw.SetDeadline(time.Time{})
 	}
-	if a.Err != nil || a.Close {
-		c.usable = false
-	}
 	cancelIfLate(p, c)
+}
+
+// startTimeout starts the timeout of a request that is about to be sent. A login has a deadline instead.
+func startTimeout(ctx context.Context, c *conn) {
+	if c.timeout == 0 {
+		return
+	}
+	c.lateReads = 0
+	_ = c.raw.SetDeadline(time.Now().Add(c.timeout))
+	if ctx.Err() != nil {
+		c.interrupt() // again: the new deadline has undone it
+	}
 }
 
 // errPending is the Err of a statement until its result is known.

@@ -74,10 +74,8 @@ func (s *Salt) read(done chan struct{}) {
 		s.mu.Unlock()
 		close(done)
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), saltTimeout)
-	defer cancel()
 	read := &pgdb.Statement{SQL: saltSQL}
-	err := s.db.Run(ctx, []*pgdb.Statement{read})
+	err := s.db.Run(context.Background(), saltTimeout, []*pgdb.Statement{read})
 	if err == nil && read.Err == nil && read.Rows == 1 && len(read.Result) > 4 {
 		value = string(read.Result[4:])
 	}

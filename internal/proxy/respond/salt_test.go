@@ -17,7 +17,7 @@ import (
 // saltDB is a database that returns a salt after a delay.
 type saltDB struct{ pgdb.DB }
 
-func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
+func (saltDB) Run(_ context.Context, _ time.Duration, statements []*pgdb.Statement) error {
 	time.Sleep(50 * time.Millisecond)
 	statements[0].Rows, statements[0].Result = 1, append([]byte{0, 0, 0, 4}, "salt"...)
 	return nil
@@ -43,9 +43,9 @@ func TestFirstResponseHasPartitionKey(t *testing.T) {
 // hangingDB is a database that never responds.
 type hangingDB struct{ pgdb.DB }
 
-func (hangingDB) Run(ctx context.Context, _ []*pgdb.Statement) error {
-	<-ctx.Done()
-	return ctx.Err()
+func (hangingDB) Run(_ context.Context, timeout time.Duration, _ []*pgdb.Statement) error {
+	time.Sleep(timeout)
+	return pgdb.ErrNoAnswer
 }
 
 // Only the first response waits for a database that hangs. Later attempts delay no response.

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -20,11 +19,11 @@ import (
 // goneDB is a database that cannot be reached.
 type goneDB struct{}
 
-var errGone = errors.New("connection refused")
-
-func (goneDB) Run(context.Context, []*pgdb.Statement) error { return errGone }
-func (goneDB) Exec(context.Context, string) error           { return errGone }
-func (goneDB) Close()                                       {}
+func (goneDB) Run(context.Context, time.Duration, []*pgdb.Statement) error {
+	return pgdb.ErrConnectionLost
+}
+func (goneDB) Exec(context.Context, time.Duration, string) error { return pgdb.ErrConnectionLost }
+func (goneDB) Close()                                            {}
 
 // No client is billed for overage without the database, because the proxy then only estimates how much all
 // proxies have charged.

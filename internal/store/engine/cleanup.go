@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -85,10 +84,8 @@ func (s *Store) cleanUp(settings []int64) error {
 
 // runCleanup runs one statement.
 func (s *Store) runCleanup(statement *pgdb.Statement) error {
-	ctx, cancel := context.WithTimeout(s.server.closing, cleanupTimeout)
-	defer cancel()
 	statements := []*pgdb.Statement{{SQL: s.texts.index, Joined: true}, statement}
-	err := s.server.db.Run(ctx, statements)
+	err := s.server.db.Run(s.server.closing, cleanupTimeout, statements)
 	if s.server.closing.Err() == nil {
 		countErrors(s.server.stats, statements, err)
 	}

@@ -77,7 +77,7 @@ func TestCleanupIsBounded(t *testing.T) {
 		t.Helper()
 		statement := &pgdb.Statement{SQL: engine.CleanupSQL(prefix == "s"),
 			Args: []any{[]int64{now, 0}, prefix}}
-		err := db.Run(t.Context(), []*pgdb.Statement{statement})
+		err := db.Run(t.Context(), testTimeout, []*pgdb.Statement{statement})
 		if err := errors.Join(err, statement.Err); err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // work decides the calls of one batch. The worker of the batch owns it.
@@ -115,10 +114,7 @@ func addValue(s Stats, first int, value int64) {
 // leaves undecided.
 func (w *work) decideRequests() error {
 	if !w.store.Ready() {
-		ctx, cancel := context.WithTimeout(w.ctx, w.queue.Timeout)
-		err := w.store.Await(ctx)
-		cancel()
-		if err != nil {
+		if err := w.store.Await(w.ctx, w.queue.Timeout); err != nil {
 			return err
 		}
 	}
@@ -184,10 +180,7 @@ func (w *work) fail(err error) {
 	w.finish(w.requests, err)
 }
 
-// noDecision returns the error for the calls of a batch that failed with err. If the batch is extended and
-// got no connection, because other calls used all connections, the calls fail as if their deadline had
-// passed.
+// noDecision returns the error for the calls of a batch that failed with err.
 func (w *work) noDecision(err error) error {
-	pastDeadline := w.extended && (w.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
-	return w.store.server.health.NoDecision(err, pastDeadline)
+	return w.store.server.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
 }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -59,6 +60,10 @@ type interceptDB struct {
 	run func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error
 }
 
-func (d *interceptDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	return d.run(ctx, statements, d.DB.Run)
+func (d *interceptDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
+	return within(ctx, timeout, func(ctx context.Context) error {
+		return d.run(ctx, statements, func(ctx context.Context, statements []*pgdb.Statement) error {
+			return d.DB.Run(ctx, timeout, statements)
+		})
+	})
 }

@@ -3,17 +3,30 @@ package engine_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// answerFunc implements DB.Run.
+// answerFunc implements DB.Run, with a context that ends after the timeout.
 type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
+
+// within calls run with a context that ends after timeout, and returns the error of DB.Run for its error.
+func within(ctx context.Context, timeout time.Duration, run func(ctx context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := run(limited)
+	if errors.Is(err, pg.ErrBusy) {
+		return pg.NotSent(ctx, err)
+	}
+	return pg.Outcome(ctx, err)
+}
 
 // fakeDB is a DB with results that a test determines. It reports that the tables exist.
 type fakeDB struct {
@@ -26,7 +39,7 @@ type fakeDB struct {
 	probe  answerFunc // for the prober; nil succeeds immediately
 }
 
-func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *fakeDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	for _, s := range statements {
 		s.Result, s.Rows, s.Err, s.Code = s.Result[:0], 0, nil, ""
 	}
@@ -48,10 +61,10 @@ func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		}
 	}
 	d.mu.Unlock()
-	return answer(ctx, statements)
+	return within(ctx, timeout, func(ctx context.Context) error { return answer(ctx, statements) })
 }
 
-func (d *fakeDB) Exec(context.Context, string) error { return nil }
+func (d *fakeDB) Exec(context.Context, time.Duration, string) error { return nil }
 
 func (d *fakeDB) Close() {
 	d.mu.Lock()

@@ -74,7 +74,7 @@ func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
 			var group sync.WaitGroup
 			canceled, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _ = store.Await(canceled); store.Unavailable() != nil {
+			if _ = store.Await(canceled, timeout); store.Unavailable() != nil {
 				t.Errorf("%s: an outage after a canceled request, want none", name)
 			}
 			start := time.Now()

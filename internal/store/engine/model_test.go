@@ -142,11 +142,11 @@ type rowReader struct {
 	read *pgdb.Statement // nil reads nothing
 }
 
-func (d *rowReader) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	if d.read == nil {
-		return d.DB.Run(ctx, statements)
+func (d *rowReader) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
+	if d.read != nil {
+		statements = append(statements[:len(statements):len(statements)], d.read)
 	}
-	return d.DB.Run(ctx, append(statements[:len(statements):len(statements)], d.read))
+	return d.DB.Run(ctx, timeout, statements)
 }
 
 // readAfterEachRun makes d read the row of a hit after each pipeline.

@@ -2,12 +2,12 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
@@ -238,20 +238,17 @@ func (d *lostDB) set(state dbState) {
 	d.state = state
 }
 
-func (d *lostDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *lostDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	d.mu.Lock()
 	state := d.state
 	d.mu.Unlock()
 	if m := engine.Meanings()[statements[0].SQL]; state == dbLosesAnswers && m.Kind == "take" && m.Durable {
-		_ = d.DB.Run(ctx, statements)
+		_ = d.DB.Run(ctx, timeout, statements)
 		d.swallowed.Add(1)
 		state = dbLost
 	}
 	if state == dbLost {
-		for _, s := range statements {
-			s.Err = errors.New("lost")
-		}
-		return errors.New("lost")
+		return pgdb.ErrConnectionLost
 	}
-	return d.DB.Run(ctx, statements)
+	return d.DB.Run(ctx, timeout, statements)
 }

@@ -84,7 +84,7 @@ func TestBusyPoolIsOverload(t *testing.T) {
 				case <-time.After(time.Until(start.Add(free))):
 					return admit(ctx, statements)
 				case <-ctx.Done():
-					return fmt.Errorf("%w: %w", pg.ErrNoTurn, ctx.Err())
+					return pg.ErrBusy
 				}
 			}
 			store := newEngine(t, &fakeDB{answer: answer, probe: answer}, bareOptions)

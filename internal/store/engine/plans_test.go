@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,7 +33,8 @@ type statementCapture struct {
 	withoutPlannerSettings map[string]bool
 }
 
-func (d *statementCapture) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *statementCapture) Run(ctx context.Context, timeout time.Duration,
+	statements []*pgdb.Statement) error {
 	d.mu.Lock()
 	plannerSettings := false // the transaction has planner settings
 	for i, s := range statements {
@@ -45,7 +47,7 @@ func (d *statementCapture) Run(ctx context.Context, statements []*pgdb.Statement
 		}
 	}
 	d.mu.Unlock()
-	return d.DB.Run(ctx, statements)
+	return d.DB.Run(ctx, timeout, statements)
 }
 
 // parameter returns the SQL type of an argument, and a literal of this type. An array is repeated, so that

@@ -51,16 +51,14 @@ func (s *Store) Tick() {
 	}
 	go func() {
 		defer atomic.StoreInt32(&s.ticking, 0)
-		ctx, cancel := context.WithTimeout(s.server.closing, identityTimeout)
-		defer cancel()
-		_ = s.server.ping(ctx)
+		_ = s.server.ping(s.server.closing, identityTimeout)
 	}()
 }
 
 // ping runs serverSQL, and passes its result to onIdentity. A panic of the driver is an error.
-func (s *server) ping(ctx context.Context) error {
+func (s *server) ping(ctx context.Context, timeout time.Duration) error {
 	statements := []*pgdb.Statement{{SQL: serverSQL}}
-	err := batch.Try(func() error { return s.db.Run(ctx, statements) })
+	err := batch.Try(func() error { return s.db.Run(ctx, timeout, statements) })
 	if err != nil && s.closing.Err() == nil {
 		countErrors(s.stats, statements, err)
 	}

@@ -3,12 +3,12 @@ package engine_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
@@ -24,11 +24,11 @@ type replacedDB struct {
 	reads   int64 // the number of reads of the identity; atomic
 }
 
-func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *replacedDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	if atomic.LoadInt32(&d.down) == 1 {
-		return errors.New("connection refused")
+		return pgdb.ErrConnectionLost
 	}
-	err := d.DB.Run(ctx, statements)
+	err := d.DB.Run(ctx, timeout, statements)
 	for _, s := range statements {
 		if s.SQL == engine.ServerSQL && s.Rows == 1 {
 			atomic.AddInt64(&d.reads, 1)

@@ -8,7 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -52,7 +51,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	}
 	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil {
-		if len(Unsent(statements)) == len(statements) {
+		if errors.Is(err, pgdb.ErrNotSent) {
 			for _, r := range background {
 				r.call.Err = err // the call certainly had no effect
 			}
@@ -110,17 +109,6 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 		transactions = next
 	}
 	return again, nil
-}
-
-// Unsent returns the statements that certainly did not reach the server.
-func Unsent(statements []*pgdb.Statement) []*pgdb.Statement {
-	var left []*pgdb.Statement
-	for _, s := range statements {
-		if errors.Is(s.Err, pg.ErrNotSent) {
-			left = append(left, s)
-		}
-	}
-	return left
 }
 
 // collectBackground returns the background calls to send with requests. If a request refunds or resets a row,

@@ -58,26 +58,16 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {
 		sent := time.Now()
-		limited, cancel := context.WithTimeout(ctx, timeout)
-		deadline, _ := limited.Deadline()
-		err := s.db.Run(limited, statements)
-		cancel()
-		noTurn := errors.Is(err, pg.ErrNoTurn)
-		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
-			continue // nothing was sent
-		}
-		if err != nil {
+		if err := s.db.Run(ctx, timeout, statements); err != nil {
+			err = s.health.Failed(sent, timeout, err)
+			notSent := errors.Is(err, pgdb.ErrNotSent)
+			if notSent && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
+				continue
+			}
 			countErrors(s.stats, statements, err)
-			if noTurn {
-				return true, err
+			if !notSent && errors.Is(err, ratelimit.ErrUnavailable) {
+				err = fmt.Errorf("%w (%w)", err, ErrSent)
 			}
-			if limit := deadline.Sub(sent); limit >= timeout || !errors.Is(err, context.DeadlineExceeded) {
-				err = s.health.Failed(sent, limit, err)
-				if errors.Is(err, ratelimit.ErrUnavailable) {
-					err = fmt.Errorf("%w (%w)", err, ErrSent)
-				}
-			}
-			// Otherwise the deadline of the batch ended the attempt early, and the database did not fail.
 			return true, err
 		}
 		s.health.Answered()

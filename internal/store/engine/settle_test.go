@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -81,13 +79,10 @@ func TestUnsentSettlementIsRepeated(t *testing.T) {
 	var lost atomic.Bool
 	store := s.openEngineOn(&interceptDB{s.openDB(""),
 		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-			if !lost.Load() {
-				return send(ctx, statements)
+			if lost.Load() {
+				return pgdb.ErrNotSent
 			}
-			for _, s := range statements {
-				s.Err = pg.ErrNotSent
-			}
-			return errors.New("the server refuses connections")
+			return send(ctx, statements)
 		}}, bareOptions)
 	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}, Key: "k",
 		Cost: 10}

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// setupTimeout bounds one attempt, which may have to wait for the migration of another process.
+	// setupTimeout bounds each statement, which may have to wait for the migration of another process.
 	setupTimeout = 30 * time.Second
 
 	// setupRetry and maxSetupRetry bound the time between a failed attempt and the next.
@@ -24,8 +24,8 @@ const (
 	maxSetupRetry = 10 * time.Second
 )
 
-// await waits until the setup is done, and starts it if it is due.
-func (s *server) await(ctx context.Context) error {
+// await waits for up to timeout until the setup is done, and starts it if it is due.
+func (s *server) await(ctx context.Context, timeout time.Duration) error {
 	attempt, failure := s.start()
 	switch {
 	case atomic.LoadInt32(&s.ready) == 1:
@@ -35,17 +35,17 @@ func (s *server) await(ctx context.Context) error {
 	case attempt == nil:
 		return failure
 	}
-	either, cancel := context.WithCancel(ctx)
+	start := time.Now()
+	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	stop := context.AfterFunc(attempt, cancel)
-	start := time.Now()
-	<-either.Done()
+	<-waiting.Done()
 	stop()
-	if err := ctx.Err(); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) { // a canceled request does not show an outage
-			err = s.health.Failed(start, time.Since(start), err)
-		}
-		return err
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case attempt.Err() == nil:
+		return s.health.Failed(start, timeout, pgdb.ErrNoAnswer)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,9 +65,7 @@ func (s *server) start() (context.Context, error) {
 	s.attempt = attempt
 	s.failure = nil
 	go func() {
-		ctx, cancel := context.WithTimeout(s.closing, setupTimeout)
-		err := batch.Try(func() error { return s.setUp(ctx) })
-		cancel()
+		err := batch.Try(s.setUp)
 		s.mu.Lock()
 		s.recordResult(err)
 		s.mu.Unlock()
@@ -108,57 +106,58 @@ const migrationSQL = schema.Lock + TableSQL
 const restoreWait = time.Second
 
 // setUp finds out whether the counts are in this store. If they are, it creates or upgrades their tables.
-func (s *server) setUp(ctx context.Context) error {
+func (s *server) setUp() error {
 	if s.discover != nil {
-		if elsewhere, err := s.discover(ctx); err != nil || elsewhere {
+		if elsewhere, err := s.discover(s.closing); err != nil || elsewhere {
 			return err
 		}
 	}
 	if !s.migrates {
 		return nil
 	}
-	ready, restoring, err := s.inspect(ctx)
+	ready, restoring, err := s.inspect()
 	if err == nil && !ready && !restoring && s.existed {
 		// A restore drops the tables, and creates them a moment later. In between, nothing in the database
 		// shows the restore, so two inspections must find neither tables nor a restore.
-		health.Sleep(ctx, restoreWait)
-		ready, restoring, err = s.inspect(ctx)
+		health.Sleep(s.closing, restoreWait)
+		ready, restoring, err = s.inspect()
 	}
 	if err == nil && restoring && !ready {
 		err = schema.ErrRestoring
 	}
 	if err == nil && !ready {
-		err = s.create(ctx)
+		err = s.create()
 	}
 	s.existed = s.existed || err == nil
 	return err
 }
 
 // create creates or upgrades the tables.
-func (s *server) create(ctx context.Context) error {
-	failure := s.db.Exec(ctx, migrationSQL)
+func (s *server) create() error {
+	failure := s.db.Exec(s.closing, setupTimeout, migrationSQL)
 	if failure == nil {
 		return nil
 	}
 	// A program that creates the tables at the same time without the advisory lock, such as the npm library,
 	// can make this attempt fail although the tables are right.
-	if ready, _, err := s.inspect(ctx); err == nil && ready {
+	if ready, _, err := s.inspect(); err == nil && ready {
 		return nil
 	}
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, "+
 		"such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w",
-		pg.Explain(ctx, s.db, failure))
+		pg.Explain(s.closing, s.db, failure))
 }
 
 // inspect reports whether the tables are ready, and whether a restore of the policy is under way or has
 // failed. It also reads the server's identity, to detect a replaced server later. A connection failure counts
 // for the health of the database.
-func (s *server) inspect(ctx context.Context) (ready, restoring bool, err error) {
+func (s *server) inspect() (ready, restoring bool, err error) {
 	sent := time.Now()
 	tables := &pgdb.Statement{SQL: schema.Ready}
 	identity := &pgdb.Statement{SQL: serverSQL}
-	if failure := s.db.Run(ctx, []*pgdb.Statement{tables, identity}); failure != nil {
-		return false, false, s.health.Failed(sent, time.Since(sent), failure)
+	failure := s.db.Run(s.closing, setupTimeout, []*pgdb.Statement{tables, identity})
+	if failure != nil {
+		return false, false, s.health.Failed(sent, setupTimeout, failure)
 	}
 	s.onIdentity(identity)
 	if tables.Err != nil {

@@ -65,9 +65,13 @@ var (
 	errSimRefused = errors.New("connection refused")
 )
 
-// Run sends a message and waits for the results. The fate of a message depends on its content and time, so
+func (d *simDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
+	return within(ctx, timeout, func(ctx context.Context) error { return d.run(ctx, statements) })
+}
+
+// run sends a message and waits for the results. The fate of a message depends on its content and time, so
 // that runs with the same messages are equal.
-func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *simDB) run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
 	c := d.chance.with(sent)
@@ -134,5 +138,7 @@ func sleepUntil(ctx context.Context, at int64) bool {
 	}
 }
 
-func (d *simDB) Exec(context.Context, string) error { return errors.New("nothing is migrated here") }
-func (d *simDB) Close()                             {}
+func (d *simDB) Exec(context.Context, time.Duration, string) error {
+	return errors.New("nothing is migrated here")
+}
+func (d *simDB) Close() {}

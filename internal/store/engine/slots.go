@@ -136,9 +136,7 @@ func (s *slots) Close() {
 	if session == 0 || s.server.health.Unavailable() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-	defer cancel()
 	// After a failure the session expires.
-	_ = s.server.db.Run(ctx,
+	_ = s.server.db.Run(context.Background(), endTimeout,
 		s.statements(&pgdb.Statement{SQL: endSQL, Args: []any{session}, Unnamed: true}))
 }

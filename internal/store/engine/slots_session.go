@@ -230,11 +230,10 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 	if fresh && age < renewInterval || down {
 		return
 	}
-	ctx, cancel := context.WithTimeout(closing, renewTimeout)
-	defer cancel()
 	if fresh {
 		renewal := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
-		if err := s.server.db.Run(ctx, s.statements(renewal)); err != nil || renewal.Err != nil {
+		err := s.server.db.Run(closing, renewTimeout, s.statements(renewal))
+		if err != nil || renewal.Err != nil {
 			return // requests detect an outage
 		}
 		s.mu.Lock()
@@ -251,7 +250,7 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 			return
 		}
 	}
-	_, _ = s.Session(ctx, renewTimeout) // the next tick tries again
+	_, _ = s.Session(closing, renewTimeout) // the next tick tries again
 }
 
 // retake takes slots of the new session for requests in flight, and retries until each has a decision.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
 
@@ -105,9 +104,10 @@ func countErrors(stats Stats, statements []*pgdb.Statement, failure error) {
 		}
 	}
 	switch {
-	case errors.Is(failure, context.DeadlineExceeded):
+	case failure == nil:
+	case !errors.Is(failure, pgdb.ErrConnectionLost):
 		atomic.AddInt64(&stats[Errors+pg.ClassOf(pg.TimeoutClass)], 1)
-	case failure != nil && !counted:
+	case !counted:
 		atomic.AddInt64(&stats[Errors+pg.ClassOf(pg.ConnectionClass)], 1)
 	}
 }

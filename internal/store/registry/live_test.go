@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -20,12 +19,12 @@ type table struct {
 	down  bool
 }
 
-func (*table) Exec(context.Context, string) error { return nil }
-func (*table) Close()                             {}
+func (*table) Exec(context.Context, time.Duration, string) error { return nil }
+func (*table) Close()                                            {}
 
-func (t *table) Run(_ context.Context, statements []*pgdb.Statement) error {
+func (t *table) Run(_ context.Context, _ time.Duration, statements []*pgdb.Statement) error {
 	if t.down {
-		return errors.New("connection lost")
+		return pgdb.ErrConnectionLost
 	}
 	for _, s := range statements {
 		s.Rows = 1

@@ -163,10 +163,8 @@ func (r *Registry) End() {
 	r.start.Do(func() {})
 	r.running.Wait()
 	if last && !r.writtenAt.IsZero() && r.store.Unavailable() == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
-		defer cancel()
 		// If this fails, the row looks like the row of a proxy that vanished.
-		_ = r.db.Run(ctx,
+		_ = r.db.Run(context.Background(), leaveTimeout,
 			[]*pgdb.Statement{{SQL: endedSQL, Args: []any{r.node.Name, r.node.Epoch}, Unnamed: true}})
 	}
 }
@@ -217,11 +215,9 @@ func (r *Registry) pollSafely(now time.Time) {
 // poll counts the proxies, and renews the row if that is due. It returns no error for a failed connection,
 // because requests report that.
 func (r *Registry) poll(now time.Time) error {
-	ctx, cancel := context.WithTimeout(r.closing, pollTimeout)
-	defer cancel()
 	if !now.Before(r.checkSettingsAt) {
 		r.checkSettingsAt = now.Add(settingsInterval)
-		r.report("settings", pg.Harmful(ctx, r.db))
+		r.report("settings", pg.Harmful(r.closing, r.db))
 	}
 	live := &pgdb.Statement{SQL: liveSQL}
 	cannot := &pgdb.Statement{SQL: cannotSQL, Unnamed: true}
@@ -232,12 +228,12 @@ func (r *Registry) poll(now time.Time) error {
 		renewal.Args = []any{r.node.Name, r.node.Epoch, r.node.Report.makeRow(r.node, now, r.cannot, &local)}
 		statements = []*pgdb.Statement{live, cannot, renewal}
 	}
-	if r.db.Run(ctx, statements) != nil {
+	if r.db.Run(r.closing, pollTimeout, statements) != nil {
 		r.fewer = 0
 		return nil
 	}
 	if live.Code == pg.UndefinedTable && !r.options.DisableMigration {
-		return r.makeTable(ctx)
+		return r.makeTable()
 	}
 	if counts := pg.Bigints(live.Result); len(counts) == 1 {
 		r.setProxies(counts[0])
@@ -255,8 +251,9 @@ func (r *Registry) poll(now time.Time) error {
 }
 
 // makeTable creates the table. It is missing if an older program created the tables of counts.
-func (r *Registry) makeTable(ctx context.Context) error {
-	if err := r.db.Exec(ctx, schema.NodesOnce); err != nil && ctx.Err() == nil {
+func (r *Registry) makeTable() error {
+	err := r.db.Exec(r.closing, pollTimeout, schema.NodesOnce)
+	if err != nil && r.closing.Err() == nil {
 		return fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit "+
 			"migrate, or schema.sql, instead): %w", err)
 	}

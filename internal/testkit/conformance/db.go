@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -137,16 +136,14 @@ func (d *db) try(statements ...*pgdb.Statement) error {
 	return d.tryFor(timeout, statements...)
 }
 
-// tryFor is like try, but limit is the deadline of the call. The test fails if the call ends more than grace
-// after the deadline.
+// tryFor is like try, but with limit as the timeout of the call. The test fails if the call takes more than
+// grace beyond the timeout.
 func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(d.t.Context(), limit)
-	defer cancel()
 	start := time.Now()
-	err := d.Run(ctx, statements)
+	err := d.Run(d.t.Context(), limit, statements)
 	if took := time.Since(start); took > limit+grace {
-		d.t.Errorf("a call with a deadline of %v took %v, want at most %v more", limit, took, grace)
+		d.t.Errorf("a call with a timeout of %v took %v, want at most %v more", limit, took, grace)
 	}
 	return err
 }
@@ -229,9 +226,7 @@ func equal(got []string, want ...string) bool {
 }
 
 func (d *db) tryExec(sql string) error {
-	ctx, cancel := context.WithTimeout(d.t.Context(), timeout)
-	defer cancel()
-	return d.Exec(ctx, sql)
+	return d.Exec(d.t.Context(), timeout, sql)
 }
 
 func (d *db) exec(sql string) {

@@ -105,32 +105,31 @@ func testReadOnly(t *testing.T, d *db) {
 // asleep is the condition that a session runs pg_sleep, for awaitSessions.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// testDeadline: the end of a call's context ends the call and its statement on the server.
+// testDeadline: the timeout of a call, and the end of its context, end the call and its statement on the
+// server.
 func testDeadline(t *testing.T, d *db) {
 	const limit = 3 * time.Second // until then, the statement has started, even on a busy machine
 	other := &db{t: t, DB: d.open(t, d.dsn)}
 	defer other.Close()
 	statements := []*pgdb.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"),
 		statement("SELECT 2")}
-	if err := d.tryFor(limit, statements...); !errors.Is(err, context.DeadlineExceeded) ||
-		statements[1].Err == nil || statements[2].Err == nil {
-		t.Errorf("a deadline ends Run with %v, and its statements with %v and %v, want DeadlineExceeded",
+	if err := d.tryFor(limit, statements...); !errors.Is(err, pgdb.ErrNoAnswer) ||
+		errors.Is(err, pgdb.ErrNotSent) || statements[1].Err == nil || statements[2].Err == nil {
+		t.Errorf("a timeout ends Run with %v, and its statements with %v and %v, want ErrNoAnswer",
 			err, statements[1].Err, statements[2].Err)
 	}
 	other.awaitSessions(asleep, 0)
 	if got := d.queryCell("SELECT 'x'::text"); got != "x" {
-		t.Errorf("after a deadline: got %q, want x", got)
+		t.Errorf("after a timeout: got %q, want x", got)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	if err := d.Exec(ctx, "SELECT pg_sleep(600)"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a deadline ends Exec with %v, want DeadlineExceeded", err)
+	if err := d.Exec(t.Context(), limit, "SELECT pg_sleep(600)"); !errors.Is(err, pgdb.ErrNoAnswer) {
+		t.Errorf("a timeout ends Exec with %v, want ErrNoAnswer", err)
 	}
 	other.awaitSessions(asleep, 0)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}) }()
+	go func() { done <- d.Run(ctx, timeout, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}) }()
 	other.awaitSessions(asleep, 1)
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
@@ -145,10 +144,10 @@ func testEnded(t *testing.T, d *db) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := statement("INSERT INTO t VALUES (1)")
-	if err := d.Run(ctx, []*pgdb.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
+	if err := d.Run(ctx, timeout, []*pgdb.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
 		t.Errorf("Run returns %v, the statement has %v, want Canceled", err, s.Err)
 	}
-	if err := d.Exec(ctx, "INSERT INTO t VALUES (2)"); !errors.Is(err, context.Canceled) {
+	if err := d.Exec(ctx, timeout, "INSERT INTO t VALUES (2)"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Exec returns %v, want Canceled", err)
 	}
 	if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(0) {
@@ -198,7 +197,7 @@ func testDBClosed(t *testing.T, d *db) {
 	defer cancel()
 	done, closed := make(chan error, 1), make(chan bool)
 	s := statement("SELECT pg_sleep(600)")
-	go func() { done <- d.Run(ctx, []*pgdb.Statement{s}) }()
+	go func() { done <- d.Run(ctx, timeout, []*pgdb.Statement{s}) }()
 	d.awaitSessions(asleep, 1)
 	go func() { d.Close(); close(closed) }()
 	await.Within(t, timeout, "calls to fail", func() bool { return d.try(statement("SELECT 1")) != nil })
@@ -209,22 +208,22 @@ func testDBClosed(t *testing.T, d *db) {
 	}
 	d.Close()
 	later := statement("SELECT 1")
-	if err := d.Run(t.Context(), []*pgdb.Statement{later}); err == nil || later.Err == nil {
+	if err := d.try(later); err == nil || later.Err == nil {
 		t.Errorf("Run after Close: %v, the statement %v; want errors", err, later.Err)
 	}
-	if err := d.Exec(t.Context(), "SELECT 1"); err == nil {
+	if err := d.tryExec("SELECT 1"); err == nil {
 		t.Error("Exec after Close: no error, want one")
 	}
 }
 
-// testNoServer: calls without a server fail before their deadlines. Their errors do not contain the password.
+// testNoServer: calls without a server fail before their timeouts. Their errors do not contain the password.
 func testNoServer(t *testing.T, open openDB) {
 	d := &db{t: t, DB: open(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")}
 	defer d.Close()
 	s := statement("SELECT 1")
 	err := d.try(s)
-	if err == nil || s.Err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("no server: %v, %v; want errors before the deadline", err, s.Err)
+	if !errors.Is(err, pgdb.ErrNotSent) || !errors.Is(err, pgdb.ErrConnectionLost) || s.Err == nil {
+		t.Fatalf("no server: %v, %v; want ErrNotSent and ErrConnectionLost", err, s.Err)
 	}
 	exec := d.tryExec("SELECT 1")
 	if exec == nil || strings.Contains(err.Error()+exec.Error(), "s3cr3t") {
@@ -256,8 +255,8 @@ func testServerGone(t *testing.T, open openDB) {
 	if err := c.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err == nil || s.Err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("killed server: %v, the statement %v; want errors before the deadline", err, s.Err)
+	if err := <-done; !errors.Is(err, pgdb.ErrConnectionLost) || s.Err == nil {
+		t.Errorf("killed server: %v, the statement %v; want ErrConnectionLost", err, s.Err)
 	}
 	if err := d.try(s); err == nil {
 		t.Error("a call to a killed server: no error, want one")
@@ -268,7 +267,7 @@ func testServerGone(t *testing.T, open openDB) {
 	d.requireRecovery()
 }
 
-// testServerHangs: calls to a server with stopped processes end with their contexts, and Close does not wait
+// testServerHangs: calls to a server with stopped processes end after their timeouts, and Close does not wait
 // for a call that hangs. After the server continues, calls succeed.
 func testServerHangs(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
@@ -281,15 +280,14 @@ func testServerHangs(t *testing.T, open openDB) {
 	}
 	for i := range 3 {
 		s := statement("SELECT 1")
-		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, context.DeadlineExceeded) ||
-			s.Err == nil {
-			t.Errorf("call %d to a server that hangs: %v, %v; want DeadlineExceeded", i, err, s.Err)
+		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, pgdb.ErrNoAnswer) || s.Err == nil {
+			t.Errorf("call %d to a server that hangs: %v, %v; want ErrNoAnswer", i, err, s.Err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), grace)
 	defer cancel()
 	waiting := make(chan error, 1)
-	go func() { waiting <- closing.Run(ctx, []*pgdb.Statement{statement("SELECT 1")}) }()
+	go func() { waiting <- closing.Run(ctx, grace, []*pgdb.Statement{statement("SELECT 1")}) }()
 	time.Sleep(100 * time.Millisecond) // usually, the statement has started
 	closing.Close()
 	if ctx.Err() != nil {

@@ -36,7 +36,7 @@ var importRules = []importRule{
 	// Package batch only collects calls. A callback that the store passes in decides them.
 	{"internal/core/batch", "health lease ratelimit", ""},
 	// Package health has the state of a server, for the store and the policy.
-	{"internal/core/health", "pg ratelimit", ""},
+	{"internal/core/health", "ratelimit pgdb", ""},
 	// Package lease computes the charges for leases, and a store makes them.
 	{"internal/core/lease", "algorithm ratelimit", ""},
 	// Proxies and the plane read settings with package settings, which therefore imports neither.
