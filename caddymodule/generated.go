@@ -96,7 +96,7 @@ type StoreSettings struct {
 	// `off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables yourself.
 	// Default: on.
 	AutoMigrate Text `json:"auto_migrate,omitempty"`
-	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. Default: 0.01.
+	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. Default: 0.1.
 	CleanupProbability Text `json:"cleanup_probability,omitempty"`
 	// Refuse without asking the database if a key is known to be used up. Default: on.
 	RememberedRefusals Text `json:"remembered_refusals,omitempty"`

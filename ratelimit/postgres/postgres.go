@@ -26,7 +26,7 @@ type Options struct {
 	// DisableMigration keeps the Store from running TableSQL: the operator runs it.
 	DisableMigration bool
 	// CleanupProbability is the probability, up to 1, that a statement starts the deletion of expired rows
-	// in the background. 0 means 0.01; a negative value turns cleanup off.
+	// in the background. 0 means 0.1; a negative value turns cleanup off.
 	CleanupProbability float64
 	// Workers bounds the number of concurrent batches, each on its own connection. 0 means 4. While the
 	// database answers within 5 ms, only one worker runs. If db has a method MaxConns() int, like a pgxdb.DB,

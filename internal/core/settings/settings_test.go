@@ -142,7 +142,7 @@ func TestResolveCompletesSettings(t *testing.T) {
 	defaults := settings.Store{
 		DSN:                "postgres://h/db",
 		AutoMigrate:        true,
-		CleanupProbability: 0.01,
+		CleanupProbability: 0.1,
 		RememberedRefusals: true,
 	}
 	resolve := func(change func(s *settings.Store)) settings.Store {

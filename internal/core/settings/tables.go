@@ -69,7 +69,7 @@ var StoreTable = []Setting{
 	dsn("dsn", WantDSN),
 	number("max_conns", 1000, "", func(dst *Settings, n int64) { dst.Store.MaxConns = int(n) }),
 	onOff("auto_migrate", "on", func(dst *Settings) *bool { return &dst.Store.AutoMigrate }),
-	{Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.01"},
+	{Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1"},
 	onOff("remembered_refusals", "on", func(dst *Settings) *bool { return &dst.Store.RememberedRefusals }),
 	nodeName("node_name", func(dst *Settings) *string { return &dst.Store.NodeName }),
 	nodeName("region", func(dst *Settings) *string { return &dst.Store.Region }),

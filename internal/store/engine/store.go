@@ -52,7 +52,7 @@ const (
 	maxRows             = 20000
 	defaultLeaseHorizon = time.Second
 	defaultLeaseHits    = 4
-	defaultCleanup      = 0.01
+	defaultCleanup      = 0.1
 )
 
 // withDefaults returns the options with the default values, or a *ratelimit.FieldError.
