@@ -176,24 +176,19 @@ func TestFailingStoreAdmitsUnlessDenyOnError(t *testing.T) {
 }
 
 // A request with an invalid hit is handled like a failure of the store: OnError gets the error, and the
-// request passes unless DenyOnError is set.
+// request passes.
 func TestInvalidHitIsReported(t *testing.T) {
-	for _, test := range []struct {
-		deny   bool
-		status int
-	}{{false, http.StatusTeapot}, {true, http.StatusServiceUnavailable}} {
-		for _, hit := range []ratelimit.Hit{{Key: "k", Cost: 1},
-			{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k"}} {
-			var reported error
-			h := wrap(t, newStore(t), httplimit.Options{
-				Hits:        func(*http.Request) []ratelimit.Hit { return []ratelimit.Hit{hit} },
-				DenyOnError: test.deny, OnError: func(_ *http.Request, err error) { reported = err },
-			})
-			var field *ratelimit.FieldError
-			if response := get(h, "@"); response.Code != test.status || !errors.As(reported, &field) {
-				t.Errorf("deny %v, %+v: status %d, OnError got %v, want %d and a FieldError", test.deny, hit,
-					response.Code, reported, test.status)
-			}
+	for _, hit := range []ratelimit.Hit{{Key: "k", Cost: 1},
+		{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k"}} {
+		var reported error
+		h := wrap(t, newStore(t), httplimit.Options{
+			Hits:    func(*http.Request) []ratelimit.Hit { return []ratelimit.Hit{hit} },
+			OnError: func(_ *http.Request, err error) { reported = err },
+		})
+		var field *ratelimit.FieldError
+		if response := get(h, "@"); response.Code != http.StatusTeapot || !errors.As(reported, &field) {
+			t.Errorf("%+v: status %d, OnError got %v, want %d and a FieldError", hit, response.Code, reported,
+				http.StatusTeapot)
 		}
 	}
 }

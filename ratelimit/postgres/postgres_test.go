@@ -60,10 +60,3 @@ func TestStatsCountRequests(t *testing.T) {
 		t.Errorf("Take of a closed store: error %v, want ErrClosed", err)
 	}
 }
-
-// New refuses a missing DB, with an error that names the field.
-func TestOptionsOutOfRange(t *testing.T) {
-	if _, err := postgres.New(nil, postgres.Options{}); conformance.FieldOf(err) != "db" {
-		t.Errorf("New(nil): error %v, want a FieldError for db", err)
-	}
-}

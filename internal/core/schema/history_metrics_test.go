@@ -8,21 +8,20 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-)
+	"time"
 
-// latencyBucket returns the bucket of a latency in microseconds, as documented at rate_limit_percentile.
-func latencyBucket(microseconds float64) int {
-	return max(0, min(20, int(math.Ceil(math.Log2(microseconds/100)))))
-}
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+)
 
 // minuteSQL returns a command that adds latencies in microseconds to a minute, as a writer does.
 func minuteSQL(minute, prefix, region string, latencies []float64) string {
 	var buckets []int64
 	for _, l := range latencies {
-		for len(buckets) <= latencyBucket(l) {
+		bucket := history.BucketOf(time.Duration(l * 1000))
+		for len(buckets) <= bucket {
 			buckets = append(buckets, 0)
 		}
-		buckets[latencyBucket(l)]++
+		buckets[bucket]++
 	}
 	micros := "ARRAY[(extract(epoch FROM timestamptz '" + minute + "') * 1000000)::bigint]"
 	call := fmt.Sprintf("region => '%s', \"time\" => %s, last_request => %[2]s, prefix => '{%s}', "+

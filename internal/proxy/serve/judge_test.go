@@ -1,13 +1,16 @@
 package serve_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -81,6 +84,28 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 		Decisions: []ratelimit.Decision{refused}, Verdict: policy.Verdict{Marks: []*policy.Mark{shadow}}})
 	if o.Status != 0 || o.Decision != nil {
 		t.Errorf("a shadow alone: status %d and decision %v, want 0 and nil", o.Status, o.Decision)
+	}
+}
+
+// A request that is not decided because of an overload is refused whatever on_error is, unless its decisions
+// could not refuse it.
+func TestOverloadOpensNoLimit(t *testing.T) {
+	limit := &ratelimit.Limit{}
+	for _, onError := range []settings.OnError{settings.Allow, settings.Deny, settings.Local} {
+		for _, c := range []struct {
+			hit  ratelimit.Hit
+			mark *policy.Mark
+			want string
+		}{
+			{ratelimit.Hit{Limit: limit, Cost: 1}, plain, "503, retry after 1s"},
+			{ratelimit.Hit{Limit: limit, Cost: 1, Independent: true}, shadow, "0, retry after 0s"},
+			{ratelimit.Hit{Limit: limit, Cost: 1}, overage, "0, retry after 0s"},
+		} {
+			o := serve.TakeLocal(&serve.Site{OnError: onError}, &serve.Request{Hits: []ratelimit.Hit{c.hit},
+				Verdict: policy.Verdict{Marks: []*policy.Mark{c.mark}}}, ratelimit.ErrOverloaded)
+			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.mark),
+				fmt.Sprintf("%d, retry after %v", o.Status, o.Wait), c.want)
+		}
 	}
 }
 
