@@ -37,7 +37,8 @@ func (d *DB) acquire(ctx context.Context, timeout time.Duration) (*pgxpool.Conn,
 		select {
 		case <-d.slots:
 		case <-ctx.Done():
-			return nil, d.noConnection(ctx, ctx.Err())
+			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
+				pg.ErrBusy, d.MaxConns(), ctx.Err()))
 		}
 		conn, err := d.pool.Acquire(ctx)
 		switch {
@@ -54,7 +55,7 @@ func (d *DB) acquire(ctx context.Context, timeout time.Duration) (*pgxpool.Conn,
 				"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
 		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || retries == maxLoginRetries):
 			d.slots <- struct{}{}
-			return nil, d.noConnection(ctx, err)
+			return nil, d.withCause(ctx, err)
 		case d.connections() > 0:
 			d.withhold()
 		default:
@@ -112,18 +113,12 @@ func (d *DB) release(conn *pgxpool.Conn) {
 	d.slots <- struct{}{}
 }
 
-// noConnection returns the error of a call that got no connection because of err. If the call ran out of time
-// while the pool was empty, the error has the latest login's failure: over a slow network a login takes
-// longer than a call, so no call would otherwise get the error of a login.
-func (d *DB) noConnection(ctx context.Context, err error) error {
-	switch failure := d.logins.ended.Load(); {
-	case ctx.Err() == nil:
+// withCause adds the latest login's failure to err, if the call ran out of time while the pool was empty.
+// Over a slow network a login takes longer than a call, so no call would otherwise get the error of a login.
+func (d *DB) withCause(ctx context.Context, err error) error {
+	failure := d.logins.ended.Load()
+	if ctx.Err() == nil || failure == nil || *failure == nil || d.connections() > 0 {
 		return err
-	case d.connections() > 0:
-		return fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w", pg.ErrBusy,
-			d.connections(), ctx.Err())
-	case failure != nil && *failure != nil:
-		return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failure).Error(), err)
 	}
-	return err
+	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failure).Error(), err)
 }

@@ -44,8 +44,9 @@ func testFewerConnections(t *testing.T, d *db) {
 	go func() { busy <- few.tryFor(time.Minute, statement(untilItMayEnd)) }()
 	d.awaitSessions("query LIKE 'DO %' AND state = 'active'", 1)
 	err = few.tryFor(200*time.Millisecond, statement("SELECT 1"))
-	if !errors.Is(err, pgdb.ErrNotSent) || errors.Is(err, pgdb.ErrNoAnswer) {
-		t.Errorf("while another call has the connection: error %v, want only ErrNotSent", err)
+	if !errors.Is(err, pgdb.ErrNotSent) || errors.Is(err, pgdb.ErrConnectionLost) {
+		t.Errorf("while another call has the connection: error %v, want ErrNotSent without ErrConnectionLost",
+			err)
 	}
 	waiting, waits := statement("SELECT 1"), make(chan error, 1)
 	go func() { waits <- few.try(waiting) }()
