@@ -8,16 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// testCounting checks that a hit passes and is charged if its cost is left, and that a refused hit charges
-// nothing.
-func testCounting(t *testing.T, s *store) {
-	for _, l := range Limits("", 3) {
-		s.expectSteps(ratelimit.Hit{Limit: l, Key: "k"}, []step{{cost: 1, allowed: true, left: 2},
-			{cost: 2, allowed: true}, {cost: 2}, {cost: 1}, {cost: 3}})
-		s.expectSteps(ratelimit.Hit{Limit: l, Key: "another"}, []step{{cost: 3, allowed: true}})
-	}
-}
-
 // step is the cost of a hit, and its decision.
 type step struct {
 	cost    int64
@@ -34,7 +24,8 @@ func (s *store) expectSteps(h ratelimit.Hit, steps []step) {
 	}
 }
 
-// testRefunds checks that a hit of negative cost refunds units, up to the full quota.
+// testRefunds checks that a hit passes and is charged if its cost is left, that a refused hit charges
+// nothing, and that a hit of negative cost refunds units, up to the full quota.
 func testRefunds(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		s.expectSteps(ratelimit.Hit{Limit: l, Key: "k"}, []step{{cost: -1, allowed: true, left: 3},

@@ -42,8 +42,7 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 		name string
 		run  func(t *testing.T, s *store)
 	}{
-		{"counting", testCounting},
-		{"refunds", testRefunds},
+		{"charges and refunds", testRefunds},
 		{"peeking", testPeeking},
 		{"more than the quota", testMoreThanTheQuota},
 		{"reset", testReset},
