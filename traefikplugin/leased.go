@@ -75,8 +75,7 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	s.Mu.Lock()
 	row := s.Rows[id]
 	cost := z.cost
-	if row == nil || row.Limit != z.limit || time.Since(rows.Born) >= row.Ends ||
-		row.N < cost+row.Floor && !lease.Renew(rows, row, cost) {
+	if row == nil || row.Limit != z.limit || row.N < cost || time.Since(rows.Born) >= row.Ends {
 		return missLease(z, s)
 	}
 	row.N -= cost

@@ -29,8 +29,8 @@
 //     next Sweep refunds them.
 //
 // A request that goes to the database also charges units for the leases of its rows, as further hits of their
-// entries. Other leases with few units left are renewed together, every SweepInterval. Refunds that are not
-// urgent are sent at the same times.
+// entries. Every SweepInterval, other leases with few units left are charged together, and leases with
+// expired units end. Refunds go with the next batch.
 //
 // A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled: at
 // most one lease for each process and key.

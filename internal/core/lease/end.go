@@ -15,39 +15,40 @@ type Refund struct {
 	Claim int64
 }
 
-// addRefund sends a refund with the next batch if it is urgent. Otherwise the refund waits for Sweep, which
-// sends many together, since a statement for one row costs as much as the decisions of its batch.
-func addRefund(s *Set, r Refund, urgent bool) {
-	if urgent {
-		s.options.Refund(r)
-		return
+// Refunds removes and returns the refunds, which the caller sends with the next batch. They wait for it,
+// because a statement for one row costs as much as the decisions of its batch.
+func Refunds(s *Set) []Refund {
+	if atomic.LoadInt32(&s.refunding) == 0 {
+		return nil
 	}
-	s.mu.Lock()
-	s.refunds = append(s.refunds, r)
-	s.mu.Unlock()
+	atomic.StoreInt32(&s.refunding, 0)
+	var refunds []Refund
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
+		refunds = append(refunds, stripe.refunds...)
+		stripe.refunds = nil
+		stripe.Mu.Unlock()
+	}
+	return refunds
 }
 
-// refundAll sends the waiting refunds.
-func refundAll(s *Set) {
-	s.mu.Lock()
-	refunds := s.refunds
-	s.refunds = nil
-	s.mu.Unlock()
-	for _, r := range refunds {
-		s.options.Refund(r)
+// addRefund adds a refund to a row to those that Refunds returns, unless n is 0 or less. The caller holds the
+// mutex of the stripe.
+func addRefund(s *Set, r *Row, l *ratelimit.Limit, n, claim int64) {
+	if n > 0 {
+		stripe := s.Stripes[r.stripeIndex]
+		stripe.refunds = append(stripe.refunds, Refund{r.ID, l, n, claim})
+		atomic.StoreInt32(&s.refunding, 1)
 	}
 }
 
-// refundUnits refunds the units of a lease and keeps the lease. urgent is as in addRefund. The caller holds
-// the mutex of the stripe.
-func refundUnits(s *Set, r *Row, urgent bool) {
-	if r.N > 0 {
-		addRefund(s, Refund{r.ID, r.Limit, r.N, r.claim}, urgent)
-		r.remaining += r.N
+// refundUnits refunds n units of a lease, unless n is 0 or less. The caller holds the mutex of the stripe.
+func refundUnits(s *Set, r *Row, n int64) {
+	if n > 0 {
+		addRefund(s, r, r.Limit, n, r.claim)
+		r.N -= n
+		r.Rest += n
 	}
-	r.N = 0
-	r.Floor = 0
-	setRest(r)
 }
 
 // endLease ends the lease of a row, if it has one, and refunds the units. The caller holds the mutex of the
@@ -56,11 +57,8 @@ func endLease(s *Set, r *Row) {
 	if r.Limit == nil {
 		return
 	}
-	refundUnits(s, r, true)
+	refundUnits(s, r, r.N)
 	r.Limit = nil
-	r.answeredAt = 0
-	r.nextChargeAt = 0
-	r.drainPerLife = 0
 	delete(s.Stripes[r.stripeIndex].leased, r.ID)
 }
 
@@ -69,7 +67,6 @@ func endLease(s *Set, r *Row) {
 // request of several hits, EndLease runs so that a retry may pass.
 func EndLease(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
-	refundAll(s)
 }
 
 // maxInterval bounds SweepInterval.
@@ -84,39 +81,32 @@ func SweepInterval(s *Set) time.Duration {
 	return maxInterval
 }
 
-// Sweep refunds expired units, ends leases that have no units and no hits, and sends the waiting refunds. It
-// returns the rows for which the caller calls NextCharge.
+// Sweep ends the leases with units that have expired. It returns the rows for which the caller calls
+// NextCharge, because hits have used three quarters of their units, or use units that expire soon.
 func Sweep(s *Set) []*Row {
+	var rows []*Row
 	now := Now(s)
 	ended := atomic.LoadInt32(&s.ended) != 0
-	eachStripe(s, func(stripe *Stripe) { sweepStripe(s, stripe, now, ended) })
-	refundAll(s)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rows := s.renewals
-	s.renewals = nil
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
+		for _, r := range stripe.leased {
+			switch {
+			case ended || time.Duration(now)*time.Microsecond >= r.Ends:
+				endLease(s, r)
+				refreshRow(s, stripe, r)
+			case r.N == 0:
+			case r.Used >= 3*r.N || isInUseAtEnd(r):
+				rows = append(rows, r)
+			case r.usedBefore < 0 && time.Duration(now+Horizon(s, r.Limit)/2)*time.Microsecond >= r.Ends:
+				r.usedBefore = r.Used
+			}
+		}
+		stripe.Mu.Unlock()
+	}
 	return rows
 }
 
-// sweepStripe implements Sweep for the rows of a stripe. If ended is set, it ends all leases. The caller
-// holds the mutex of the stripe.
-func sweepStripe(s *Set, stripe *Stripe, now int64, ended bool) {
-	for _, r := range stripe.leased {
-		if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
-			refundUnits(s, r, false)
-		}
-		if r.N > 0 && r.Floor > 0 && endsSoon(r, now) {
-			r.Floor = r.N + 1 // so that the next hit calls Renew
-		}
-		idle := now - r.usedSince
-		if ended || r.N == 0 && idle > r.horizon && (r.Used == 0 || idle > 3*r.horizon) {
-			endLease(s, r)
-			refreshRow(s, stripe, r)
-		}
-	}
-}
-
-// EndAll ends all leases. No lease starts afterwards.
+// EndAll ends all leases. No lease begins afterwards.
 func EndAll(s *Set) {
 	atomic.StoreInt32(&s.ended, 1)
 	Sweep(s)

@@ -31,26 +31,23 @@ type Row struct {
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
 	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
-	// to Used. The remaining quota is Rest+N. The units expire at Ends, measured from Set.Born. A hit that
-	// would leave fewer than Floor units calls Renew first. Used is the number of units that hits used or
-	// missed since usedSince.
-	Limit          *ratelimit.Limit
-	N, Floor, Rest int64
-	Used           int64
-	Ends           time.Duration
-	Reset          time.Time // the Decision.Reset of an admitted hit, by the last answer
+	// to Used. The remaining quota is Rest+N. The units expire at Ends, measured from Set.Born. Used is the
+	// number of units that hits used or missed since usedSince.
+	Limit   *ratelimit.Limit
+	N, Rest int64
+	Used    int64
+	Ends    time.Duration
+	Reset   time.Time // the Decision.Reset of an admitted hit, by the last answer
 	// ResetText holds Reset by the clock of this process, in Unix seconds and rounded up, as the values of a
 	// response header. Its only element does not change, because responses share it.
 	ResetText []string
 
-	horizon      int64 // the Horizon of Limit
 	claim        int64 // the claim of the units, see algorithm.Definition.Lease
-	remaining    int64 // the remaining quota by the last answer, without the units of the lease
-	answeredAt   int64 // the algorithm.ChargedAt of the last answer (server's clock); 0 before the first
+	decidedAt    int64 // the algorithm.ChargedAt of the last answer (server's clock); 0 before the first
 	drainPerLife int64 // the expected drop of the remaining quota within maxLife
 	usedSince    int64 // the time of the last charge, or of the first hit that counts
 	nextChargeAt int64 // no units are charged before this time
-	costPerHit   int64 // the mean cost of the hits that began the lease
+	usedBefore   int64 // Used at the time from which the units expire soon; -1 before that time
 }
 
 // Stripe holds one of StripeCount parts of a Set's rows, selected by the hash of their keys.
@@ -58,6 +55,7 @@ type Stripe struct {
 	Mu      sync.Mutex // guards the fields below
 	Rows    map[RowID]*Row
 	leased  map[RowID]*Row // the rows with a lease
+	refunds []Refund       // see Refunds
 	cleared [8]int64       // the sequence number of the last refund or reset, by clearedIndex; see Sequence
 	Decided int64          // requests decided by Take
 }
@@ -82,8 +80,6 @@ type Options struct {
 	Horizon  time.Duration // the maximum of the function Horizon
 	MinHits  int           // see Set.MinHits
 	Clock    func() int64  // replaces Now in tests; nil is the monotonic clock
-	Maintain func()        // runs in a goroutine from the first lease on, and calls Sweep; nil runs nothing
-	Refund   func(Refund)  // sends a refund; the caller may hold a mutex of the Set
 	// Hash replaces maphash.String in simulations; nil is maphash.String.
 	Hash func(seed maphash.Seed, key string) uint64
 }
@@ -109,18 +105,14 @@ type Set struct {
 	Seed    maphash.Seed
 	Born    time.Time // the time at which Now was 0
 	Hash    func(seed maphash.Seed, key string) uint64
-	MinHits int64 // the hits in a horizon for which a key gets a lease; more than a quarter keep it
+	MinHits int64 // the hits in a horizon for which a key gets a lease
 
-	options    Options
-	half       int          // half of Options.Max for each stripe, rounded up
-	horizon    int64        // Options.Horizon in microseconds
-	maintained int32        // 1 after the start of Options.Maintain; atomic
-	ended      int32        // 1 after EndAll; atomic
-	hits       atomic.Value // the []int32 of Demand
-
-	mu       sync.Mutex // guards the fields below; lock it after a stripe's mutex, never before
-	refunds  []Refund
-	renewals []*Row // leases with few units left
+	options   Options
+	half      int          // half of Options.Max for each stripe, rounded up
+	horizon   int64        // Options.Horizon in microseconds
+	ended     int32        // 1 after EndAll; atomic
+	refunding int32        // 1 if a stripe has refunds; atomic
+	hits      atomic.Value // the []int32 of Demand
 }
 
 // New returns an empty Set.
@@ -285,9 +277,6 @@ func Clear(s *Set) {
 			endLease(s, r)
 			refreshRow(s, stripe, r)
 		}
+		stripe.refunds = nil
 	})
-	s.mu.Lock()
-	s.refunds = nil
-	s.renewals = nil
-	s.mu.Unlock()
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -28,91 +29,8 @@ func Horizon(s *Set, l *ratelimit.Limit) int64 {
 	return h
 }
 
-// maxLife returns the longest time for which units may be used after an answer, in microseconds.
-func maxLife(r *Row) int64 { return r.horizon * 3 / 2 }
-
-// Take decides a request from leases if the leases have units for all of its hits. It then uses the units,
-// sets decisions, and returns true. Otherwise it uses none, and counts the demand for leases. It appends the
-// row of each hit to rows, or nil for a hit without a row in the Set. The hits have stored keys.
-func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
-	now := Now(s)
-	all := true
-	for i := range hits {
-		h := &hits[i]
-		hash := s.Hash(s.Seed, h.Key)
-		stripe := s.Stripes[hash%StripeCount]
-		stripe.Mu.Lock()
-		r := stripe.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
-		switch {
-		case h.Limit.Lease <= 0 || h.Cost < 1:
-			all = false
-		case r == nil || r.Limit == nil:
-			all = false
-			r = beginLease(s, stripe, r, h, hash, now)
-		default:
-			all = useUnits(s, stripe, r, h, all, now, &decisions[i]) && all
-		}
-		if all && i == len(hits)-1 {
-			stripe.Decided++
-		}
-		stripe.Mu.Unlock()
-		rows = append(rows, r)
-	}
-	if !all && len(hits) > 1 {
-		returnUnits(s, hits, decisions, rows)
-	}
-	return rows, all
-}
-
-// useUnits decides a hit from the units of a lease, and reports whether the lease had enough. Otherwise, or
-// if allowed is not set, it only counts the demand. The caller holds the mutex of the stripe.
-func useUnits(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, allowed bool, now int64,
-	d *ratelimit.Decision) bool {
-	if r.Limit != h.Limit {
-		if !r.Limit.Equal(h.Limit) {
-			endLease(s, r)
-			refreshRow(s, stripe, r)
-			return false
-		}
-		r.Limit = h.Limit // a reload makes new limits
-	}
-	if !allowed || r.N < h.Cost || time.Duration(now)*time.Microsecond >= r.Ends {
-		if r.remaining-h.Cost <= r.drainPerLife {
-			refundUnits(s, r, true) // near the limit, the database decides, after this refund
-		}
-		if !h.Peek {
-			r.Used += h.Cost
-		}
-		return false
-	}
-	if !h.Peek {
-		Renew(s, r, h.Cost)
-		r.Used += h.Cost
-		r.N -= h.Cost
-	}
-	*d = ratelimit.Decision{Allowed: true, Quota: h.Limit.Capacity(), Remaining: r.Rest + r.N, Reset: r.Reset,
-		DecidedAt: r.answeredAt, Source: ratelimit.FromLease}
-	return true
-}
-
-// returnUnits undoes useUnits for the hits of a request after the lease of another hit lacked units.
-func returnUnits(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) {
-	for i := range hits {
-		h := &hits[i]
-		if decisions[i].Source != ratelimit.FromLease || h.Peek {
-			continue
-		}
-		r := rows[i]
-		stripe := s.Stripes[r.stripeIndex]
-		stripe.Mu.Lock()
-		if r.Limit != nil {
-			r.N += h.Cost
-		} else {
-			addRefund(s, Refund{r.ID, h.Limit, h.Cost, r.claim}, true)
-		}
-		stripe.Mu.Unlock()
-	}
-}
+// maxLife returns the longest time for which units of a limit may be used after an answer, in microseconds.
+func maxLife(s *Set, l *ratelimit.Limit) int64 { return Horizon(s, l) * 3 / 2 }
 
 // Demand returns the number of hits on limits with leases, by the index of their rows; see Hashes. It starts
 // again at 0 after each Options.Horizon. The caller counts a hit by atomic.AddInt32 before it calls Take.
@@ -125,7 +43,86 @@ func Demand(s *Set) []int32 {
 	return s.hits.Load().([]int32)
 }
 
-// beginLease starts a lease without units if the row has Set.MinHits hits in a horizon, unless there are too
+// Take decides a request from leases if they have units for all of its hits. It then uses the units, sets
+// decisions, and returns true. Otherwise it uses none. It appends the row of each hit to rows, which must be
+// empty, or nil for a hit without a row in the Set. The hits have stored keys.
+func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
+	now := Now(s)
+	locked := uint32(0) // a bit for each stripe; all goroutines lock stripes in the same order
+	for i := range hits {
+		locked |= 1 << (s.Hash(s.Seed, hits[i].Key) % StripeCount)
+	}
+	for left := locked; left != 0; left &= left - 1 {
+		s.Stripes[bits.TrailingZeros32(left)].Mu.Lock()
+	}
+	for i := range hits {
+		rows = append(rows, findLease(s, &hits[i], now))
+	}
+	passed := 0
+	for i := range hits {
+		if useUnits(s, rows[i], &hits[i], passed == i, now, &decisions[i]) {
+			passed++
+		}
+	}
+	all := passed == len(hits)
+	for i := 0; i < passed && !all; i++ {
+		if !hits[i].Peek {
+			rows[i].N += hits[i].Cost
+		}
+	}
+	if all {
+		s.Stripes[rows[0].stripeIndex].Decided++
+	}
+	for left := locked; left != 0; left &= left - 1 {
+		s.Stripes[bits.TrailingZeros32(left)].Mu.Unlock()
+	}
+	return rows, all
+}
+
+// findLease returns the row of a hit, or nil. If the row has no lease on the hit's limit, findLease begins
+// one if that saves work. The caller holds the mutex of the stripe.
+func findLease(s *Set, h *ratelimit.Hit, now int64) *Row {
+	hash := s.Hash(s.Seed, h.Key)
+	stripe := s.Stripes[hash%StripeCount]
+	r := stripe.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+	switch {
+	case h.Limit.Lease <= 0 || h.Cost < 1:
+	case r == nil || r.Limit == nil:
+		return beginLease(s, stripe, r, h, hash, now)
+	case r.Limit == h.Limit:
+	case r.Limit.Equal(h.Limit):
+		r.Limit = h.Limit // a reload makes new limits
+	default:
+		endLease(s, r)
+		refreshRow(s, stripe, r)
+	}
+	return r
+}
+
+// useUnits decides a hit from the units of a lease, and reports whether the lease had enough. Otherwise, or
+// if allowed is not set, it only counts the demand. The caller holds the mutex of the stripe.
+func useUnits(s *Set, r *Row, h *ratelimit.Hit, allowed bool, now int64, d *ratelimit.Decision) bool {
+	if r == nil || r.Limit != h.Limit || h.Cost < 1 {
+		return false
+	}
+	passes := allowed && r.N >= h.Cost && time.Duration(now)*time.Microsecond < r.Ends
+	if !passes && r.Rest-h.Cost <= r.drainPerLife {
+		refundUnits(s, r, r.N) // near the limit, the database decides, after this refund
+	}
+	if !h.Peek {
+		r.Used += h.Cost
+		if passes {
+			r.N -= h.Cost
+		}
+	}
+	if passes {
+		*d = ratelimit.Decision{Allowed: true, Quota: h.Limit.Capacity(), Remaining: r.Rest + r.N,
+			Reset: r.Reset, DecidedAt: r.decidedAt, Source: ratelimit.FromLease}
+	}
+	return passes
+}
+
+// beginLease begins a lease without units if the row has Set.MinHits hits in a horizon, unless there are too
 // many leases. The next charge for the row adds units according to these hits. beginLease returns the row,
 // which may be new, or nil. The caller holds the mutex of the stripe.
 func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
@@ -141,14 +138,15 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 		r = addRow(s, stripe, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash)
 	}
 	r.Limit = h.Limit
-	r.horizon = horizon
+	r.Used = (hits - 1) * h.Cost
 	r.usedSince = since
-	r.Used = hits * h.Cost
-	r.costPerHit = h.Cost
+	r.nextChargeAt = 0
+	r.Ends = time.Duration(now+maxLife(s, h.Limit)) * time.Microsecond
+	r.Rest = 0
+	r.decidedAt = 0
+	r.drainPerLife = 0
+	r.usedBefore = -1
 	stripe.leased[r.ID] = r
 	refreshRow(s, stripe, r)
-	if s.options.Maintain != nil && atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
-		go s.options.Maintain()
-	}
 	return r
 }

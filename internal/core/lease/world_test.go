@@ -66,8 +66,7 @@ func newWorld(l *ratelimit.Limit, processes int) *world {
 func (p *process) restart() {
 	p.refunds = nil
 	p.leases = lease.New(lease.Options{Max: 10, Horizon: time.Second, MinHits: 4,
-		Clock:  func() int64 { return p.w.time },
-		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
+		Clock: func() int64 { return p.w.time }})
 }
 
 // take calls lease.Take as a store does, after it has counted the hit in the demand, on which the sizes of
@@ -102,11 +101,7 @@ func (p *process) hit(cost int64) bool {
 // useInPlugin uses units as the interpreted plugin does, and reports whether the lease had enough.
 func (p *process) useInPlugin(cost int64) bool {
 	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
-	if l == nil || l.Limit == nil {
-		return false
-	}
-	hasUnits := l.N >= cost+l.Floor || lease.Renew(p.leases, l, cost)
-	if !hasUnits || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
+	if l == nil || l.Limit == nil || l.N < cost || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
 		return false
 	}
 	l.N -= cost
@@ -115,6 +110,12 @@ func (p *process) useInPlugin(cost int64) bool {
 		p.w.oracle.err = fmt.Errorf("the plugin reports %d remaining, want 0 to the capacity", left)
 	}
 	return true
+}
+
+// takeRefunds returns the refunds of the next batch.
+func (p *process) takeRefunds() []lease.Refund {
+	p.refunds = append(p.refunds, lease.Refunds(p.leases)...)
+	return p.refunds
 }
 
 // send sends a batch without a hit.
@@ -131,7 +132,7 @@ func (p *process) sweep() *sentBatch {
 
 // sendOn sends a batch, with a hit on a row if cost is not 0.
 func (p *process) sendOn(cost int64, r *lease.Row) *sentBatch {
-	f := &sentBatch{sent: p.w.time, cost: cost, row: r, refunds: p.refunds}
+	f := &sentBatch{sent: p.w.time, cost: cost, row: r, refunds: p.takeRefunds()}
 	p.refunds = nil
 	if r != nil {
 		_, f.requested = lease.NextCharge(p.leases, r)
@@ -211,7 +212,7 @@ func (w *world) unitsBeingRefunded() int64 {
 				sum += r.N
 			}
 		}
-		for _, r := range p.refunds {
+		for _, r := range p.takeRefunds() {
 			sum += r.N
 		}
 	}

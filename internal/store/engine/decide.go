@@ -71,7 +71,10 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 		w.requests = append(w.requests, &requests[i])
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 		for j := range c.Hits {
-			w.hasRefunds = w.hasRefunds || c.Reset || c.Hits[j].Cost < 0
+			if c.Reset || c.Hits[j].Cost < 0 {
+				w.hasRefunds = true
+				lease.EndLease(s.rows, rowOf(&c.Hits[j])) // its units are refunded first
+			}
 		}
 	}
 	err := batch.Try(func() error {

@@ -220,22 +220,23 @@ func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
 // Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.rows }
 
-// maintainLeases ends and renews leases until the store is closed.
-func (s *Store) maintainLeases(report func(error)) {
+// maintainLeases ends and charges leases until the store is closed.
+func (s *Store) maintainLeases() {
 	closing := s.server.closing
-	report(batch.PanicError(func() {
+	s.server.report(batch.PanicError(func() {
 		for closing.Err() == nil {
 			health.Sleep(closing, lease.SweepInterval(s.rows))
 			for _, row := range lease.Sweep(s.rows) {
-				s.renew(row)
+				s.chargeLease(row)
 			}
+			s.refundLeases()
 		}
 	}))
 }
 
-// renew charges units for a row's lease in the background, unless the row had a recent lock timeout. row may
-// be nil.
-func (s *Store) renew(row *lease.Row) {
+// chargeLease charges units for a row's lease in the background, unless the row had a recent lock timeout.
+// row may be nil.
+func (s *Store) chargeLease(row *lease.Row) {
 	if row == nil || lease.HadLockTimeout(s.rows, row.ID) {
 		return
 	}
@@ -245,10 +246,15 @@ func (s *Store) renew(row *lease.Row) {
 	}
 }
 
-// refund refunds units of a lease in the background. It implements lease.Options.Refund.
-func (s *Store) refund(r lease.Refund) {
-	batch.Add(s.background, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
-		Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
+// refundLeases refunds units of leases in the background. Its mutex keeps a refund from passing between the
+// two steps of checkIdentity.
+func (s *Store) refundLeases() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range lease.Refunds(s.rows) {
+		batch.Add(s.background, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
+			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
+	}
 }
 
 // chargeUnits adds charges for leases to the takes of a plan, as additional hits of their entries. A row
@@ -265,21 +271,24 @@ func (w *work) chargeUnits(p *plan) {
 	}
 }
 
-// updateLeases passes the results of takes to the leases of their rows.
+// updateLeases passes the results of takes to the leases of their rows. The first result starts
+// maintainLeases.
 func (w *work) updateLeases(p *plan) {
+	s := w.store
 	for _, e := range p.entries {
 		if e.row == nil || e.kind != take || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
 			continue
 		}
-		answer := lease.Answer{View: &e.view, Sent: w.sent, Refused: e.granted < e.n-e.leaseUnits,
-			Requested: e.leaseUnits > 0}
-		if answer.Units = e.granted - (e.n - e.leaseUnits); answer.Units > e.leaseUnits {
-			answer.Units = e.leaseUnits
+		if atomic.LoadInt32(&s.maintained) == 0 && atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
+			go s.maintainLeases()
 		}
-		if answer.Units *= e.cost; answer.Units < 0 {
+		answer := lease.Answer{View: &e.view, Sent: w.sent, Requested: e.leaseUnits > 0,
+			Units: (e.granted - (e.n - e.leaseUnits)) * e.cost}
+		if answer.Units < 0 {
 			answer.Units = 0
+			answer.Refused = true
 		}
-		lease.Update(w.store.rows, e.row, &answer)
+		lease.Update(s.rows, e.row, &answer)
 	}
 }
 

@@ -36,11 +36,11 @@ func (s *Store) checkIdentity(identity *pgdb.Statement) {
 	lost := s.serverStarted != "" &&
 		(started != s.serverStarted || s.policyChanges != "" && changes != s.policyChanges)
 	s.serverStarted, s.policyChanges = started, changes
-	s.mu.Unlock()
 	if lost {
 		lease.Clear(s.rows)
 		batch.DropRefunds(s.background)
 	}
+	s.mu.Unlock()
 }
 
 // Tick reads serverSQL in the background, unless a read is in progress. Its caller calls it about once a

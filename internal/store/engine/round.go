@@ -25,7 +25,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		singles, several = singlesAndSeveral(requests)
 	}
 	var background []*request // calls that nobody waits for
-	if !oneByOne && (w.hasRefunds || atomic.LoadInt32(&w.store.background.Waiting) > 0) {
+	if !oneByOne {
 		background = w.collectBackground(requests)
 	}
 	p := newPlan(len(requests))
@@ -82,7 +82,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	for _, r := range several {
 		// Not in the transaction, because a row without free units would fail it.
 		for _, row := range r.call.Rows {
-			w.store.renew(row)
+			w.store.chargeLease(row)
 		}
 	}
 	waiting, err := w.finishTransactions(transactions)
@@ -111,24 +111,19 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 	return again, nil
 }
 
-// collectBackground returns the background calls to send with requests. If a request refunds or resets a row,
-// the units of its lease are refunded first.
+// collectBackground returns the background calls to send with requests.
 func (w *work) collectBackground(requests []*request) []*request {
+	w.store.refundLeases()
+	if atomic.LoadInt32(&w.store.background.Waiting) == 0 {
+		return nil
+	}
 	idle := true
-	refunds := false
 	for _, r := range requests {
-		hits := r.call.Hits
-		for i := range hits {
-			idle = false
-			if hits[i].Cost < 0 || r.call.Reset {
-				refunds = true
-				lease.EndLease(w.store.rows, rowOf(&hits[i]))
-			}
-		}
+		idle = idle && len(r.call.Hits) == 0
 	}
 	var collected []*request
 	var locked []*batch.Call
-	for _, c := range batch.Collect(w.store.background, idle, refunds) {
+	for _, c := range batch.Collect(w.store.background, idle, w.hasRefunds) {
 		if lease.HadLockTimeout(w.store.rows, rowOf(&c.Hits[0])) {
 			c.Err = errLocked
 			locked = append(locked, c)

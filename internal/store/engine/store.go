@@ -137,6 +137,7 @@ type Store struct {
 	close           context.CancelFunc
 	backgroundQueue *batch.Queue // runs batches without requests
 	ticking         int32        // 1 while Tick reads the identity of the server; atomic
+	maintained      int32        // 1 after the start of maintainLeases; atomic
 	closed          int32        // 1 after Close; atomic
 
 	mu        sync.Mutex                     // guards the fields below
@@ -179,9 +180,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	}
 	server.onIdentity = s.checkIdentity
 	s.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
-		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash,
-		Maintain: func() { s.maintainLeases(o.Report) },
-		Refund:   func(r lease.Refund) { s.refund(r) }})
+		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
 	s.background = s.newBackground(o.Report)
 	// newQueue needs no mutex here, because no other goroutine has s yet.
 	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
@@ -335,6 +334,7 @@ func (s *Store) Close() {
 		}
 	}
 	lease.EndAll(s.rows)
+	s.refundLeases()
 	batch.Flush(s.background, closeTimeout)
 	s.slots.Close()
 	s.close()
