@@ -21,6 +21,7 @@ type work struct {
 	sent       int64           // the time of lease.Now before the first statement was sent
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
+	memory     *memory
 	hasSeveral bool // a request has several hits
 	hasRefunds bool // a request refunds or resets rows
 	observed   bool // Options.Rows observes the rows
@@ -28,6 +29,12 @@ type work struct {
 	// The queue sets such a deadline only while the database answers.
 	extended bool
 	timedOut bool // a statement reached its lock timeout
+}
+
+// memory is what the requests and entries of a batch occupy. A later batch reuses it.
+type memory struct {
+	requests []request
+	entries  []entry
 }
 
 // errUndecided is the error of a request that its batch did not decide.
@@ -65,10 +72,17 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 			break
 		}
 	}
-	requests := make([]request, len(calls))
+	m := s.idleMemory.Get().(*memory)
+	w.memory = m
+	if cap(m.requests) < len(calls) {
+		m.requests = make([]request, len(calls))
+	}
+	m.requests = m.requests[:len(calls)]
+	w.requests = make([]*request, len(calls))
 	for i, c := range calls {
-		requests[i].call = c
-		w.requests = append(w.requests, &requests[i])
+		r := &m.requests[i]
+		*r = request{call: c, positions: r.positions[:0]}
+		w.requests[i] = r
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 		for j := range c.Hits {
 			if c.Reset || c.Hits[j].Cost < 0 {
@@ -95,6 +109,11 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 			break
 		}
 	}
+	for i := range m.entries {
+		m.entries[i].id.Key = "" // it may be a part of a long request
+	}
+	m.entries = m.entries[:0]
+	s.idleMemory.Put(m)
 	if !locked {
 		addValue(s.stats, Times, time.Since(start).Microseconds())
 	}

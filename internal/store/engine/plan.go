@@ -18,6 +18,7 @@ type plan struct {
 	groups  []*group
 	stages  int // the number of stages
 	entries []*entry
+	memory  *memory // for entries
 	latest  map[lease.RowID]*entry
 	recent  map[*ratelimit.Limit]*group // the groups of takes in the first stage
 
@@ -29,9 +30,9 @@ type plan struct {
 }
 
 // newPlan returns an empty plan with a capacity of entries.
-func newPlan(entries int) *plan {
+func newPlan(m *memory, entries int) *plan {
 	return &plan{entries: make([]*entry, 0, entries), latest: make(map[lease.RowID]*entry, entries),
-		recent: map[*ratelimit.Limit]*group{}}
+		recent: map[*ratelimit.Limit]*group{}, memory: m}
 }
 
 // addRequests plans the requests. One loop has the frequent case inline, because with a call of add for each
@@ -41,6 +42,7 @@ func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // the previous hit's limit
 	var g *group               // the takes of limit in the first stage, or nil
 	var row *lease.Row         // the hit's remembered row, or nil
+	m := p.memory
 	for _, r := range requests {
 		r.positions = r.positions[:0]
 		c := r.call
@@ -75,7 +77,9 @@ func addRequests(p *plan, requests []*request) {
 				continue
 			}
 			// This inlines add for a new row of a limit that the plan has.
-			e = &entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
+			m.entries = append(m.entries,
+				entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}})
+			e = &m.entries[len(m.entries)-1] // stays valid if entries grows: the plan has only pointers
 			p.entries = append(p.entries, e)
 			p.latest[id] = e
 			g.entries = append(g.entries, e)

@@ -28,7 +28,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if !oneByOne {
 		background = w.collectBackground(requests)
 	}
-	p := newPlan(len(requests))
+	p := newPlan(w.memory, len(requests))
 	p.oneByOne = oneByOne
 	if len(background) > 0 {
 		addBackground(p, background, batch.Before)

@@ -134,6 +134,7 @@ type Store struct {
 	slots           *slots
 	workers         int
 	idleCalls       sync.Pool // unused calls
+	idleMemory      sync.Pool // unused memory of batches
 	close           context.CancelFunc
 	backgroundQueue *batch.Queue // runs batches without requests
 	ticking         int32        // 1 while Tick reads the identity of the server; atomic
@@ -186,6 +187,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
 	s.slots = newSlots(server, texts.tables[processesTable], s.background, s.backgroundQueue)
 	s.idleCalls.New = func() any { return batch.NewCall() }
+	s.idleMemory.New = func() any { return &memory{} }
 	return s, nil
 }
 
