@@ -3,8 +3,10 @@ package store
 import (
 	"math"
 	"strings"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -12,13 +14,13 @@ import (
 // After an outage, the units that were admitted on durable limits are charged. Each debt is charged by one
 // call, which is retried only if it certainly had no effect. A charge with an unknown outcome counts as lost.
 
-// maxUnpaid bounds the debts. A row can have one for each outage.
-const maxUnpaid = 10000
+// maxDebts bounds the debts. A row can have one for each outage.
+const maxDebts = 10000
 
 // debt holds the units that a row of a durable limit has admitted during an outage, until they are charged.
 type debt struct {
-	row           *row
-	subject       string // the subject of the hits
+	key, subject  string
+	engine        *engine.Store // charges the debt; nil before ChargeDebts
 	limit         *ratelimit.Limit
 	charge        int64
 	share         ratelimit.Limit // the share of limit at the last hit
@@ -26,32 +28,30 @@ type debt struct {
 	before, after algorithm.Row   // the share's row before the first hit and after the last one
 }
 
-// addDebt adds the cost of a hit to the debt of its row. shareHit is the same hit on this process's share of
+// addDebt adds the cost of a hit to the debt of a share. shareHit is the same hit on this process's share of
 // the limit, and before is the share's row before shareHit. The caller holds the mutex.
-func (s *Store) addDebt(r *row, h, shareHit *ratelimit.Hit, before *algorithm.Row, now int64) {
-	d := r.debt
+func (s *Store) addDebt(share *lease.State, h, shareHit *ratelimit.Hit, before *algorithm.Row, now int64) {
+	d := s.debts[share]
 	switch {
 	case d != nil && d.remaining(now) == 0: // such as a debt of an earlier window
 		d.charge = 0
 		d.shareUsed = 0
 		d.before = *before
 	case d == nil:
-		if len(s.unpaid) >= maxUnpaid {
+		if len(s.debts) >= maxDebts {
 			s.local.Lost += h.Cost
 			return
 		}
-		d = &debt{row: r, subject: r.id.Key, before: *before}
-		if h.Subject != "" {
-			d.subject = strings.Clone(h.Subject) // it may be a part of a long request
-		}
-		r.debt = d
-		s.unpaid = append(s.unpaid, d)
+		// The texts may be parts of a long request.
+		d = &debt{key: strings.Clone(h.StoredKey()), subject: strings.Clone(subjectOf(h)), before: *before}
+		s.debts[share] = d
+		atomic.StoreInt32(&share.Owed, 1)
 	}
 	d.limit = h.Limit
 	d.charge += h.Cost
 	d.share = *shareHit.Limit
 	d.shareUsed += shareHit.Cost
-	d.after = r.row
+	d.after = share.Row
 }
 
 // remaining returns the part of a debt that still counts. The part shrinks as the share regains quota, and is
@@ -76,41 +76,38 @@ func usedQuota(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 // ChargeDebts charges the debts to the shards that answer. It charges only the part of a debt that still
 // counts.
 func (s *Store) ChargeDebts() {
-	var charged, left []*debt
-	var engines []*engine.Store // of charged
+	var due []*debt
 	s.mu.Lock()
-	now := s.serverTime()
-	for _, d := range s.unpaid {
+	for share, d := range s.debts {
 		e := s.Engine(d.subject)
 		if e == nil || e.Unavailable() != nil {
-			left = append(left, d)
 			continue
 		}
-		if d.charge = d.remaining(now); d.charge > 0 {
+		if d.charge = d.remaining(s.serverTime(e)); d.charge > 0 {
 			s.charging += d.charge
-			charged = append(charged, d)
-			engines = append(engines, e)
+			d.engine = e
+			due = append(due, d)
 		}
-		if d.row.debt == d {
-			d.row.debt = nil
-		}
+		delete(s.debts, share)
+		atomic.StoreInt32(&share.Owed, 0)
 	}
-	s.unpaid = left
 	s.mu.Unlock()
-	for i, d := range charged {
-		engines[i].Charge(d.row.id, d.limit, d.charge)
+	for _, d := range due {
+		s.chargeDebt(d)
 	}
 }
 
-// Charged implements engine.RowObserver.
-func (s *Store) Charged(units, done int64, lost bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.charging -= units
-	s.local.Charged += done
-	if lost {
-		s.local.Lost += units
-	} else {
-		s.local.Unfit += units - done
-	}
+// chargeDebt charges the units of a debt in the background.
+func (s *Store) chargeDebt(d *debt) {
+	d.engine.Charge(d.limit, d.key, d.charge, func(charged int64, err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.charging -= d.charge
+		s.local.Charged += charged
+		if err != nil {
+			s.local.Lost += d.charge
+		} else {
+			s.local.Unfit += d.charge - charged
+		}
+	})
 }

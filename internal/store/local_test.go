@@ -24,6 +24,7 @@ func newLocalStore(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
+	s.UseLocal()
 	return s
 }
 
@@ -48,7 +49,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	if _, ok := take(); ok {
 		t.Error("a hit on a third of two slots is allowed, want refused")
 	}
-	if n := len(store.unpaid); n != 0 {
+	if n := len(store.debts); n != 0 {
 		t.Errorf("%d debts, want 0", n)
 	}
 	first.Release()
@@ -57,19 +58,30 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	}
 }
 
-// Local decisions on any number of keys keep at most maxRows rows and maxUnpaid debts.
+// Local decisions on any number of keys keep about 50,000 rows, which no other request searches, and maxDebts
+// debts. Rows with a debt stay.
 func TestLocalRowsAreBounded(t *testing.T) {
 	store := newLocalStore(t)
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,
 		Durable: true}
 	decisions := make([]ratelimit.Decision, 1)
-	for i := range 120_000 {
-		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
-		if decided := store.TakeLocal(errDown, hits, decisions); !decided || !decisions[0].Allowed {
-			t.Fatalf("key %d: decided %v, %+v, want it allowed", i, decided, decisions[0])
+	take := func(keys int, want int64) {
+		for i := range keys {
+			hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
+			if !store.TakeLocal(errDown, hits, decisions) || decisions[0].Remaining != want {
+				t.Fatalf("key %d: %+v, want %d remaining", i, decisions[0], want)
+			}
 		}
 	}
-	if rows, unpaid := len(store.rows), len(store.unpaid); rows > maxRows || unpaid > maxUnpaid {
-		t.Errorf("%d rows and %d debts, want at most %d and %d", rows, unpaid, maxRows, maxUnpaid)
+	take(120_000, 9)
+	rows := 0
+	for _, stripe := range store.Leases().Stripes {
+		rows += len(stripe.Rows)
 	}
+	debts, searched := len(store.debts), store.Leases().RowCount
+	if rows != 50_080 || debts != maxDebts || searched != 0 {
+		t.Errorf("%d rows, %d debts and %d searched rows, want 50080, %d and 0", rows, debts, searched,
+			maxDebts)
+	}
+	take(maxDebts, 8)
 }

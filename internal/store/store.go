@@ -38,20 +38,17 @@ type Store struct {
 
 	base    *engine.Store // the engine of the database, with the database's Health
 	options engine.Options
-	routes  *routes // nil if db cannot connect to other servers
-	born    time.Time
+	routes  *routes         // nil if db cannot connect to other servers
 	engines []*engine.Store // base, or one for each shard; set before base is ready
 
-	remembering int32 // 1 after UseLocal; atomic
-	proxies     int32 // the number of shares of each limit; atomic
+	proxies int32 // the number of shares of each limit; atomic
 
-	mu          sync.Mutex // guards the fields below
-	closed      bool
-	rows        map[lease.RowID]*row // for local decisions
-	clockOffset int64                // the server's clock minus this machine's clock, in microseconds
-	unpaid      []*debt
-	charging    int64 // units of charges under way
-	local       registry.Local
+	mu        sync.Mutex // guards the fields below, and the shares of rows
+	closed    bool
+	usesLocal bool // see UseLocal
+	debts     map[*lease.State]*debt
+	charging  int64 // units of charges in flight
+	local     registry.Local
 }
 
 // connector is a DB that can connect to other servers with the same database and account, such as a
@@ -64,10 +61,7 @@ type connector interface {
 // process for the registry of proxies; nil registers nothing. The error is a *ratelimit.FieldError for an
 // option out of range or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
-	s := &Store{born: time.Now(), proxies: 1, rows: map[lease.RowID]*row{}}
-	o.Rows = s
-	o.Observing = &s.remembering
-	s.options = o
+	s := &Store{proxies: 1, debts: map[*lease.State]*debt{}, options: o}
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {
@@ -113,6 +107,9 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 		e, err := engine.New(db, o)
 		if err != nil {
 			return false, err
+		}
+		if s.usesLocal {
+			lease.KeepStates(e.Leases())
 		}
 		engines = append(engines, e)
 	}
@@ -276,15 +273,6 @@ func (s *Store) Settle(h *batch.Settlement) {
 	}
 }
 
-// Held returns the number of a row's slots that requests of this process hold.
-func (s *Store) Held(row lease.RowID) int64 {
-	n := int64(0)
-	for _, e := range s.allEngines() {
-		n += e.Held(row)
-	}
-	return n
-}
-
 // Unavailable returns nil if a shard can decide, and otherwise the error of one of the shards. See
 // engine.Store.Unavailable.
 func (s *Store) Unavailable() error {
@@ -318,7 +306,7 @@ func (s *Store) Tick() {
 	s.ChargeDebts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.local.Last) >= linger && len(s.unpaid) == 0 && s.charging == 0 && s.Ready() &&
+	if time.Since(s.local.Last) >= linger && len(s.debts) == 0 && s.charging == 0 && s.Ready() &&
 		s.Unavailable() == nil {
 		s.local.On = false
 	}

@@ -1,13 +1,16 @@
-// Package lease remembers rows of the tables, so that a process can decide many hits without the database. A
-// store has one Set. Each Row in the Set holds any of these:
+// Package lease remembers rows of the tables, so that a process can decide many hits without the database. An
+// engine has one Set. Each Row in the Set holds any of these:
 //
 //   - A refusal: the row as it was when it refused a hit. It refuses further hits that cannot pass yet, and
 //     makes transactions peek at the row before they charge it.
 //   - A lock: the lock timeouts of statements on the row.
 //   - A lease: units that were charged to the row in advance. Hits use them without a round trip.
+//   - A State, with on_error local: what the row held after its last decision, or this process's share of it.
+//     It decides no hit while the database decides.
 //
 // The rows are divided into stripes, each with a mutex and an equal part of Options.Max. At most half of the
-// rows have a lease, and at most half have none, so a flood of used-up keys evicts no lease.
+// rows have a lease, and at most half have none, so a flood of used-up keys evicts no lease. With States,
+// there may be five times as many rows without a lease.
 //
 // Times are microseconds on the monotonic clock that Now returns (since Set.Born), unless a comment names the
 // server's clock. The package has functions instead of methods because the interpreter of Traefik calls

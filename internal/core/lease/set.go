@@ -27,6 +27,7 @@ type Row struct {
 
 	refusal *refusal // nil without one
 	lock    *lock    // nil without one
+	state   *State   // nil without one
 	counted bool     // Set.RowsBy and Set.RowCount count the row
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
@@ -97,11 +98,13 @@ type Set struct {
 
 	Ahead int64 // the number of seconds by which the server's clock is ahead of this process
 
-	hitsSince int64 // the time at which hits began to count
+	hitsSince    int64 // the time at which hits began to count
+	serverOffset int64 // the server's clock minus Now, in microseconds
 
 	Stripes []*Stripe
 	RowsBy  []int32 // RowCount by the index of the rows, see Hashes; atomic
 	Credit  int32   // see CreditPerHit; atomic
+	States  int32   // 1 after KeepStates; atomic
 	Seed    maphash.Seed
 	Born    time.Time // the time at which Now was 0
 	Hash    func(seed maphash.Seed, key string) uint64
@@ -128,6 +131,7 @@ func New(o Options) *Set {
 		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Row{}, leased: map[RowID]*Row{}})
 	}
 	s.hits.Store(make([]int32, Hashes))
+	s.serverOffset = s.Born.UnixMicro()
 	return s
 }
 
@@ -164,7 +168,6 @@ func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
 	stripe.Mu.Lock()
 	r := stripe.Rows[id]
 	if r == nil && add {
-		evictRows(s, stripe)
 		r = addRow(s, stripe, id, hash)
 	}
 	if r != nil {
@@ -179,23 +182,35 @@ func indexOf(s *Set, prefix string, hash uint64) uint64 {
 	return (s.Hash(s.Seed, prefix) + hash) % Hashes
 }
 
-// addRow adds a row. The caller holds the mutex of the stripe and calls refreshRow afterwards.
+// addRow adds a row. The caller holds the mutex of the stripe, gives the row a part, and calls refreshRow if
+// the part can decide a hit.
 func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
+	evictRows(s, stripe)
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash)}
 	stripe.Rows[id] = r
 	return r
 }
 
-// evictRows deletes any rows without a lease from a stripe until there is room for another one. The caller
-// holds the mutex of the stripe.
+// evictRows deletes any rows without a lease from a stripe until there is room for another one. It spares a
+// few rows with State.Owed. The caller holds the mutex of the stripe.
 func evictRows(s *Set, stripe *Stripe) {
-	for _, r := range stripe.Rows {
-		if len(stripe.Rows)-len(stripe.leased) < s.half {
+	bound := s.half
+	if atomic.LoadInt32(&s.States) == 1 {
+		bound *= statesFactor
+	}
+	spared := 0
+	for _, r := range stripe.Rows { // in random order
+		if len(stripe.Rows)-len(stripe.leased) < bound {
 			return
 		}
-		if r.Limit == nil {
+		switch {
+		case r.Limit != nil:
+		case r.state != nil && atomic.LoadInt32(&r.state.Owed) == 1 && spared < maxSpared:
+			spared++
+		default:
 			r.refusal = nil
+			r.state = nil
 			setLock(s, r, nil)
 			refreshRow(s, stripe, r)
 		}
@@ -222,7 +237,7 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 		atomic.AddInt64(&s.RowCount, -1)
 	}
 	r.counted = decides
-	if !decides {
+	if !decides && r.state == nil {
 		delete(stripe.Rows, r.ID)
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -40,15 +39,14 @@ func (s *Store) Settle(h *batch.Settlement) {
 }
 
 // Charge charges, in the background, units of a durable limit that were admitted without the database. It
-// charges at most the free quota, and creates a missing row. Options.Rows.Charged gets the result.
-func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
+// charges at most the free quota, and creates a missing row. end is called once with the charged units. If it
+// gets an error, the database may have charged all units.
+func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
 	batch.Add(s.background, &batch.Call{Order: batch.Before, Partial: true,
-		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
-		End: func(granted int64, err error) {
-			s.settled(granted, err)
-			if s.rowObserver != nil {
-				s.rowObserver.Charged(units, granted, err != nil)
-			}
+		Hits: []ratelimit.Hit{{Limit: l, Key: key, Cost: units}},
+		End: func(charged int64, err error) {
+			s.settled(charged, err)
+			end(charged, err)
 		}}, s.settleWait)
 }
 

@@ -24,7 +24,7 @@ type work struct {
 	memory     *memory
 	hasSeveral bool // a request has several hits
 	hasRefunds bool // a request refunds or resets rows
-	observed   bool // Options.Rows observes the rows
+	keepsRows  bool // see lease.Set.States
 	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
 	// The queue sets such a deadline only while the database answers.
 	extended bool
@@ -53,12 +53,10 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	locked := q == side
 	w := &work{store: s, queue: q, side: side, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
-		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > q.Timeout}
+		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > q.Timeout,
+		keepsRows: atomic.LoadInt32(&s.rows.States) == 1}
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
-	}
-	if s.rowObserver != nil {
-		w.observed = atomic.LoadInt32(s.observing) == 1
 	}
 	if !locked {
 		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait

@@ -66,7 +66,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if p.inFlight {
 		w.holdSlots(done)
 	}
-	if p.remembered || w.observed {
+	if p.remembered || w.keepsRows {
 		w.applyRows(p)
 	}
 	if len(background) > 0 {
@@ -158,19 +158,19 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement) []*pgdb
 	return statements
 }
 
-// applyRows passes a plan's rows to the leases and to Options.Rows.
+// applyRows updates the remembered rows with the rows of a plan.
 func (w *work) applyRows(p *plan) {
 	w.updateLeases(p)
-	if !w.observed {
+	if !w.keepsRows {
 		return
 	}
-	rows := make([]Row, 0, len(p.entries))
+	held := make([]lease.Held, 0, len(p.entries))
 	for _, e := range p.entries {
 		if e.answered && e.err == nil {
-			rows = append(rows, Row{ID: e.id, View: &e.view})
+			held = append(held, lease.Held{ID: e.id, View: &e.view})
 		}
 	}
-	w.store.rowObserver.Observe(rows)
+	lease.KeepRows(w.store.rows, held)
 }
 
 // applySingles decides requests of at most one hit by their rows. It finishes failed requests. It returns the

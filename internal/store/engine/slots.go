@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -47,6 +48,22 @@ func (w *work) holdSlots(requests []*request) {
 				w.store.slots.Hold(rangeOf(pos), &r.call.Hits[i])
 			}
 		}
+	}
+}
+
+// HoldLocal counts the slots of a hit that was admitted without the database, until its Slot is released.
+func (s *Store) HoldLocal(row lease.RowID, h *ratelimit.Hit) {
+	cost := h.Cost
+	s.slots.addLocal(row, cost)
+	h.Slot.Hold(func() { s.slots.addLocal(row, -cost) })
+}
+
+// addLocal adds to the number of a row's slots that were admitted without the database.
+func (s *slots) addLocal(row lease.RowID, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.local[row] += n; s.local[row] == 0 {
+		delete(s.local, row)
 	}
 }
 

@@ -90,6 +90,7 @@ type slots struct {
 	lastNumber int64      // the low bits of the last slot
 	held       map[*heldSlots]bool
 	rows       map[lease.RowID]int64 // the number of slots in held, by row
+	local      map[lease.RowID]int64 // the number of slots of Store.HoldLocal, by row
 	uncertain  []uncertainSlots      // slots that need further releases
 	ticking    bool                  // tick is running
 }
@@ -120,7 +121,7 @@ type heldSlots struct {
 // newSlots returns slots without a session and without held slots.
 func newSlots(v *server, sessions Table, b *batch.Background, q *batch.Queue) *slots {
 	s := &slots{server: v, sessions: sessions, background: b, queue: q, held: map[*heldSlots]bool{},
-		rows: map[lease.RowID]int64{}}
+		rows: map[lease.RowID]int64{}, local: map[lease.RowID]int64{}}
 	s.onReleaseEnd = func(_ int64, err error) { s.releaseEnded(err) }
 	return s
 }
@@ -337,11 +338,11 @@ func (s *slots) releaseHeld(h *heldSlots) {
 	s.Release([]slotRange{h.slotRange})
 }
 
-// CountRow returns the number of a row's slots that requests in flight hold.
+// CountRow returns the number of a row's slots that requests in flight hold, also without the database.
 func (s *slots) CountRow(row lease.RowID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rows[row]
+	return s.rows[row] + s.local[row]
 }
 
 // Used reports whether the store has ever started a session.

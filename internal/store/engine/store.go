@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -38,9 +37,6 @@ type Options struct {
 	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
 	// reports whether the counts are in other stores: this store then decides nothing, and needs no tables.
 	Discover func(ctx context.Context) (bool, error)
-	// Rows observes the rows of decisions while Observing is 1, which is atomic; nil observes nothing.
-	Rows      RowObserver
-	Observing *int32
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations; nil replaces nothing.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
@@ -48,7 +44,7 @@ type Options struct {
 
 const (
 	defaultWorkers = 4
-	// maxRows bounds the rows that a store remembers, at about 300 bytes each. Half of them may have leases.
+	// maxRows bounds the rows that a store remembers, see lease.Options.
 	maxRows             = 20000
 	defaultLeaseHorizon = time.Second
 	defaultLeaseHits    = 4
@@ -104,29 +100,12 @@ type Table struct {
 // Bounded is a DB with a bound on its connections.
 type Bounded interface{ MaxConns() int }
 
-// Row is a row after a decision of the database. The store owns View.
-type Row struct {
-	ID   lease.RowID
-	View *algorithm.View
-}
-
-// RowObserver observes the rows of decisions, and the outcomes of Store.Charge.
-type RowObserver interface {
-	// Observe is called with the rows of a plan.
-	Observe(rows []Row)
-	// Charged is called once for each Store.Charge of units, after the database has charged done of them. If
-	// lost is set, the database may have charged all of them.
-	Charged(units, done int64, lost bool)
-}
-
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
 	server          *server
 	cleaner         cleaner
 	texts           *statements
 	rows            *lease.Set       // the remembered rows
-	rowObserver     RowObserver      // Options.Rows; may be nil
-	observing       *int32           // Options.Observing
 	now             func() time.Time // Options.Now
 	stats           Stats            // the counters; Stats adds gauges from the other fields
 	background      *batch.Background
@@ -175,7 +154,6 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	}
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
-		rowObserver: o.Rows, observing: o.Observing,
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
 		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
 	}
@@ -318,7 +296,8 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 	return q
 }
 
-// Held returns the number of slots of a row that the requests of this process hold.
+// Held returns the number of slots of a row that the requests of this process hold, including those of
+// HoldLocal.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
 // closeTimeout bounds the flush of background calls in Close.
