@@ -67,7 +67,7 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rq.free <- q
-	pass(h.upstream, w, r)
+	pass(h.upstream, w.Header(), w, r)
 }
 
 // begin evaluates the policy for a request and finds its limits. begin reports whether the store must decide
@@ -123,7 +123,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 		passSettled(h.upstream, settling, w, r)
 		return
 	}
-	pass(h.upstream, w, r)
+	pass(h.upstream, w.Header(), w, r)
 }
 
 // recoverPanic converts a panic of the plugin to an outcome without a decision. Use it with defer.

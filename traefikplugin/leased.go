@@ -56,9 +56,9 @@ func leasedZoneOf(h *handler) *leasedZone {
 
 // passLeased serves a request with the headers of the limit if the lease of its row has enough units.
 // Otherwise it returns false. passLeased repeats lease.Take in one function, because the interpreter takes
-// long for each call. Through the queue, such a request takes 6 times the processor time (benchmark
-// Interpreted/Postgres,_leased in integration, in turns). TestLeaseDecidesLikeQueue compares passLeased with
-// the queue on the same requests.
+// long for each call. Without leases, the whole of Traefik takes twice the processor time (go run . -only
+// 'Traefik.*leased, 100 keys' in bench). TestLeaseDecidesLikeQueue compares passLeased with the queue on the
+// same requests.
 //
 // The interpreter allocates each variable and each intermediate value at the start of a function, even for
 // branches that it does not take. So the rare cases are in other functions.
@@ -86,7 +86,7 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	header["X-Ratelimit-Reset"] = row.ResetText
 	s.Mu.Unlock()
 	atomic.AddInt64(z.admitted, 1)
-	pass(z.upstream, w, r)
+	pass(z.upstream, header, w, r)
 	return true
 }
 

@@ -32,9 +32,8 @@ var maxWraps int32 = 10000
 
 // pass serves a request that passes. It is a function, and upstream does not implement http.Handler, because
 // the interpreter takes longer for a method and for an interpreted handler. It contains only the frequent
-// case.
-func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
-	header := w.Header()
+// case. header is the header of w.
+func pass(u *upstream, header http.Header, w http.ResponseWriter, r *http.Request) {
 	remaining := header["X-Ratelimit-Remaining"]
 	if len(remaining) == 0 || atomic.LoadInt32(&u.wraps) != 0 {
 		passWrapped(u, w, r)
@@ -153,7 +152,7 @@ func (w *responseWriter) Write(body []byte) (int, error) {
 	if w.settling != nil {
 		w.settling.Body(body[:n])
 	}
-	if w.length == "" || w.length != strconv.Itoa(len(body)) {
+	if w.length != strconv.Itoa(len(body)) {
 		flush(w)
 	}
 	return n, err
