@@ -220,6 +220,13 @@ func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
 // Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.rows }
 
+// startMaintenance starts maintainLeases, unless it was started before.
+func (s *Store) startMaintenance() {
+	if atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
+		go s.maintainLeases()
+	}
+}
+
 // maintainLeases ends and charges leases until the store is closed.
 func (s *Store) maintainLeases() {
 	closing := s.server.closing
@@ -249,8 +256,8 @@ func (s *Store) chargeLease(row *lease.Row) {
 // refundLeases refunds units of leases in the background. Its mutex keeps a refund from passing between the
 // two steps of checkIdentity.
 func (s *Store) refundLeases() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
 	for _, r := range lease.Refunds(s.rows) {
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
 			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
@@ -279,8 +286,8 @@ func (w *work) updateLeases(p *plan) {
 		if e.row == nil || e.kind != take || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
 			continue
 		}
-		if atomic.LoadInt32(&s.maintained) == 0 && atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
-			go s.maintainLeases()
+		if atomic.LoadInt32(&s.maintained) == 0 {
+			s.startMaintenance()
 		}
 		answer := lease.Answer{View: &e.view, Sent: w.sent, Requested: e.leaseUnits > 0,
 			Units: (e.granted - (e.n - e.leaseUnits)) * e.cost}

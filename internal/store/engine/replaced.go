@@ -22,7 +22,7 @@ const identityTimeout = 2 * time.Second
 // checkIdentity clears the remembered rows if the counts may lack charges of this process, because the server
 // was restarted or replaced, or its policy was restored from a dump. Leases then end without a refund. A
 // policy that was created or dropped does not count as restored. identity is a finished statement serverSQL.
-func (s *Store) checkIdentity(identity *pgdb.Statement) {
+func (s *server) checkIdentity(identity *pgdb.Statement) {
 	columns, err := pg.Columns(identity.Result)
 	if identity.Err != nil || err != nil || len(columns) != 1 {
 		return
@@ -33,9 +33,9 @@ func (s *Store) checkIdentity(identity *pgdb.Statement) {
 	if changes == none {
 		changes = s.policyChanges
 	}
-	lost := s.serverStarted != "" &&
-		(started != s.serverStarted || s.policyChanges != "" && changes != s.policyChanges)
-	s.serverStarted, s.policyChanges = started, changes
+	lost := s.started != "" &&
+		(started != s.started || s.policyChanges != "" && changes != s.policyChanges)
+	s.started, s.policyChanges = started, changes
 	if lost {
 		lease.Clear(s.rows)
 		batch.DropRefunds(s.background)
@@ -55,7 +55,8 @@ func (s *Store) Tick() {
 	}()
 }
 
-// ping runs serverSQL, and passes its result to onIdentity. A panic of the driver is an error.
+// ping runs serverSQL, and passes its result to checkIdentity. After an outage, a probe runs ping before the
+// next request is decided, because another server may have taken over. A panic of the driver is an error.
 func (s *server) ping(ctx context.Context, timeout time.Duration) error {
 	statements := []*pgdb.Statement{{SQL: serverSQL}}
 	err := batch.Try(func() error { return s.db.Run(ctx, timeout, statements) })
@@ -63,7 +64,7 @@ func (s *server) ping(ctx context.Context, timeout time.Duration) error {
 		countErrors(s.stats, statements, err)
 	}
 	if err == nil {
-		s.onIdentity(statements[0])
+		s.checkIdentity(statements[0])
 	}
 	return err
 }

@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -25,9 +27,9 @@ type server struct {
 	closing context.Context // ends when the store is closed
 	report  func(error)     // Options.Report
 	stats   Stats           // counts statements and errors
-	// onIdentity is called with a finished statement serverSQL. After an outage it is called before the next
-	// request is decided, because another server may have taken over.
-	onIdentity func(identity *pgdb.Statement)
+
+	rows       *lease.Set        // the rows of the store
+	background *batch.Background // the background calls of the store
 
 	discover func(ctx context.Context) (bool, error) // Options.Discover
 	migrates bool                                    // the setup creates and upgrades the tables
@@ -39,6 +41,8 @@ type server struct {
 	failure error           // the error of the last attempt, or nil
 	retryIn time.Duration   // the time from the next failure to another attempt
 	retryAt time.Time       // no attempt starts before this time
+	// The parts of the last schema.ServerIdentity; "" before the first.
+	started, policyChanges string
 }
 
 // ErrSent is wrapped by the error of a batch that the database may have decided before the connection failed.

@@ -159,7 +159,7 @@ func (s *server) inspect() (ready, restoring bool, err error) {
 	if failure != nil {
 		return false, false, s.health.Failed(sent, setupTimeout, failure)
 	}
-	s.onIdentity(identity)
+	s.checkIdentity(identity)
 	if tables.Err != nil {
 		return false, false, fmt.Errorf("looking for the tables: %w", tables.Err)
 	}

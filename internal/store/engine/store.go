@@ -123,8 +123,6 @@ type Store struct {
 	mu        sync.Mutex                     // guards the fields below
 	byTimeout map[time.Duration]*batch.Queue // the queues of Decide, by timeout
 	queues    []*batch.Queue                 // all queues
-	// The parts of the last schema.ServerIdentity; "" before the first.
-	serverStarted, policyChanges string
 }
 
 // New returns a store on db, and closes db in its Close. It does not use the network yet. The error is a
@@ -157,10 +155,11 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
 		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
 	}
-	server.onIdentity = s.checkIdentity
 	s.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
 	s.background = s.newBackground(o.Report)
+	server.rows = s.rows
+	server.background = s.background
 	// newQueue needs no mutex here, because no other goroutine has s yet.
 	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
 	s.slots = newSlots(server, texts.tables[processesTable], s.background, s.backgroundQueue)
