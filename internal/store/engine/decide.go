@@ -70,25 +70,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 			break
 		}
 	}
-	m := s.idleMemory.Get().(*memory)
-	w.memory = m
-	if cap(m.requests) < len(calls) {
-		m.requests = make([]request, len(calls))
-	}
-	m.requests = m.requests[:len(calls)]
-	w.requests = make([]*request, len(calls))
-	for i, c := range calls {
-		r := &m.requests[i]
-		*r = request{call: c, positions: r.positions[:0]}
-		w.requests[i] = r
-		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
-		for j := range c.Hits {
-			if c.Reset || c.Hits[j].Cost < 0 {
-				w.hasRefunds = true
-				lease.EndLease(s.rows, rowOf(&c.Hits[j])) // its units are refunded first
-			}
-		}
-	}
+	w.begin(calls)
 	err := batch.Try(func() error {
 		if locked {
 			return w.decideLocked()
@@ -107,14 +89,40 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 			break
 		}
 	}
+	w.end()
+	if !locked {
+		addValue(s.stats, Times, time.Since(start).Microseconds())
+	}
+}
+
+// begin makes the requests of a batch, in memory of earlier batches.
+func (w *work) begin(calls []*batch.Call) {
+	m := w.store.idleMemory.Get().(*memory)
+	w.memory = m
+	if cap(m.requests) < len(calls) {
+		m.requests = make([]request, len(calls))
+	}
+	m.requests = m.requests[:len(calls)]
+	w.requests = make([]*request, len(calls))
+	for i, c := range calls {
+		r := &m.requests[i]
+		*r = request{call: c, positions: r.positions[:0]}
+		w.requests[i] = r
+		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
+		for j := range c.Hits {
+			w.hasRefunds = w.hasRefunds || c.Reset || c.Hits[j].Cost < 0
+		}
+	}
+}
+
+// end passes the memory of a finished batch on to a later one.
+func (w *work) end() {
+	m := w.memory
 	for i := range m.entries {
 		m.entries[i].id.Key = "" // it may be a part of a long request
 	}
 	m.entries = m.entries[:0]
-	s.idleMemory.Put(m)
-	if !locked {
-		addValue(s.stats, Times, time.Since(start).Microseconds())
-	}
+	w.store.idleMemory.Put(m)
 }
 
 // addValue adds a value to the histogram that begins at first.
