@@ -5,12 +5,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -20,11 +17,10 @@ import (
 // connection is the state of a connection. Only the call that has acquired the connection uses it.
 type connection struct {
 	*pgconn.PgConn
-	types      *pgtype.Map          // not the pool's, which may give strings another type
 	statements map[string]*prepared // by text: statements that the server has, or is about to have
 	unguarded  int                  // the number of further uses without pg.Guard
 	sent       []*prepared          // an element for each statement in the current pipeline
-	parameters pgx.ExtendedQueryBuilder
+	parameters parameters
 }
 
 // prepared is a statement that the connection has prepared, or has begun to prepare. Its Name is "" if it is
@@ -35,12 +31,10 @@ type prepared struct {
 }
 
 // newPrepared returns a statement without a name.
-func (c *connection) newPrepared(s *pgdb.Statement) *prepared {
+func newPrepared(s *pgdb.Statement) *prepared {
 	oids := make([]uint32, len(s.Args)) // 0 for NULL: the server infers the type from the SQL
 	for i, arg := range s.Args {
-		if t, found := c.types.TypeForValue(arg); found {
-			oids[i] = t.OID
-		}
+		oids[i] = typeOf(arg)
 	}
 	return &prepared{StatementDescription: pgconn.StatementDescription{
 		SQL:       s.SQL,
@@ -58,7 +52,7 @@ func connectionOf(conn *pgconn.PgConn) *connection {
 	data := conn.CustomData()
 	c, _ := data[key].(*connection)
 	if c == nil {
-		c = &connection{PgConn: conn, types: pgtype.NewMap(), statements: map[string]*prepared{}}
+		c = &connection{PgConn: conn, statements: map[string]*prepared{}}
 		data[key] = c
 	}
 	return c
@@ -102,7 +96,7 @@ func (d *DB) try(ctx context.Context, timeout time.Duration, statements []*pgdb.
 	}
 }
 
-var binaryFormat = []int16{1}
+var resultFormats = []int16{binaryFormat}
 
 // send sends statements in a pipeline, with a Sync after each transaction. (A batch of pgx is one implicit
 // transaction, in which one bad row would fail all.)
@@ -112,7 +106,7 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
 		stmt := c.statements[s.SQL]
 		if unnamed || s.Unnamed || stmt == nil {
-			stmt = c.newPrepared(s)
+			stmt = newPrepared(s)
 			if !unnamed && !s.Unnamed {
 				stmt.Name = pg.StatementName(s.SQL)
 				c.statements[s.SQL] = stmt
@@ -120,11 +114,11 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)
 		}
 		c.sent = append(c.sent, stmt)
-		if err := c.parameters.Build(c.types, &stmt.StatementDescription, s.Args); err != nil {
-			return fmt.Errorf("pgxdb: %w", err)
+		if err := c.parameters.encode(s.Args); err != nil {
+			return err
 		}
-		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.ParamValues, c.parameters.ParamFormats,
-			binaryFormat)
+		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.values, c.parameters.formats,
+			resultFormats)
 		if !s.Joined || i == len(statements)-1 {
 			p.SendPipelineSync()
 		}
