@@ -127,7 +127,7 @@ func (s *Store) Prepare() {
 // Ready reports whether the tables of counts exist in the current version.
 func (s *Store) Ready() bool { return s.base.Ready() }
 
-// await waits until the engines are found, and returns the rest of the timeout. While the database is down,
+// await waits until the engines are found, and returns the rest of the timeout. While the database is silent,
 // it fails immediately.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	if s.base.Ready() {
@@ -137,7 +137,7 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration
 	if err := h.Unavailable(); err != nil {
 		return 0, err
 	}
-	if timeout <= 0 {
+	if timeout <= 0 || h.Silent() {
 		return 0, ratelimit.ErrTimeout
 	}
 	start := time.Now()

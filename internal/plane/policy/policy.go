@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"math/rand"
 	"net/netip"
 	"strings"
@@ -267,12 +268,16 @@ func (p *Policy) lookUp(
 	return err
 }
 
-// waitForRules waits for the first snapshot and returns it.
+// waitForRules waits for the first snapshot and returns it. If there is none within timeout, the server
+// counts as silent, so that the request does not wait for the store, too.
 func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) (*Snapshot, error) {
 	p.Prepare()
 	_, err := p.lookups.state()
 	if err == nil {
-		err = waitFor(ctx, p.ready, timeout)
+		sent := time.Now()
+		if err = waitFor(ctx, p.ready, timeout); errors.Is(err, ratelimit.ErrTimeout) {
+			_ = p.lookups.health.Failed(sent, timeout, pgdb.ErrNoAnswer)
+		}
 	}
 	s := p.snapshot()
 	if err == nil && s == nil {

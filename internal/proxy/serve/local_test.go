@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
@@ -51,6 +53,36 @@ func TestNoOverageWithoutDatabase(t *testing.T) {
 			t.Errorf("request %d: %s, want %s", i, got, want)
 		}
 	}
+}
+
+// silentDB is a database that sends no answer.
+type silentDB struct{ goneDB }
+
+func (silentDB) Run(ctx context.Context, timeout time.Duration, _ []*pgdb.Statement) error {
+	health.Sleep(ctx, timeout)
+	return pgdb.ErrNoAnswer
+}
+
+// A database that is silent from the start costs a request one timeout, although the policy and the store
+// both need the database.
+func TestSilentDatabaseCostsOneTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := stores.Open(silentDB{}, engine.Options{CleanupProbability: -1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := policy.New(silentDB{}, policy.Settings{Health: store.Health()})
+		defer store.Close()
+		defer rules.Close()
+		const timeout = 250 * time.Millisecond
+		start := time.Now()
+		failure := rules.Evaluate(t.Context(), timeout, "", "ann", &policy.Facts{}, &policy.Verdict{})
+		err = store.Take(t.Context(), timeout, []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p",
+			Events: 1, Window: time.Hour}, Key: "k", Cost: 1}}, make([]ratelimit.Decision, 1))
+		if took := time.Since(start); failure == nil || err == nil || took != timeout {
+			t.Errorf("policy: %v, store: %v, after %v; want errors after %v", failure, err, took, timeout)
+		}
+	})
 }
 
 // A settlement has the times of the database. A client gets the times of the proxy, which is an hour behind.
