@@ -46,7 +46,7 @@ func leasedZoneOf(h *handler) *leasedZone {
 	rows := store.Leases()
 	leased := &leasedZone{upstream: h.upstream, zone: z, header: z.Header, limit: hit.Limit,
 		row: lease.RowOf(hit.Limit, ""), quota: []string{strconv.FormatInt(hit.Limit.Capacity(), 10)},
-		cost: hit.Cost, admitted: &h.handle.Limits.Report.Of(hit.Limit.Prefix).Leased, rows: rows,
+		cost: hit.Cost, admitted: h.handle.Limits.Node.Leased(hit.Limit.Prefix), rows: rows,
 		credit: &rows.Credit}
 	if z.IPv4 < 32 {
 		leased.header = "" // the key may be the network of an address

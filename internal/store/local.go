@@ -2,13 +2,14 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -20,6 +21,13 @@ import (
 
 // linger is the time without local decisions after which limits count as exact again.
 const linger = 2 * time.Second
+
+// localText and exactText are the formats of notices.
+const (
+	localText = "the database makes no decisions: this proxy limits by itself, at %.3g %% of each limit"
+	exactText = "limits are exact again: this proxy has admitted %d requests by itself, and refused %d. Of " +
+		"durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged"
+)
 
 // UseLocal starts remembering what rows last held, for TakeLocal.
 func (s *Store) UseLocal() {
@@ -110,7 +118,18 @@ func (s *Store) serverTime(e *engine.Store) int64 {
 }
 
 // Local describes the decisions of TakeLocal in the current or the last outage.
-func (s *Store) Local() registry.Local {
+type Local struct {
+	On                bool      // limits are not exact yet
+	Since, Last       time.Time // the times of the first and the last decision
+	Admitted, Refused int64     // the numbers of requests
+
+	// Charged, Unfit and Lost count units that were admitted on durable limits. After the outage, Charged
+	// were charged, Unfit exceeded the quota, and Lost may or may not have been charged.
+	Charged, Unfit, Lost int64
+}
+
+// Local returns the Local of the current or the last outage.
+func (s *Store) Local() Local {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.local
@@ -120,13 +139,36 @@ func (s *Store) Local() registry.Local {
 func (s *Store) count(parts float64, admitted bool) {
 	now := time.Now()
 	if !s.local.On {
-		s.local = registry.Local{On: true, Since: now}
+		s.local = Local{On: true, Since: now}
+		s.notify(fmt.Sprintf(localText, 100/parts))
 	}
 	s.local.Last = now
-	s.local.Parts = parts
 	if admitted {
 		s.local.Admitted++
 	} else {
 		s.local.Refused++
+	}
+	if s.node != nil {
+		s.node.CountLocal(s.local.Since, now)
+	}
+}
+
+// endLocal ends the time of local limits if the database decides and all debts are charged.
+func (s *Store) endLocal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.local
+	if !l.On || time.Since(l.Last) < linger || len(s.debts) > 0 || s.charging > 0 || !s.Ready() ||
+		s.Unavailable() != nil {
+		return
+	}
+	l.On = false
+	s.notify(fmt.Sprintf(exactText, l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost))
+}
+
+// notify passes a text to Options.Notice, unless it is nil.
+func (s *Store) notify(text string) {
+	if s.options.Notice != nil {
+		_ = batch.PanicError(func() { s.options.Notice(text) })
 	}
 }

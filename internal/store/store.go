@@ -11,14 +11,15 @@
 // request of one subject is decided in one shard, as on a single server. A request with hits in several
 // shards is divided (takeSeveral).
 //
-// While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. A
-// registry.Registry registers the process as a proxy.
+// While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. The
+// store of a proxy registers the process with a registry.Node.
 package store
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"math/rand"
 	"sync"
 	"time"
 
@@ -34,12 +35,16 @@ import (
 // Store counts in Postgres, or at this process's shares of limits, and registers the process as a proxy. It
 // implements ratelimit.Store, and has further methods for proxies.
 type Store struct {
-	*registry.Registry
-
-	base    *engine.Store // the engine of the database, with the database's Health
+	db      pgdb.DB
+	node    *registry.Node // nil for a Go program
+	base    *engine.Store  // the engine of the database, with the database's Health
 	options engine.Options
 	routes  *routes         // nil if db cannot connect to other servers
 	engines []*engine.Store // base, or one for each shard; set before base is ready
+
+	closing context.Context // ends with Close
+	stop    context.CancelFunc
+	running sync.WaitGroup // counts the goroutine
 
 	proxies int32 // the number of shares of each limit; atomic
 
@@ -48,7 +53,7 @@ type Store struct {
 	usesLocal bool // see UseLocal
 	debts     map[*lease.State]*debt
 	charging  int64 // units of charges in flight
-	local     registry.Local
+	local     Local
 }
 
 // connector is a DB that can connect to other servers with the same database and account, such as a
@@ -61,7 +66,10 @@ type connector interface {
 // process for the registry of proxies; nil registers nothing. The error is a *ratelimit.FieldError for an
 // option out of range or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
-	s := &Store{proxies: 1, debts: map[*lease.State]*debt{}, options: o}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.State]*debt{}, options: o}
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {
@@ -70,7 +78,11 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	if other, ok := db.(connector); ok {
 		s.routes = &routes{db: db, connector: other, servers: map[string]pgdb.DB{}}
 	}
-	s.Registry = registry.New(db, s, n, o)
+	s.closing, s.stop = context.WithCancel(context.Background())
+	if n != nil {
+		s.running.Add(1)
+		go s.run()
+	}
 	return s, nil
 }
 
@@ -117,12 +129,9 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Prepare works in the background: it connects, finds the engines, runs a migration if one is due, and
-// registers the process. Without it, the first decision waits for this work.
-func (s *Store) Prepare() {
-	s.Start()
-	s.base.Prepare()
-}
+// Prepare works in the background: it connects, finds the engines, and runs a migration if one is due.
+// Without it, the first decision waits for this work.
+func (s *Store) Prepare() { s.base.Prepare() }
 
 // Ready reports whether the tables of counts exist in the current version.
 func (s *Store) Ready() bool { return s.base.Ready() }
@@ -297,19 +306,43 @@ func (s *Store) Stats() engine.Stats {
 	return sum
 }
 
-// Tick charges debts, ends the time of local limits, and checks in the background whether the engines'
-// servers were restored or replaced. The Registry calls it about once a second.
-func (s *Store) Tick() {
+// tickInterval is the mean time between two ticks. It varies by a quarter, so that proxies do not tick
+// together.
+const tickInterval = time.Second
+
+// run registers the process, and ticks about once a second until Close.
+func (s *Store) run() {
+	defer s.running.Done()
+	for s.closing.Err() == nil {
+		interval := tickInterval
+		if s.Ready() {
+			err := batch.Try(func() error { return s.tick() })
+			if s.closing.Err() == nil { // else Close interrupted it
+				s.options.Report(err)
+			}
+		} else {
+			interval /= 40 // the tables are about to be created
+			if s.Local().On && s.Unavailable() == nil {
+				s.base.Prepare() // perhaps no request comes that creates them
+			}
+		}
+		health.Sleep(s.closing, time.Duration((0.75+s.options.Random()/2)*float64(interval)))
+	}
+}
+
+// tick charges debts, ends the time of local limits, renews the row in the registry, and checks in the
+// background whether the engines' servers were restored or replaced.
+func (s *Store) tick() error {
 	for _, e := range s.allEngines() {
 		e.Tick()
 	}
 	s.ChargeDebts()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.local.Last) >= linger && len(s.debts) == 0 && s.charging == 0 && s.Ready() &&
-		s.Unavailable() == nil {
-		s.local.On = false
+	s.endLocal()
+	proxies, err := s.node.Poll(s.closing, s.db, !s.options.DisableMigration, time.Now())
+	if proxies > 0 {
+		s.SetProxies(proxies)
 	}
+	return err
 }
 
 // Close implements ratelimit.Store. It marks the process as ended in the registry. Calls in flight may finish
@@ -322,7 +355,11 @@ func (s *Store) Close() {
 	if closed {
 		return
 	}
-	s.End()
+	s.stop()
+	s.running.Wait()
+	if s.node != nil {
+		s.node.Leave(s.db)
+	}
 	var closing sync.WaitGroup
 	engines := s.allEngines()
 	for i := 1; i < len(engines); i++ {

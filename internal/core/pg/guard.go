@@ -141,9 +141,9 @@ func ReadGuards(statements []*pgdb.Statement) (uses int, err error) {
 	return uses, nil
 }
 
-// harmfulSQL returns a text that names the settings that a guard cannot undo, and the statements that
+// HarmfulSQL returns a text that names the settings that a guard cannot undo, and the statements that
 // correct them, or NULL.
-const harmfulSQL = `SELECT string_agg(problem, '; ') FROM (
+const HarmfulSQL = `SELECT string_agg(problem, '; ') FROM (
 	SELECT format('%s is %s, %s: ALTER ROLE %I IN DATABASE %I SET %s = %L', name, current_setting(name),
 		effect, session_user, current_database(), name, value) AS problem
 	FROM (VALUES ('default_transaction_read_only', 'off', 'so that nothing can be counted or written'),
@@ -164,10 +164,15 @@ const harmfulTimeout = 2 * time.Second
 // Harmful returns an error that names the settings that a guard cannot undo, each with the statement
 // that corrects it for new connections. It returns nil if there are none, or if the query fails.
 func Harmful(ctx context.Context, db pgdb.DB) error {
-	s := &pgdb.Statement{SQL: harmfulSQL, Unnamed: true}
-	if db.Run(ctx, harmfulTimeout, []*pgdb.Statement{s}) != nil || s.Err != nil {
+	s := &pgdb.Statement{SQL: HarmfulSQL, Unnamed: true}
+	if db.Run(ctx, harmfulTimeout, []*pgdb.Statement{s}) != nil {
 		return nil
 	}
+	return HarmfulError(s)
+}
+
+// HarmfulError returns the error of Harmful by a finished statement HarmfulSQL.
+func HarmfulError(s *pgdb.Statement) error {
 	columns, err := Columns(s.Result)
 	if err != nil || len(columns) != 1 || columns[0] == nil {
 		return nil

@@ -53,16 +53,17 @@ func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
 	proxy, _ := s.createRoles()
 	db := s.openDB(proxy)
 	var reported []string
+	node := &registry.Node{Name: "n1", Epoch: 1}
 	store, err := counts.Open(s.openDB(proxy), engine.Options{
 		CleanupProbability: 1, OnError: func(err error) { t.Error(err) },
-	}, &registry.Node{Name: "n1", Epoch: 1})
+	}, node)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	store.Prepare()
 	p := policy.New(db, policy.Settings{
-		Refresh: -1, Health: store.Health(), OnApplied: store.SetApplied,
+		Refresh: -1, Health: store.Health(), OnApplied: node.SetApplied,
 		OnError: func(err error) { reported = append(reported, err.Error()) },
 	})
 	defer p.Close()

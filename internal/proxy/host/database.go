@@ -32,10 +32,10 @@ const (
 // Database is a database that handlers share, with its store, its registry row, and the log of its failures.
 type Database struct {
 	Settings settings.Store
-	Store    ratelimit.Store  // nil if the database has the history only
-	Postgres *store.Store     // the same as Store; nil if Store counts in memory
-	DB       pgdb.DB          // the connections of the store; nil if Store counts in memory
-	Report   *registry.Report // nil without a registry row
+	Store    ratelimit.Store // nil if the database has the history only
+	Postgres *store.Store    // the same as Store; nil if Store counts in memory
+	DB       pgdb.DB         // the connections of the store; nil if Store counts in memory
+	Node     *registry.Node  // counts the requests; nil without a store on Postgres
 	Salt     *respond.Salt
 	Clock    *respond.Clock
 	Outage   *Outage
@@ -106,18 +106,15 @@ func (d *Database) openStore(p *Process) error {
 	if !s.RememberedRefusals {
 		o.DisableRememberedRefusals = true
 	}
-	node := registry.Join(p.nodeName(s), s.DSN)
-	node.Version = p.Version
-	node.Region = s.Region
-	node.Notice = func(text string) { d.log(Line{Level: Warn, Text: text}) }
-	inPostgres, err := store.Open(d.DB, o, node)
+	o.Notice = func(text string) { d.log(Line{Level: Warn, Text: text}) }
+	d.Node = registry.Join(p.nodeName(s), s.DSN, p.Version, s.Region)
+	inPostgres, err := store.Open(d.DB, o, d.Node)
 	if err != nil {
 		return err
 	}
 	d.Store = inPostgres
 	d.Postgres = inPostgres
 	d.Clock.Latest = &inPostgres.Leases().Ahead
-	d.Report = node.Report
 	return nil
 }
 
@@ -193,7 +190,7 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 			Health:           d.Postgres.Health(), // a policy has no database in memory
 			MemoSize:         p.MemoSize,
 			DisableMigration: !d.Settings.AutoMigrate,
-			OnApplied:        d.Postgres.SetApplied,
+			OnApplied:        d.Node.SetApplied,
 			OnError:          func(err error) { d.policyFailed(counters, err) },
 		}), nil
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 )
 
 // RecordOf returns the history record of a delivered request without its hits and its duration. If q.Err is
@@ -13,7 +14,7 @@ import (
 // proxy authenticated.
 func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
 	var r history.Record
-	q.Site = &Site{UserOf: func(*http.Request) string { return user }}
+	q.Site = &Site{UserOf: func(*http.Request) string { return user }, Node: &registry.Node{}}
 	q.HTTP = &http.Request{}
 	q.Limits = &LimitSet{Audit: audit}
 	q.Asked = true

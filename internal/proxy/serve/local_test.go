@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	stores "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -88,7 +89,8 @@ func TestSilentDatabaseCostsOneTimeout(t *testing.T) {
 // A settlement has the times of the database. A client gets the times of the proxy, which is an hour behind.
 func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	reset := time.Now().Add(time.Hour)
-	q := &Request{Site: &Site{Clock: &respond.Clock{}}, HTTP: &http.Request{}, waited: true,
+	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
+		HTTP: &http.Request{}, waited: true,
 		Limits:    &LimitSet{Settled: true, Settles: []*settings.Settle{{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}

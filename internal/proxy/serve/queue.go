@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -108,7 +109,7 @@ func Deliver(requests []*Request) {
 		q.Body = responses[i].Body
 		q.Admitted = q.Body == ""
 		q.Delivered = true
-		q.Site.Report.Count(q.Admitted, q.Hits, q.Decisions)
+		registry.Count(first.Node, q.Admitted, q.Hits, q.Decisions)
 		for i := range q.Hits {
 			q.Hits[i].Key = "" // as in DeliverCalls
 			q.Hits[i].Subject = ""

@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -232,12 +233,12 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 		Respond(q)
 	}
 	q.Delivered = true
-	if q.Asked || len(q.Hits) > 0 {
-		if q.Outcome.Err != nil {
-			s.Report.Undecided(q.Admitted)
-		} else {
-			s.Report.Count(q.Admitted, q.Hits, q.Decisions)
-		}
+	switch {
+	case !q.Asked && len(q.Hits) == 0:
+	case q.Outcome.Err != nil:
+		s.Node.CountUndecided(q.Admitted)
+	default:
+		registry.Count(s.Node, q.Admitted, q.Hits, q.Decisions)
 	}
 }
 

@@ -40,8 +40,8 @@ type Site struct {
 	// without a decision are not logged.
 	Log    func(host.Line)
 	Outage *host.Outage
-	// Report counts the requests; nil counts nothing.
-	Report *registry.Report
+	// Node counts the requests. If it is nil, Prepare sets a Node that is not registered.
+	Node *registry.Node
 
 	// Hits returns further hits of a request. Go programs use it, since they have no Zones.
 	Hits func(r *http.Request) []ratelimit.Hit
@@ -86,7 +86,7 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 	s.Salt = d.Salt
 	s.Clock = d.Clock
 	s.Outage = d.Outage
-	s.Report = d.Report
+	s.Node = d.Node
 	s.Store = d.Store
 	if s.Policy != nil {
 		s.Policy.Live = opened.Policy
@@ -143,6 +143,9 @@ func (s *Site) hide(secret Text) {
 func (s *Site) Prepare() {
 	if inPostgres, ok := s.Store.(*store.Store); ok && s.OnError == settings.Local {
 		inPostgres.UseLocal()
+	}
+	if s.Node == nil {
+		s.Node = &registry.Node{}
 	}
 	s.sets = map[string]*LimitSet{}
 	s.matches = false

@@ -22,7 +22,8 @@ import (
 func (s *testDB) openLocalProxy(proxies int64, driver string, o engine.Options) (*localProxy, *lostDB) {
 	db := &lostDB{DB: drivers.All[driver](s.t, s.dsn)}
 	p := &localProxy{proxies: proxies}
-	p.Store = s.openProxy(db, o, registry.Node{Name: "n", Epoch: 7, Notice: p.recordLog})
+	o.Notice = p.recordLog
+	p.Store = s.openProxy(db, o, &registry.Node{Name: "n", Epoch: 7})
 	p.Store.UseLocal()
 	p.Prepare()
 	return p, db

@@ -57,12 +57,14 @@ func (s *testDB) openRole(role, sql, tables string) pgdb.DB {
 }
 
 // openNode opens the store of a process named n over a driver.
-func (s *testDB) openNode(driver string, epoch int64) *store.Store {
-	n := registry.Join(fmt.Sprint(epoch), s.dsn)
-	n.Name, n.Version, n.Epoch = "n", "v1", epoch
-	opened := s.openProxy(drivers.All[driver](s.t, s.dsn), engine.Options{}, *n)
+func (s *testDB) openNode(driver string, epoch int64) (*store.Store, *registry.Node) {
+	n := registry.Join("n", fmt.Sprint(s.dsn, " ", epoch), "v1", "")
+	if n.Epoch != epoch {
+		n.Epoch = epoch
+	}
+	opened := s.openProxy(drivers.All[driver](s.t, s.dsn), engine.Options{}, n)
 	opened.Prepare()
-	return opened
+	return opened, n
 }
 
 // A proxy is in the registry from its start to its end, even if only the tables of counts exist.
@@ -78,12 +80,12 @@ func TestProxyIsRegistered(t *testing.T) {
 				if _, err := s.conn.PgConn().Exec(t.Context(), before).ReadAll(); err != nil {
 					t.Fatal(err)
 				}
-				store := s.openNode(driver, 7)
+				store, node := s.openNode(driver, 7)
 				s.awaitNodes("n 7 v1")
-				store.SetApplied("12:12:", "1", []string{"rule a: wrong", "rule b: wrong"})
+				node.SetApplied("12:12:", "1", []string{"rule a: wrong", "rule b: wrong"})
 				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
 				// Another store of the process has no policy, and keeps the policy's part of the row.
-				other := s.openNode("pgxdb", 7)
+				other, _ := s.openNode("pgxdb", 7)
 				s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
 				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
 				other.Close()
@@ -100,27 +102,25 @@ func TestProxyIsRegistered(t *testing.T) {
 func TestRegistryRowIsSmall(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
-	n := registry.Join(strings.Repeat("n", 200), s.dsn)
-	n.Version, n.Region = "v1.2.3", "eu-central-1"
+	n := registry.Join(strings.Repeat("n", 200), s.dsn, "v1.2.3", "eu-central-1")
 	for i := range 30_000 {
-		n.Report.Of(fmt.Sprint(strings.Repeat("p", 150), i)).Leased = int64(i%10_000) * 1e9
+		*n.Leased(fmt.Sprint(strings.Repeat("p", 150), i)) = int64(i%10_000) * 1e9
 	}
-	n.Report.Undecided(true)
+	n.CountUndecided(true)
 	if _, err := s.conn.PgConn().Exec(t.Context(), engine.TableSQL).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
-	store := s.openProxy(s.openDB(""), engine.Options{}, *n)
-	store.Prepare()
+	s.openProxy(s.openDB(""), engine.Options{}, n).Prepare()
 	problems := make([]string, 1000)
 	for i := range problems {
 		problems[i] = fmt.Sprintf("rule %d: limit: %s: must be less", i, strings.Repeat("ü", i))
 	}
-	store.SetApplied("1:1:", "1", problems)
+	n.SetApplied("1:1:", "1", problems)
 	s.awaitText("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_proxies",
-		"rule 10: limit: üü … and 989 more")
-	store.SetApplied("1:1:", "1", []string{strings.Repeat("ü", 1000), "b"})
+		"rule 10: l … (1000 in all)")
+	n.SetApplied("1:1:", "1", []string{strings.Repeat("ü", 1000), "b"})
 	s.awaitText("SELECT coalesce(max(problems[1]), '') FROM rate_limit_proxies",
-		strings.Repeat("ü", 200)+" … and 1 more")
+		strings.Repeat("ü", 200)+" … (2 in all)")
 	const want = "t 49995000000000000 9999000000000 1 0 t u"
 	got := s.queryText("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, p.admitted, " +
 		"n.report->'busiest'->(repeat('p', 150) || 9999)->>0, p.undecided_admitted, p.undecided_refused, " +
@@ -137,7 +137,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 func TestHeartbeatDeletesEndedRowOfSameName(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
-	first := s.openNode("pgxdb", 1)
+	first, _ := s.openNode("pgxdb", 1)
 	s.awaitNodes("n 1 v1")
 	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES " +
 		"('vanished', 9, now() - interval '25 h'), ('away', 9, now() - interval '23 h')")
@@ -161,7 +161,7 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 			role := "counts_" + s.queryText("SELECT current_database()")
 			s.exec("REVOKE CREATE ON SCHEMA public FROM public")
 			db := s.openRole(role, tables, "rate_limit_ephemeral, rate_limit_durable")
-			store := s.openProxy(db, engine.Options{}, registry.Node{})
+			store := s.openProxy(db, engine.Options{}, nil)
 			store.Prepare()
 			reports := func() []error {
 				s.mu.Lock()
@@ -197,7 +197,7 @@ func TestProxyReportsMissingGrant(t *testing.T) {
 	s := newTestDB(t)
 	role := "decides_nothing_" + s.queryText("SELECT current_database()")
 	store := s.openProxy(s.openRole(role, "", "rate_limit_nodes, rate_limit_durable"),
-		engine.Options{DisableMigration: true}, registry.Node{Name: "n", Epoch: 1, Region: "eu"})
+		engine.Options{DisableMigration: true}, registry.Join("n", s.dsn, "", "eu"))
 	store.Prepare()
 	const rowsSQL = "SELECT coalesce(string_agg(concat_ws(' ', node, report->>'region', " +
 		"report->>'cannot'), ', '), '') FROM rate_limit_nodes"

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -57,7 +56,7 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 			s := newTestDB(t)
 			s.exec("CREATE TABLE rate_limit_changes ()")
 			d := &replacedDB{DB: s.openDB("")}
-			store := s.openProxy(d, longLeaseOptions, registry.Node{})
+			store := s.openProxy(d, longLeaseOptions, nil)
 			store.Prepare()
 			holdUnits(t, s, store)
 			await.Within(t, testTimeout, "the first check of the server",
@@ -88,7 +87,7 @@ func TestLeasesOutlastNewPolicy(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
 	d := &replacedDB{DB: s.openDB("")}
-	store := s.openProxy(d, longLeaseOptions, registry.Node{})
+	store := s.openProxy(d, longLeaseOptions, nil)
 	store.Prepare()
 	holdUnits(t, s, store)
 	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()",

@@ -45,16 +45,15 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	var err error
 	random := func() float64 { return p.chance.with(3, simSince()).float() }
 	hash := func(_ maphash.Seed, key string) uint64 { return uint64(p.chance.with(4).withText(key)) }
-	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash},
-		&registry.Node{Name: p.name, Epoch: int64(number) + 1})
+	node := &registry.Node{Name: p.name, Epoch: int64(number) + 1}
+	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash}, node)
 	if err != nil {
 		panic(err)
 	}
 	p.site = &serve.Site{Store: p.store, Timeout: run.plan.timeout, OnError: settings.Local}
 	p.site.Prepare()
-	applied := func(applied, log string, problems []string) { p.store.SetApplied(applied, log, problems) }
 	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Health: p.store.Health(),
-		Random: random, OnApplied: applied})
+		Random: random, OnApplied: node.SetApplied})
 	return p
 }
 

@@ -28,6 +28,10 @@ type Options struct {
 	Now                       func() time.Time
 	OnError                   func(error)
 
+	// Notice, if not nil, is called when a proxy begins to limit by itself, and when its limits are exact
+	// again. It must not block.
+	Notice func(text string)
+
 	LeaseHits int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
 	// the store creates no tables.

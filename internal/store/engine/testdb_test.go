@@ -87,16 +87,16 @@ func (s *testDB) openEngineOn(db pgdb.DB, o engine.Options) *engine.Store {
 	return newEngine(s.t, db, o)
 }
 
-// openProxy opens the store of a proxy, which passes its errors to report.
-func (s *testDB) openProxy(db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
+// openProxy opens the store of a proxy, which passes its errors to report. If n is nil, its name is n.
+func (s *testDB) openProxy(db pgdb.DB, o engine.Options, n *registry.Node) *store.Store {
 	s.t.Helper()
 	if o.OnError == nil {
 		o.OnError = s.report
 	}
-	if n.Name == "" {
-		n = registry.Node{Name: "n", Epoch: 1}
+	if n == nil {
+		n = &registry.Node{Name: "n", Epoch: 1}
 	}
-	return openStore(s.t, db, o, &n)
+	return openStore(s.t, db, o, n)
 }
 
 // openStore opens a store on any DB, for a proxy, or for a Go program if node is nil.

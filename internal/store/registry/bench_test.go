@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
@@ -25,22 +24,20 @@ func BenchmarkRegistry(b *testing.B) {
 	}
 	b.Cleanup(db.Close)
 	now := time.Now()
-	var registries []*Registry
+	var nodes []*Node
 	for i := range proxies {
-		n := Join(fmt.Sprint("proxy", i), dsn)
-		for limit := range maxBusy {
-			n.Report.Of(fmt.Sprint("limit ", limit)).Leased = 1e9
+		n := Join(fmt.Sprint("proxy", i), dsn, "v1", "")
+		for limit := range maxBusiest {
+			*n.Leased(fmt.Sprint("limit ", limit)) = 1e9
 		}
-		r := New(db, &proxyCount{}, n, engine.Options{})
-		r.checkSettingsAt = now.Add(1000 * time.Hour)
-		r.SetApplied("1:1:", "1", []string{strings.Repeat("p", maxProblems)})
-		r.writtenAt = now.Add(-time.Duration(i%3) * time.Second)
-		registries = append(registries, r)
+		n.SetApplied("1:1:", "1", []string{strings.Repeat("p", maxProblems)})
+		n.writtenAt = now.Add(-time.Duration(i%3) * time.Second)
+		nodes = append(nodes, n)
 	}
 	second := func() {
 		now = now.Add(time.Second)
-		for _, r := range registries {
-			if err := r.poll(now); err != nil {
+		for _, n := range nodes {
+			if _, err := n.Poll(b.Context(), db, true, now); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -38,6 +37,8 @@ func (t *table) Run(_ context.Context, _ time.Duration, statements []*pgdb.State
 			s.Result = binary.BigEndian.AppendUint64(s.Result, uint64(n))
 		case s.SQL == rowSQL:
 			t.own = true
+		case s.SQL == endedSQL:
+			t.own = false
 		case s.SQL == cannotSQL:
 			s.Result = binary.BigEndian.AppendUint32(s.Result, 0)
 		}
@@ -45,34 +46,22 @@ func (t *table) Run(_ context.Context, _ time.Duration, statements []*pgdb.State
 	return nil
 }
 
-// proxyCount is a Store that records the number of proxies.
-type proxyCount struct{ n int64 }
-
-func (*proxyCount) Prepare()             {}
-func (*proxyCount) Ready() bool          { return true }
-func (*proxyCount) Unavailable() error   { return nil }
-func (s *proxyCount) SetProxies(n int64) { s.n = n }
-func (*proxyCount) Tick()                {}
-func (*proxyCount) Local() Local         { return Local{} }
-
 // When a crash has emptied the registry, a proxy uses the smaller number of proxies only 10 s later, because
 // the others need this time to write their rows again. A poll that fails meanwhile changes nothing.
 func TestProxiesCountTenSecondsAfterCrash(t *testing.T) {
 	for name, failing := range map[string]bool{"a poll fails": true, "no poll fails": false} {
 		t.Run(name, func(t *testing.T) {
-			db, store := &table{other: 2}, &proxyCount{}
-			r := New(db, store, &Node{Name: "n", Epoch: 1}, engine.Options{DisableMigration: true})
+			db, node := &table{other: 2}, &Node{Name: "n", Epoch: 1}
 			now := time.Now()
-			r.checkSettingsAt = now.Add(time.Hour)
-			poll := func(seconds int) {
+			poll := func(seconds int) (proxies int64) {
 				for range seconds {
 					now = now.Add(time.Second)
-					_ = r.poll(now)
+					proxies, _ = node.Poll(t.Context(), db, false, now)
 				}
+				return proxies
 			}
-			poll(20)
-			if store.n != 3 {
-				t.Fatalf("before the crash, %d proxies count, want 3", store.n)
+			if n := poll(20); n != 3 {
+				t.Fatalf("before the crash, %d proxies count, want 3", n)
 			}
 			*db = table{down: failing}
 			if failing {
@@ -80,12 +69,12 @@ func TestProxiesCountTenSecondsAfterCrash(t *testing.T) {
 				db.down = false
 			}
 			for second := range 9 {
-				if poll(1); store.n != 3 {
-					t.Fatalf("%d s after the crash, %d proxies count, want 3", second+1, store.n)
+				if n := poll(1); n != 3 {
+					t.Fatalf("%d s after the crash, %d proxies count, want 3", second+1, n)
 				}
 			}
-			if poll(10); store.n != 1 {
-				t.Errorf("after 10 s of silence, %d proxies count, want 1", store.n)
+			if n := poll(10); n != 1 {
+				t.Errorf("after 10 s of silence, %d proxies count, want 1", n)
 			}
 		})
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// readRow returns the row of a node.
-func readRow(t *testing.T, n *Node) row {
+// readReport returns the report of a node.
+func readReport(t *testing.T, n *Node) report {
 	t.Helper()
-	var r row
-	if err := json.Unmarshal([]byte(n.Report.makeRow(n, time.Now(), "", &Local{})), &r); err != nil {
+	var r report
+	if err := json.Unmarshal([]byte(n.encode(time.Now())), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// counts returns the requests of a row by their outcome.
-func counts(r row) string {
+// counts returns the requests of a report by their outcome.
+func counts(r report) string {
 	return fmt.Sprintf("%d admitted, %d refused, %d locally, %d undecided, last %d admitted and %d refused",
 		r.Admitted, r.Refused, r.Locally, r.Undecided, r.UndecidedAdmitted, r.UndecidedRefused)
 }
@@ -29,29 +29,30 @@ func counts(r row) string {
 // admitted. For each limit, except of shadow rules, the report counts the requests that were charged to the
 // limit or that the limit refused. After a pause of seriesPause, a new series of undecided requests begins.
 func TestReportCountsOutcomes(t *testing.T) {
-	n := Join(t.Name(), "a database")
+	n := Join(t.Name(), "a database", "", "")
 	limits := []*ratelimit.Limit{{Prefix: "a"}, {Prefix: "b"}, {Prefix: "shadow"}}
-	count := func(admitted bool, source ratelimit.Source, allowed ...bool) {
+	count := func(admitted bool, allowed ...bool) {
 		var hits []ratelimit.Hit
 		var decisions []ratelimit.Decision
 		for i, a := range allowed {
 			hits = append(hits, ratelimit.Hit{Limit: limits[i], Independent: i == 2})
-			decisions = append(decisions, ratelimit.Decision{Allowed: a, Source: source})
+			decisions = append(decisions, ratelimit.Decision{Allowed: a})
 		}
-		n.Report.Count(admitted, hits, decisions)
+		Count(n, admitted, hits, decisions)
 	}
-	count(true, ratelimit.FromPostgres, true, true, false)
-	count(true, ratelimit.FromMemory, true)
-	count(false, ratelimit.FromPostgres, true, false, true)
-	count(false, ratelimit.FromPostgres)
-	n.Report.Undecided(true)
-	n.Report.Undecided(false)
-	n.Report.Undecided(true)
+	count(true, true, true, false)
+	count(true, true)
+	count(false, true, false, true)
+	count(false)
+	n.CountLocal(time.Now(), time.Now())
+	n.CountUndecided(true)
+	n.CountUndecided(false)
+	n.CountUndecided(true)
 	// A lease of b admits 7 requests, which count for b and as admitted.
-	n.Report.Of("b").Leased += 7
-	got := readRow(t, n)
-	if want := `{"a":[2,0],"b":[8,1]}`; string(got.Busiest) != want {
-		t.Errorf("Busiest = %s, want %s", got.Busiest, want)
+	*n.Leased("b") += 7
+	got := readReport(t, n)
+	if want := "map[a:[2 0] b:[8 1]]"; fmt.Sprint(got.Busiest) != want {
+		t.Errorf("Busiest = %v, want %s", got.Busiest, want)
 	}
 	want := "9 admitted, 2 refused, 1 locally, 3 undecided, last 2 admitted and 1 refused"
 	if got := counts(got); got != want {
@@ -62,9 +63,9 @@ func TestReportCountsOutcomes(t *testing.T) {
 		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.UndecidedAt,
 			got.Clock)
 	}
-	n.Report.row.UndecidedAt -= seriesPause.Microseconds()
-	n.Report.Undecided(false)
-	got = readRow(t, n)
+	n.report.UndecidedAt -= seriesPause.Microseconds()
+	n.CountUndecided(false)
+	got = readReport(t, n)
 	want = "9 admitted, 2 refused, 1 locally, 4 undecided, last 0 admitted and 1 refused"
 	if text := counts(got); text != want || got.UndecidedFrom < first {
 		t.Errorf("after a pause: got %s, want %s, and a new series", text, want)
@@ -73,17 +74,21 @@ func TestReportCountsOutcomes(t *testing.T) {
 
 // Stores with the same name and database share a row. The row ends when the last of them leaves.
 func TestLastStoreEndsRow(t *testing.T) {
-	first := Join(t.Name(), "a database").Report
-	second := Join(t.Name(), "a database").Report
-	other := Join(t.Name(), "another").Report
+	first := Join(t.Name(), "a database", "", "")
+	second := Join(t.Name(), "a database", "", "")
+	other := Join(t.Name(), "another", "", "")
 	if first != second || first == other {
-		t.Errorf("Join: equal reports on one database %v, on two %v; want true, false", first == second,
+		t.Errorf("Join: equal nodes on one database %v, on two %v; want true, false", first == second,
 			first == other)
 	}
-	if last := first.leave(); last {
-		t.Error("leave of the first of two stores = true, want false")
+	db := &table{}
+	if _, err := first.Poll(t.Context(), db, false, time.Now()); err != nil || !db.own {
+		t.Fatalf("Poll: error %v, row %v, want a row", err, db.own)
 	}
-	if last := second.leave(); !last {
-		t.Error("leave of the second of two stores = false, want true")
+	if first.Leave(db); !db.own {
+		t.Error("Leave of the first of two stores ends the row")
+	}
+	if second.Leave(db); db.own {
+		t.Error("Leave of the second of two stores does not end the row")
 	}
 }

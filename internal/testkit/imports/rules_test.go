@@ -47,8 +47,8 @@ var importRules = []importRule{
 	{"internal/core/schema", "pg", ""},
 	// Package pgdb is the interface between drivers and their users, and depends on neither.
 	{"ratelimit/pgdb", "", ""},
-	// The registry uses stores only through an interface. It imports engine for the type engine.Options.
-	{"internal/store/registry", "batch engine health pg schema ratelimit pgdb", ""},
+	// Stores and proxies use the registry, which uses only a database.
+	{"internal/store/registry", "pg schema ratelimit pgdb", ""},
 	// Package store divides calls among engines, and decides without them during an outage.
 	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.

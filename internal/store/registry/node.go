@@ -1,0 +1,216 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+const (
+	// maxReport bounds the bytes of a report, and maxProblems those of its problems, which the reports of the
+	// policy list in full.
+	maxReport   = 1200
+	maxProblems = 400
+	maxBusiest  = 20        // bounds the limits in a report
+	maxLimits   = 10000     // bounds the limits that are counted
+	seriesPause = time.Hour // ends a series of requests without a decision
+)
+
+// Node is a process in the registry. It has the report of the process: its state, and counts of requests
+// since its start. Stores with the same name on one database share a Node.
+type Node struct {
+	Name  string // the same after each start; several processes may have it
+	Epoch int64  // differs after each start; Name and Epoch are the key of the row
+
+	mu     sync.Mutex // guards the fields below, except limitCounts.leased
+	report report
+	limits map[string]*limitCounts // by prefix
+
+	stores int32 // the number of stores that share the Node; atomic
+
+	polling   sync.Mutex // guards the fields below, also during a round trip
+	writtenAt time.Time  // the time of the last write of the row
+	retryAt   time.Time  // the time of the next poll after a failed write
+	proxies   int64      // the number of running proxies
+	countedAt time.Time  // the time of the last poll that failed, or found at least so many
+	cannot    string     // the result of cannotSQL
+	failure   string     // the last failure
+}
+
+// report is the column report of rate_limit_nodes. Its times are microseconds by the clock of this machine,
+// and Clock is the time of the write, so that the server can express them by its own clock. 0 means none.
+type report struct {
+	Version    string   `json:"version,omitempty"`
+	Region     string   `json:"region,omitempty"`
+	Clock      int64    `json:"clock"`
+	Applied    string   `json:"applied,omitempty"` // see SetApplied; "" without a policy
+	Log        string   `json:"log,omitempty"`
+	Problems   []string `json:"problems,omitempty"`
+	Cannot     string   `json:"cannot,omitempty"`
+	LocalFrom  int64    `json:"local_from,omitempty"`
+	LocalUntil int64    `json:"local_until,omitempty"`
+
+	// Each request counts in one of Admitted, Refused and Undecided.
+	Admitted  int64              `json:"admitted"`
+	Refused   int64              `json:"refused"`
+	Undecided int64              `json:"undecided"`
+	Locally   int64              `json:"locally"` // decided without the database
+	Busiest   map[string][]int64 `json:"busiest"` // {prefix: [admitted, refused]}
+
+	// The first and the last request of the last series of undecided requests, and what on_error did with
+	// the requests of the series.
+	UndecidedFrom     int64 `json:"undecided_from,omitempty"`
+	UndecidedAt       int64 `json:"undecided_at,omitempty"`
+	UndecidedAdmitted int64 `json:"undecided_admitted"`
+	UndecidedRefused  int64 `json:"undecided_refused"`
+}
+
+// limitCounts counts the requests of a limit. Leased requests are not in admitted, and atomic.
+type limitCounts struct {
+	prefix                    string
+	leased, admitted, refused int64
+	total                     int64 // their sum, while encode sorts
+}
+
+// nodes holds the Nodes of this process, by name and DSN.
+var (
+	nodes        sync.Map
+	processEpoch = time.Now().UnixMicro()
+)
+
+// Join returns the Node of this process with a name, for a store on a database.
+func Join(name, dsn, version, region string) *Node {
+	joined, _ := nodes.LoadOrStore(name+" "+dsn, &Node{Name: name, Epoch: processEpoch})
+	n := joined.(*Node)
+	atomic.AddInt32(&n.stores, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Version, n.report.Region = version, region
+	return n
+}
+
+// SetApplied sets a snapshot of the database in which the changes of the policy that the process applies are
+// visible, and no others. It also sets the oid of the log of changes, which a restore changes, and the
+// problems of rules.
+func (n *Node) SetApplied(applied, log string, problems []string) {
+	text := strings.Join(problems, "\x00") // a byte that no text of Postgres has
+	if len(text) > maxProblems {
+		text = strings.ToValidUTF8(text[:maxProblems], "") + fmt.Sprintf(" … (%d in all)", len(problems))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Applied = applied
+	n.report.Log = log
+	n.report.Problems = nil
+	if text != "" {
+		n.report.Problems = strings.Split(text, "\x00")
+	}
+}
+
+// Count counts a decided request, in total and for each limit that it is charged to or that refuses it.
+func Count(n *Node, admitted bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+	n.mu.Lock()
+	for i := range decisions {
+		if hits[i].Independent || !admitted && decisions[i].Allowed {
+			continue
+		}
+		l := n.limits[hits[i].Limit.Prefix]
+		if l == nil {
+			l = n.limit(hits[i].Limit.Prefix)
+		}
+		if admitted {
+			l.admitted++
+		} else {
+			l.refused++
+		}
+	}
+	if admitted {
+		n.report.Admitted++
+	} else {
+		n.report.Refused++
+	}
+	n.mu.Unlock()
+}
+
+// limit returns the counts of a limit. The report omits limits beyond maxLimits. The caller holds the mutex.
+func (n *Node) limit(prefix string) *limitCounts {
+	l := n.limits[prefix]
+	if n.limits == nil {
+		n.limits = map[string]*limitCounts{}
+	}
+	if l == nil {
+		l = &limitCounts{prefix: prefix}
+		if len(n.limits) < maxLimits {
+			n.limits[prefix] = l
+		}
+	}
+	return l
+}
+
+// Leased returns the count of the requests that leases of a limit admit, and that Count does not count. The
+// caller adds to it atomically.
+func (n *Node) Leased(prefix string) *int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return &n.limit(prefix).leased
+}
+
+// CountLocal counts a request that Count counts too, and that the process decides without the database. from
+// is the time of the first such request of the outage.
+func (n *Node) CountLocal(from, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Locally++
+	n.report.LocalFrom, n.report.LocalUntil = from.UnixMicro(), now.UnixMicro()
+}
+
+// CountUndecided counts a request without a decision, which on_error has admitted or refused.
+func (n *Node) CountUndecided(admitted bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r, now := &n.report, time.Now().UnixMicro()
+	if now-r.UndecidedAt > seriesPause.Microseconds() {
+		r.UndecidedFrom, r.UndecidedAdmitted, r.UndecidedRefused = now, 0, 0
+	}
+	r.Undecided++
+	r.UndecidedAt = now
+	if admitted {
+		r.UndecidedAdmitted++
+	} else {
+		r.UndecidedRefused++
+	}
+}
+
+// encode returns the report as JSON, with as many of the busiest limits as fit. The caller holds polling.
+func (n *Node) encode(now time.Time) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.report
+	r.Clock = now.UnixMicro()
+	r.Cannot = n.cannot
+	var busiest []*limitCounts
+	for _, l := range n.limits {
+		leased := atomic.LoadInt64(&l.leased)
+		r.Admitted += leased
+		l.total = leased + l.admitted + l.refused
+		busiest = append(busiest, l)
+	}
+	sort.Slice(busiest, func(i, j int) bool { return busiest[i].total > busiest[j].total })
+	for most := maxBusiest; ; most-- {
+		r.Busiest = map[string][]int64{}
+		for i := 0; i < most && i < len(busiest); i++ {
+			l := busiest[i]
+			r.Busiest[l.prefix] = []int64{l.total - l.refused, l.refused}
+		}
+		data, _ := json.Marshal(r) // cannot fail for a report
+		if len(data) <= maxReport || most == 0 {
+			return string(data)
+		}
+	}
+}
