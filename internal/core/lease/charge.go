@@ -39,19 +39,16 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 		target = bound
 	}
 	if target <= r.N {
-		if !isInUseAtEnd(r) {
+		if r.usedBefore < 0 || r.Used <= r.usedBefore {
 			return nil, 0
 		}
-		target = r.N + 1 // the answer extends the life of all units
+		target = r.N + 1 // hits use units that expire soon, and the answer extends the life of all units
 	}
 	r.Used = 0
 	r.usedSince = now
 	r.nextChargeAt = now + answerTimeout
 	return r.Limit, target - r.N
 }
-
-// isInUseAtEnd reports whether hits use units that expire soon.
-func isInUseAtEnd(r *Row) bool { return r.usedBefore >= 0 && r.Used > r.usedBefore }
 
 // maxUnits returns the maximum units of a lease: a share of the remaining quota, including the units of the
 // lease. It is 0 if the row may be used up within the life of units, because other processes could then lack

@@ -18,10 +18,10 @@ type Refund struct {
 // Refunds removes and returns the refunds, which the caller sends with the next batch. They wait for it,
 // because a statement for one row costs as much as the decisions of its batch.
 func Refunds(s *Set) []Refund {
-	if atomic.LoadInt32(&s.refunding) == 0 {
+	if atomic.LoadInt32(&s.Refunding) == 0 {
 		return nil
 	}
-	atomic.StoreInt32(&s.refunding, 0)
+	atomic.StoreInt32(&s.Refunding, 0)
 	var refunds []Refund
 	for _, stripe := range s.Stripes {
 		stripe.Mu.Lock()
@@ -38,7 +38,7 @@ func addRefund(s *Set, r *Row, l *ratelimit.Limit, n, claim int64) {
 	if n > 0 {
 		stripe := s.Stripes[r.stripeIndex]
 		stripe.refunds = append(stripe.refunds, Refund{r.ID, l, n, claim})
-		atomic.StoreInt32(&s.refunding, 1)
+		atomic.StoreInt32(&s.Refunding, 1)
 	}
 }
 
@@ -85,19 +85,21 @@ func SweepInterval(s *Set) time.Duration {
 // NextCharge, because hits have used three quarters of their units, or use units that expire soon.
 func Sweep(s *Set) []*Row {
 	var rows []*Row
-	now := Now(s)
+	now := time.Duration(Now(s)) * time.Microsecond
+	soon := now + time.Duration(s.horizon/2)*time.Microsecond // spares most rows the call of Horizon
 	ended := atomic.LoadInt32(&s.ended) != 0
 	for _, stripe := range s.Stripes {
 		stripe.Mu.Lock()
 		for _, r := range stripe.leased {
 			switch {
-			case ended || time.Duration(now)*time.Microsecond >= r.Ends:
+			case ended || now >= r.Ends:
 				endLease(s, r)
 				refreshRow(s, stripe, r)
 			case r.N == 0:
-			case r.Used >= 3*r.N || isInUseAtEnd(r):
+			case r.Used >= 3*r.N || r.usedBefore >= 0 && r.Used > r.usedBefore:
 				rows = append(rows, r)
-			case r.usedBefore < 0 && time.Duration(now+Horizon(s, r.Limit)/2)*time.Microsecond >= r.Ends:
+			case soon >= r.Ends && r.usedBefore < 0 &&
+				now+time.Duration(Horizon(s, r.Limit)/2)*time.Microsecond >= r.Ends:
 				r.usedBefore = r.Used
 			}
 		}

@@ -101,21 +101,21 @@ type Set struct {
 	hitsSince    int64 // the time at which hits began to count
 	serverOffset int64 // the server's clock minus Now, in microseconds
 
-	Stripes []*Stripe
-	RowsBy  []int32 // RowCount by the index of the rows, see Hashes; atomic
-	Credit  int32   // see CreditPerHit; atomic
-	States  int32   // 1 after KeepStates; atomic
-	Seed    maphash.Seed
-	Born    time.Time // the time at which Now was 0
-	Hash    func(seed maphash.Seed, key string) uint64
-	MinHits int64 // the hits in a horizon for which a key gets a lease
+	Stripes   []*Stripe
+	RowsBy    []int32 // RowCount by the index of the rows, see Hashes; atomic
+	Credit    int32   // see CreditPerHit; atomic
+	Refunding int32   // 1 if Refunds has any to return; atomic
+	States    int32   // 1 after KeepStates; atomic
+	Seed      maphash.Seed
+	Born      time.Time // the time at which Now was 0
+	Hash      func(seed maphash.Seed, key string) uint64
+	MinHits   int64 // the hits in a horizon for which a key gets a lease
 
-	options   Options
-	half      int          // half of Options.Max for each stripe, rounded up
-	horizon   int64        // Options.Horizon in microseconds
-	ended     int32        // 1 after EndAll; atomic
-	refunding int32        // 1 if a stripe has refunds; atomic
-	hits      atomic.Value // the []int32 of Demand
+	options Options
+	half    int          // half of Options.Max for each stripe, rounded up
+	horizon int64        // Options.Horizon in microseconds
+	ended   int32        // 1 after EndAll; atomic
+	hits    atomic.Value // the []int32 of Demand
 }
 
 // New returns an empty Set.

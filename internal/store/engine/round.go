@@ -25,7 +25,8 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		singles, several = singlesAndSeveral(requests)
 	}
 	var background []*request // calls that nobody waits for
-	if !oneByOne {
+	if !oneByOne && (atomic.LoadInt32(&w.store.background.Waiting) > 0 ||
+		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
 		background = w.collectBackground(requests)
 	}
 	p := newPlan(w.memory, len(requests))
@@ -114,9 +115,6 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 // collectBackground returns the background calls to send with requests.
 func (w *work) collectBackground(requests []*request) []*request {
 	w.store.refundLeases()
-	if atomic.LoadInt32(&w.store.background.Waiting) == 0 {
-		return nil
-	}
 	idle := true
 	for _, r := range requests {
 		idle = idle && len(r.call.Hits) == 0
