@@ -99,14 +99,12 @@ func (p *Process) openDatabase(source *DataSource) (*Database, error) {
 func (d *Database) openStore(p *Process) error {
 	s := &d.Settings
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
-		LeaseHorizon: p.LeaseHorizon, LeaseHits: p.LeaseHits, OnError: d.failed}
+		DisableRememberedRefusals: !s.RememberedRefusals, LeaseHorizon: p.LeaseHorizon,
+		LeaseHits: p.LeaseHits, OnError: d.failed,
+		Notice: func(text string) { d.log(Line{Level: Warn, Text: text}) }}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}
-	if !s.RememberedRefusals {
-		o.DisableRememberedRefusals = true
-	}
-	o.Notice = func(text string) { d.log(Line{Level: Warn, Text: text}) }
 	d.Node = registry.Join(p.nodeName(s), s.DSN, p.Version, s.Region)
 	inPostgres, err := store.Open(d.DB, o, d.Node)
 	if err != nil {

@@ -233,12 +233,12 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 		Respond(q)
 	}
 	q.Delivered = true
-	switch {
-	case !q.Asked && len(q.Hits) == 0:
-	case q.Outcome.Err != nil:
-		s.Node.CountUndecided(q.Admitted)
-	default:
-		registry.Count(s.Node, q.Admitted, q.Hits, q.Decisions)
+	if q.Asked || len(q.Hits) > 0 {
+		if q.Outcome.Err != nil {
+			s.Node.CountUndecided(q.Admitted)
+		} else {
+			registry.Count(s.Node, q.Admitted, q.Hits, q.Decisions)
+		}
 	}
 }
 
