@@ -110,7 +110,10 @@ func (w *work) begin(calls []*batch.Call) {
 		w.requests[i] = r
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 		for j := range c.Hits {
-			w.hasRefunds = w.hasRefunds || c.Reset || c.Hits[j].Cost < 0
+			if c.Reset || c.Hits[j].Cost < 0 {
+				w.hasRefunds = true
+				lease.EndLease(w.store.rows, rowOf(&c.Hits[j])) // its units are refunded first
+			}
 		}
 	}
 }

@@ -26,19 +26,15 @@ var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time
 func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 	t.Helper()
 	passed := int64(0)
-	for until := time.Now().Add(20 * time.Second); store.Stats()[engine.Leased] < 10; passed++ {
-		if time.Now().After(until) || !takeAll(t, store, leasedHit) {
-			t.Fatalf("a lease decided %d of %d requests, want at least 10", store.Stats()[engine.Leased],
-				passed)
-		}
-	}
+	await.Within(t, testTimeout, "10 requests decided by a lease", func() bool {
+		passed++
+		return takeAll(t, store, leasedHit) && store.Stats()[engine.Leased] >= 10
+	})
 	await.Within(t, testTimeout, "the units in flight to arrive", func() bool {
 		leased := store.Stats()[engine.LeasedUnits]
-		return chargedUnits(t, s, leasedHit) == passed+leased && store.Stats()[engine.LeasedUnits] == leased
+		return leased > 0 && chargedUnits(t, s, leasedHit) == passed+leased &&
+			store.Stats()[engine.LeasedUnits] == leased
 	})
-	if store.Stats()[engine.LeasedUnits] == 0 {
-		t.Fatal("LeasedUnits is 0, want units of a lease")
-	}
 }
 
 // chargedUnits returns the charged units of a hit's row, read by another store.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -66,23 +67,22 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 			if takeOne(t, store, full).Allowed || store.Stats()[engine.RememberedRefusals] != 1 {
 				t.Fatalf("%d refusals are remembered, want 1", store.Stats()[engine.RememberedRefusals])
 			}
-			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'")
-			s.exec("UPDATE rate_limit_durable SET count = 5")
+			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'; " +
+				"UPDATE rate_limit_durable SET count = 5")
 			lose(s, d)
 			await.Within(t, testTimeout, "the end of the leases",
 				func() bool { return store.Stats()[engine.LeasedUnits] == 0 })
 			await.Within(t, testTimeout, "the end of the refusal",
 				func() bool { return takeOne(t, store, full).Allowed })
 			store.Close()
-			if n := chargedUnits(t, s, leasedHit); n != 5 {
-				t.Errorf("the row has %d charged units after the leases, want 5", n)
-			}
+			check.Equal(t, "charged units after the leases", chargedUnits(t, s, leasedHit), 5)
 			s.requireNoReports()
 		})
 	}
 }
 
-// A proxy keeps its leased units while the tables of the policy are created or dropped.
+// A proxy keeps its leased units while the tables of the policy are created or dropped. It refunds them
+// before a request refunds the row.
 func TestLeasesOutlastNewPolicy(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -100,6 +100,11 @@ func TestLeasesOutlastNewPolicy(t *testing.T) {
 			t.Errorf("LeasedUnits is 0 after %s, want units", sql)
 		}
 	}
+	refund := leasedHit
+	refund.Cost = -1
+	left := takeOne(t, store, refund).Remaining
+	store.Close()
+	check.Equal(t, "units left", remaining(t, s.openEngine(bareOptions), leasedHit), left)
 }
 
 // A store without a row in the registry remembers the identity of the server at its start, and compares it
