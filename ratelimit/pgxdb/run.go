@@ -31,14 +31,9 @@ type prepared struct {
 }
 
 // newPrepared returns a statement without a name.
-func newPrepared(s *pgdb.Statement) *prepared {
-	oids := make([]uint32, len(s.Args)) // 0 for NULL: the server infers the type from the SQL
-	for i, arg := range s.Args {
-		oids[i] = typeOf(arg)
-	}
+func newPrepared(sql string) *prepared {
 	return &prepared{StatementDescription: pgconn.StatementDescription{
-		SQL:       s.SQL,
-		ParamOIDs: oids,
+		SQL: sql,
 		// Pgx needs the columns only to decode values, which this package does not use. Without columns, pgx
 		// would request them each time. With the true columns, pgx v5.12 mixes them up after a failed
 		// transaction.
@@ -104,19 +99,19 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 	c.sent = c.sent[:0]
 	for i, s := range statements {
 		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
+		if err := c.parameters.encode(s.Args); err != nil {
+			return err
+		}
 		stmt := c.statements[s.SQL]
 		if unnamed || s.Unnamed || stmt == nil {
-			stmt = newPrepared(s)
+			stmt = newPrepared(s.SQL)
 			if !unnamed && !s.Unnamed {
 				stmt.Name = pg.StatementName(s.SQL)
 				c.statements[s.SQL] = stmt
 			}
-			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)
+			p.SendPrepare(stmt.Name, s.SQL, c.parameters.types)
 		}
 		c.sent = append(c.sent, stmt)
-		if err := c.parameters.encode(s.Args); err != nil {
-			return err
-		}
 		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.values, c.parameters.formats,
 			resultFormats)
 		if !s.Joined || i == len(statements)-1 {
@@ -133,7 +128,7 @@ func (c *connection) read(p *pgconn.Pipeline, statements []*pgdb.Statement, a *p
 		results, err := p.GetResults()
 		switch r := results.(type) {
 		case *pgconn.StatementDescription:
-			c.sent[next].ParamOIDs, c.sent[next].confirmed = r.ParamOIDs, true
+			c.sent[next].confirmed = true
 		case *pgconn.ResultReader:
 			if err = readRows(r, statements[next]); err == nil {
 				next++
