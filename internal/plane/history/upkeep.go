@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -73,14 +72,14 @@ func (w *Writer) runUpkeep() error {
 	})
 }
 
-// reportUpkeep passes the first of a series of equal failures to OnError. reportUpkeep does not report an
-// outage, because the flushes do.
+// reportUpkeep passes the first of a series of equal failures to OnError. reportUpkeep does not report that
+// there was no connection, because the flushes do.
 func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text == w.upkeepText || w.closing.Err() != nil || errors.Is(err, ratelimit.ErrUnavailable) {
+	if text == w.upkeepText || w.closing.Err() != nil || errors.Is(err, pgdb.ErrNotSent) {
 		return
 	}
 	w.upkeepText = text
