@@ -22,8 +22,8 @@ type DB interface {
 	// statement that may or may not have taken effect. If ctx ends first, Run returns promptly, with an
 	// error that wraps the error of ctx, and ErrNotSent if nothing was sent.
 	Run(ctx context.Context, timeout time.Duration, statements []*Statement) error
-	// Exec runs SQL text without parameters, with the waits and the errors of Run. The text may hold several
-	// commands.
+	// Exec runs SQL text without parameters. The text may hold several commands. Exec waits like Run, and
+	// returns an error like that of Run, or the server's error.
 	Exec(ctx context.Context, timeout time.Duration, sql string) error
 	// Close closes the connections. Statements in flight may fail.
 	Close()
@@ -32,7 +32,7 @@ type DB interface {
 // The outcomes of a Run without results.
 var (
 	// ErrNotSent means that no statement took effect, because there was no connection. If the error wraps no
-	// other outcome, other calls used all connections.
+	// other outcome, other calls used all connections, or the context ended.
 	ErrNotSent = errors.New("not sent")
 	// ErrNoAnswer means that the server did not answer in time: to the statements, or to a login if the error
 	// also wraps ErrNotSent.

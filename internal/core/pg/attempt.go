@@ -71,7 +71,7 @@ func Run(ctx context.Context, lost *int32, statements []*pgdb.Statement,
 		left = a.Retry
 		a = &Attempt{Unnamed: a.Unnamed}
 	}
-	if a.notSent && len(left) == len(statements) {
+	if a.notSent && len(left) == len(statements) { // else some have taken effect in an earlier attempt
 		return NotSent(ctx, a.Err)
 	}
 	return Outcome(ctx, a.Err)
