@@ -49,7 +49,7 @@ func (d *shardDB) Run(ctx context.Context, timeout time.Duration, statements []*
 			}
 			return nil
 		}
-		if !errors.Is(err, pgdb.ErrNotSent) || ctx.Err() != nil ||
+		if !errors.Is(err, pgdb.ErrNotSent) || errors.Is(err, pg.ErrBusy) || ctx.Err() != nil ||
 			!d.routes.reroute(ctx, timeout, d.shard, r, false, start) {
 			return fmt.Errorf("shard %d at %s: %w", d.shard, r.address, err)
 		}
