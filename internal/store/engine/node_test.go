@@ -67,7 +67,8 @@ func (s *testDB) openNode(driver string, epoch int64) (*store.Store, *registry.N
 	return opened, n
 }
 
-// A proxy is in the registry from its start to its end, even if only the tables of counts exist.
+// A proxy is in the registry from the start of its first store to the end of its last one, even if only the
+// tables of counts exist.
 func TestProxyIsRegistered(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{
@@ -89,6 +90,7 @@ func TestProxyIsRegistered(t *testing.T) {
 				s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
 				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
 				other.Close()
+				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
 				store.Close()
 				s.awaitNodes("")
 				s.requireNoReports()

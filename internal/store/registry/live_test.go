@@ -37,8 +37,6 @@ func (t *table) Run(_ context.Context, _ time.Duration, statements []*pgdb.State
 			s.Result = binary.BigEndian.AppendUint64(s.Result, uint64(n))
 		case s.SQL == rowSQL:
 			t.own = true
-		case s.SQL == endedSQL:
-			t.own = false
 		case s.SQL == cannotSQL:
 			s.Result = binary.BigEndian.AppendUint32(s.Result, 0)
 		}

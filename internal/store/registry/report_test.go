@@ -71,24 +71,3 @@ func TestReportCountsOutcomes(t *testing.T) {
 		t.Errorf("after a pause: got %s, want %s, and a new series", text, want)
 	}
 }
-
-// Stores with the same name and database share a row. The row ends when the last of them leaves.
-func TestLastStoreEndsRow(t *testing.T) {
-	first := Join(t.Name(), "a database", "", "")
-	second := Join(t.Name(), "a database", "", "")
-	other := Join(t.Name(), "another", "", "")
-	if first != second || first == other {
-		t.Errorf("Join: equal nodes on one database %v, on two %v; want true, false", first == second,
-			first == other)
-	}
-	db := &table{}
-	if _, err := first.Poll(t.Context(), db, false, time.Now()); err != nil || !db.own {
-		t.Fatalf("Poll: error %v, row %v, want a row", err, db.own)
-	}
-	if first.Leave(db); !db.own {
-		t.Error("Leave of the first of two stores ends the row")
-	}
-	if second.Leave(db); db.own {
-		t.Error("Leave of the second of two stores does not end the row")
-	}
-}
