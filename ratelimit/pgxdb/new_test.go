@@ -30,34 +30,34 @@ func (d poolDB) Close() {
 	go d.pool.Close() // waits for the calls under way
 }
 
+// openPool opens the pool of a program, and a DB on it.
+func openPool(t testing.TB, dsn string) poolDB {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := pgxdb.New(pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return poolDB{db, pool}
+}
+
 // A DB on a program's pool passes the conformance suite of statements.
 func TestStatementsOnProgramPool(t *testing.T) {
 	t.Parallel()
 	conformance.Statements(t, func(t testing.TB, dsn string) pgdb.DB {
-		pool, err := pgxpool.New(t.Context(), dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		db, err := pgxdb.New(pool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return poolDB{db, pool}
+		return openPool(t, dsn)
 	})
 }
 
 // Close of a store, and of its DB, leaves the pool of the program open.
 func TestProgramPoolStaysOpen(t *testing.T) {
 	ctx := t.Context()
-	pool, err := pgxpool.New(ctx, cluster.Open(t)+"&pool_max_conns=3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	db, err := pgxdb.New(pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openPool(t, cluster.Open(t)+"&pool_max_conns=3")
+	defer d.pool.Close()
+	db, pool := d.DB, d.pool
 	if n := db.MaxConns(); n != 3 {
 		t.Errorf("MaxConns() = %d, want 3 as in the pool", n)
 	}
@@ -91,16 +91,9 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 	if _, err := pgxdb.New(nil); conformance.FieldOf(err) != "pool" {
 		t.Errorf("New(nil): error %v, want a FieldError for pool", err)
 	}
-	pool, err := pgxpool.New(t.Context(), cluster.Open(t)+"&client_encoding=LATIN1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	db, err := pgxdb.New(pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = db.Exec(t.Context(), time.Minute, "SELECT 1")
+	d := openPool(t, cluster.Open(t)+"&client_encoding=LATIN1")
+	defer d.Close()
+	err := d.Exec(t.Context(), time.Minute, "SELECT 1")
 	if !strings.Contains(fmt.Sprint(err), "client_encoding LATIN1, must have UTF8") {
 		t.Errorf("Exec in LATIN1: error %v, want it to name client_encoding LATIN1", err)
 	}

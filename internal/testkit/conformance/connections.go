@@ -22,8 +22,7 @@ func testFewerConnections(t *testing.T, d *db) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	few := &db{t: t, DB: d.open(t, limited.String())}
-	defer few.Close()
+	few := d.open.connect(t, limited.String())
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
@@ -59,10 +58,9 @@ func testFewerConnections(t *testing.T, d *db) {
 	if err := <-busy; err != nil {
 		t.Errorf("the call with the connection: error %v, want none", err)
 	}
-	few.run(statement("SELECT 1"))
+	few.ping()
 
-	none := &db{t: t, DB: d.open(t, cluster.Limited(t, d.dsn, 0))}
-	defer none.Close()
+	none := d.open.connect(t, cluster.Limited(t, d.dsn, 0))
 	for range 4 {
 		group.Go(func() {
 			if err := none.try(statement("SELECT 1")); err == nil ||
@@ -78,8 +76,7 @@ func testFewerConnections(t *testing.T, d *db) {
 // takes longer than any call.
 func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
-	d := &db{t: t, DB: open(t, dsn)}
-	defer d.Close()
+	d := open.connect(t, dsn)
 	var err error
 	for until := time.Now().Add(timeout); time.Now().Before(until); {
 		if err = d.tryFor(50*time.Millisecond, statement("SELECT 1")); err == nil {
@@ -109,10 +106,8 @@ func WithSettings(t testing.TB, dsn string, settings ...string) string {
 // testKeptConnection: the DB keeps exactly one idle connection, however long no call is made. If the server
 // ends that connection, the next call still succeeds.
 func testKeptConnection(t *testing.T, d *db) {
-	idle := &db{t: t,
-		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
-			"pool_health_check_period", "50ms"))}
-	defer idle.Close()
+	idle := d.open.connect(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
+		"pool_health_check_period", "50ms"))
 	idle.openSeveral()
 	awaitOne := func() {
 		t.Helper()
@@ -120,25 +115,23 @@ func testKeptConnection(t *testing.T, d *db) {
 			func() bool { return cluster.Connections(t, d.dsn) == 1 })
 	}
 	awaitOne()
-	pid := idle.queryCell("SELECT pg_backend_pid()::bigint")
+	pid := idle.process()
 	time.Sleep(time.Second) // five times pool_max_conn_idle_time
 	awaitOne()
-	if after := idle.queryCell("SELECT pg_backend_pid()::bigint"); after != pid {
+	if after := idle.process(); after != pid {
 		t.Errorf("after a pause, a statement runs on process %x, want %x", after, pid)
 	}
 	d.endSessions("true")
 	await.Pause(arrival)
-	idle.run(statement("SELECT 1"))
+	idle.ping()
 }
 
 // testReplacedConnection: if its idle connection is older than pool_max_conn_lifetime, the DB replaces the
 // connection without waiting for a call.
 func testReplacedConnection(t *testing.T, d *db) {
-	old := &db{t: t,
-		DB: d.open(t, WithSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",
-			"100ms", "pool_health_check_period", "50ms"))}
-	defer old.Close()
-	old.run(statement("SELECT 1"))
+	old := d.open.connect(t, WithSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms",
+		"pool_max_conn_idle_time", "100ms", "pool_health_check_period", "50ms"))
+	old.ping()
 	const pidSQL = "SELECT min(pid)::bigint" + fromOtherSessions + "true"
 	d.awaitSessions("true", 1)
 	pid := d.queryCell(pidSQL)

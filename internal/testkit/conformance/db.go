@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// openDB opens a DB on dsn. The test closes it.
+// openDB opens a DB on dsn, which the caller closes.
 type openDB func(t testing.TB, dsn string) pgdb.DB
 
 // roundTrips are the round trip times of the networks between a DB and its server. Without -short, each test
@@ -104,10 +104,7 @@ func runTests(t *testing.T, open openDB, tests []dbTest) {
 	for i, test := range tests {
 		run := func(t *testing.T, open openDB) {
 			t.Parallel()
-			dsn := cluster.Open(t)
-			d := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
-			defer d.Close()
-			test.run(t, d)
+			test.run(t, open.connect(t, cluster.Open(t)))
 		}
 		t.Run(test.name, func(t *testing.T) { run(t, open) })
 		if testing.Short() {
@@ -129,6 +126,14 @@ type db struct {
 	t    *testing.T
 	open openDB
 	dsn  string
+}
+
+// connect opens a DB, and closes it at the end of the test.
+func (open openDB) connect(t *testing.T, dsn string) *db {
+	t.Helper()
+	d := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
+	t.Cleanup(d.Close)
+	return d
 }
 
 // try runs statements and returns the error of Run.
@@ -163,6 +168,12 @@ func (d *db) run(statements ...*pgdb.Statement) {
 			d.t.Fatalf("statement %d, %.200s: error %v, code %q, want none", i, s.SQL, s.Err, s.Code)
 		}
 	}
+}
+
+// ping fails the test unless a statement succeeds.
+func (d *db) ping() {
+	d.t.Helper()
+	d.run(statement("SELECT 1"))
 }
 
 // statement returns a statement for a DB.
@@ -218,6 +229,20 @@ func (d *db) queryCell(sql string, args ...any) string {
 		d.t.Fatalf("%s: %d columns, want one", sql, len(columns))
 	}
 	return columns[0]
+}
+
+// requireRows fails the test unless the table t has n rows. when completes the message.
+func (d *db) requireRows(n int, when string) {
+	d.t.Helper()
+	if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(int64(n)) {
+		d.t.Fatalf("the table has %x rows, want %d: %s", got, n, when)
+	}
+}
+
+// process returns the server's process that runs a statement.
+func (d *db) process() string {
+	d.t.Helper()
+	return d.queryCell("SELECT pg_backend_pid()::bigint")
 }
 
 // equal reports whether columns are equal.

@@ -42,14 +42,12 @@ func testForgotten(t *testing.T, d *db) {
 // a pooler.
 func testExistingName(t *testing.T, d *db) {
 	dsn := WithSettings(t, d.dsn, "pool_max_conns", "1")
-	first, second := &db{t: t, DB: d.open(t, dsn)}, &db{t: t, DB: d.open(t, dsn)}
-	defer first.Close()
-	defer second.Close()
-	first.run(statement("SELECT 1"))
+	first, second := d.open.connect(t, dsn), d.open.connect(t, dsn)
+	first.ping()
 	// The name of a statement depends only on its text.
 	name := first.queryCell("SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'")
 	second.exec("PREPARE " + name + " AS SELECT 1")
-	second.run(statement("SELECT 1"))
+	second.ping()
 	second.run(statement("SELECT 1"), statement("SELECT 2"))
 }
 
@@ -109,8 +107,7 @@ const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 // server.
 func testDeadline(t *testing.T, d *db) {
 	const limit = 3 * time.Second // until then, the statement has started, even on a busy machine
-	other := &db{t: t, DB: d.open(t, d.dsn)}
-	defer other.Close()
+	other := d.open.connect(t, d.dsn)
 	statements := []*pgdb.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"),
 		statement("SELECT 2")}
 	if err := d.tryFor(limit, statements...); !errors.Is(err, pgdb.ErrNoAnswer) ||
@@ -150,9 +147,7 @@ func testEnded(t *testing.T, d *db) {
 	if err := d.Exec(ctx, timeout, "INSERT INTO t VALUES (2)"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Exec returns %v, want Canceled", err)
 	}
-	if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(0) {
-		t.Errorf("calls with an ended context inserted %x rows, want 0", got)
-	}
+	d.requireRows(0, "after calls with an ended context")
 }
 
 // testEndedSessions: no call fails after the server has ended idle sessions, or the network has closed
@@ -161,8 +156,7 @@ func testEnded(t *testing.T, d *db) {
 func testEndedSessions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
-	idle := &db{t: t, DB: d.open(t, dsn)}
-	defer idle.Close()
+	idle := d.open.connect(t, dsn)
 	insert := func() {
 		idle.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
 	}
@@ -177,9 +171,7 @@ func testEndedSessions(t *testing.T, d *db) {
 		insert()
 		end()
 		insert()
-		if got, want := d.queryCell("SELECT count(*) FROM t"), int64(2*i+2); got != bigintBytes(want) {
-			t.Fatalf("inserted %x times, want %d", got, want)
-		}
+		d.requireRows(2*i+2, "after ended sessions")
 	}
 	closeConnections()
 	idle.exec("SELECT 1")
@@ -187,7 +179,7 @@ func testEndedSessions(t *testing.T, d *db) {
 	proxy.CloseConnections()
 	await.Pause(arrival)
 	_ = idle.try(statement("SELECT 1"))
-	idle.run(statement("SELECT 1"))
+	idle.ping()
 }
 
 // testDBClosed: calls that begin after the call of Close fail. Close returns when the earlier calls have
@@ -218,8 +210,7 @@ func testDBClosed(t *testing.T, d *db) {
 
 // testNoServer: calls without a server fail before their timeouts. Their errors do not contain the password.
 func testNoServer(t *testing.T, open openDB) {
-	d := &db{t: t, DB: open(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")}
-	defer d.Close()
+	d := open.connect(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")
 	s := statement("SELECT 1")
 	err := d.try(s)
 	if !errors.Is(err, pgdb.ErrNotSent) || !errors.Is(err, pgdb.ErrConnectionLost) || s.Err == nil {
@@ -245,9 +236,8 @@ func (d *db) requireRecovery() {
 // testServerGone: calls fail while a server is killed, and succeed after its restart.
 func testServerGone(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
-	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
-	defer d.Close()
-	d.run(statement("SELECT 1"))
+	d := open.connect(t, c.DSN("postgres"))
+	d.ping()
 	done := make(chan error, 1)
 	s := statement("SELECT pg_sleep(600)")
 	go func() { done <- d.try(s) }()
@@ -271,10 +261,9 @@ func testServerGone(t *testing.T, open openDB) {
 // for a call that hangs. After the server continues, calls succeed.
 func testServerHangs(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
-	d, closing := &db{t: t, DB: open(t, c.DSN("postgres"))}, &db{t: t, DB: open(t, c.DSN("postgres"))}
-	defer d.Close()
-	d.run(statement("SELECT 1"))
-	closing.run(statement("SELECT 1"))
+	d, closing := open.connect(t, c.DSN("postgres")), open.connect(t, c.DSN("postgres"))
+	d.ping()
+	closing.ping()
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,9 +25,8 @@ const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 func testLateProcess(t *testing.T, open openDB) {
 	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {
-		d := &db{t: t, DB: open(t, dsn)}
-		defer d.Close()
-		d.run(statement("SELECT 1"))
+		d := open.connect(t, dsn)
+		d.ping()
 		for round := range 2 {
 			_, _ = os.Stdout.WriteString("running\n")
 			s := statement(fmt.Sprintf("SELECT pg_sleep(0.5) /* %d */", round))

@@ -18,8 +18,7 @@ import (
 // any timeline. In this test, both hosts are one server, and functions in its database fake the timeline.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
-	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
-	defer admin.Close()
+	admin := open.connect(t, dsn)
 	admin.exec(`CREATE TABLE timeline (system bigint, timeline text); INSERT INTO timeline
 		VALUES (70, '00000009');
 		CREATE SCHEMA fake;
@@ -32,12 +31,10 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	oneHost := &db{t: t, DB: open(t, u.String()), open: open}
-	defer oneHost.Close()
+	oneHost := open.connect(t, u.String())
 	u.Host = u.Host + ",localhost:" + u.Port()
-	twoHosts := &db{t: t, DB: open(t, u.String()), open: open}
-	defer twoHosts.Close()
-	pid := twoHosts.queryCell("SELECT pg_backend_pid()::bigint")
+	twoHosts := open.connect(t, u.String())
+	pid := twoHosts.process()
 
 	for _, step := range []struct {
 		system   int
@@ -55,7 +52,7 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system,
 			step.timeline))
 		admin.endSessions("true")
-		oneHost.queryCell("SELECT pg_backend_pid()::bigint")
+		oneHost.process()
 		err := twoHosts.try(statement("SELECT 1"))
 		for until := time.Now().Add(timeout); step.replaced != (err != nil) &&
 			time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
@@ -66,7 +63,7 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 			t.Errorf("system %d on timeline %s: error %v, want %s", step.system, step.timeline, err, want)
 		}
 	}
-	if now := twoHosts.queryCell("SELECT pg_backend_pid()::bigint"); now == pid {
+	if now := twoHosts.process(); now == pid {
 		t.Errorf("two hosts: a statement runs on process %x, want a new process", now)
 	}
 
@@ -86,13 +83,13 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	// second round ends that connection.
 	for range 2 {
 		admin.endSessions("query NOT LIKE 'DO %'")
-		twoHosts.queryCell("SELECT pg_backend_pid()::bigint")
+		twoHosts.process()
 	}
 	admin.exec("DELETE FROM held")
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if now := twoHosts.queryCell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
+	if now := twoHosts.process(); now == cells(t, held)[0] {
 		t.Errorf("a statement runs on process %x of the replaced server, want a new process", now)
 	}
 }
@@ -103,8 +100,7 @@ func testChangedPassword(t *testing.T, open openDB) {
 	server := cluster.Private(t,
 		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +
 			"all 127.0.0.1/32 trust\n"})
-	admin := &db{t: t, DB: open(t, server.DSN("postgres")), open: open}
-	defer admin.Close()
+	admin := open.connect(t, server.DSN("postgres"))
 	passfile := filepath.Join(t.TempDir(), "passfile")
 	change := func(password string) {
 		t.Helper()
@@ -114,10 +110,8 @@ func testChangedPassword(t *testing.T, open openDB) {
 	}
 	admin.exec("CREATE ROLE changing LOGIN PASSWORD 'first'")
 	change("first")
-	d := &db{t: t, DB: open(t,
-		fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable passfile=%s",
-			server.Port(), passfile)), open: open}
-	defer d.Close()
+	d := open.connect(t, fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable "+
+		"passfile=%s", server.Port(), passfile))
 	d.queryCell("SELECT 1::bigint")
 	admin.exec("ALTER ROLE changing PASSWORD 'second'")
 	d.queryCell("SELECT 1::bigint") // uses the open connection

@@ -36,7 +36,7 @@ func testSettings(t *testing.T, d *db) {
 		d.run(s)
 		return cells(d.t, s)[0]
 	}
-	d.run(statement("SELECT 1"))
+	d.ping()
 	plainWorkers := d.defaultSetting("max_parallel_workers_per_gather")
 	if jit, workers := show("jit"), show("max_parallel_workers_per_gather"); jit != d.defaultSetting("jit") ||
 		workers != plainWorkers {
@@ -59,8 +59,7 @@ func testSettings(t *testing.T, d *db) {
 			wants = append(wants, s.name+" "+s.want)
 		}
 	}
-	fresh := &db{t: t, DB: d.open(t, d.dsn), open: d.open, dsn: d.dsn}
-	defer fresh.Close()
+	fresh := d.open.connect(t, d.dsn)
 	for use := range 3 {
 		for _, want := range append([]string{"jit off", "max_parallel_workers_per_gather 0"}, wants...) {
 			name, value, _ := strings.Cut(want, " ")

@@ -69,9 +69,7 @@ func testFailedTransactions(t *testing.T, d *db) {
 				t.Errorf("another transaction has %v, code %q, rows %q; want 7", s.Err, s.Code, s.Result)
 			}
 		}
-		if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(int64(4*use+4)) {
-			t.Fatalf("%x rows, want %d", got, 4*use+4)
-		}
+		d.requireRows(4*use+4, fmt.Sprint("use ", use))
 	}
 }
 
@@ -133,7 +131,7 @@ func testFailedCommit(t *testing.T, d *db) {
 // transactions succeed.
 func testRefusedValues(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
-	rows := int64(0)
+	rows := 0
 	for range 2 { // first not prepared, then prepared
 		for _, c := range []struct {
 			name      string
@@ -152,9 +150,7 @@ func testRefusedValues(t *testing.T, d *db) {
 				t.Errorf("%s: %v, the statements: %s, want %s", c.name, err, got, want)
 			}
 			rows += 2
-			if got := d.queryCell("SELECT count(*) FROM t"); got != bigintBytes(rows) {
-				t.Fatalf("%s: %x rows, want %d", c.name, got, rows)
-			}
+			d.requireRows(rows, c.name)
 		}
 	}
 }
@@ -163,8 +159,7 @@ func testRefusedValues(t *testing.T, d *db) {
 // not. After a pause, it takes at most one more.
 func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	network, dsn := slownet.ListenFor(t, cluster.Open(t), roundTrip)
-	d := &db{t: t, DB: open(t, dsn)}
-	defer d.Close()
+	d := open.connect(t, dsn)
 	for _, c := range []struct {
 		name     string
 		pause    time.Duration
@@ -197,7 +192,7 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 				if c.joined {
 					transaction(all...)
 				}
-				d.run(statement("SELECT 1"))
+				d.ping()
 				if c.prepared {
 					d.run(all...)
 				}
