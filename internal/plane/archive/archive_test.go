@@ -19,8 +19,7 @@ import (
 // A run with Drop drops days that an earlier run has archived, archives and drops the days that it has not,
 // and rewrites no file. A day without rows has no file.
 func TestDroppedDaysAreInFiles(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 4, 3000)
+	_, conn := openAuditLog(t, 4, 3000)
 	makePartition(t, conn, day(4)) // without rows
 	want := sumOfTable(t, conn, "rate_limit_audit WHERE time < '2026-08-04'")
 	dir := t.TempDir()
@@ -48,7 +47,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 			t.Errorf("%s has the modification time %v, error %v, want %v", name, info.ModTime(), err, oldTime)
 		}
 	}
-	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+	checkFiles(t, dir, want)
 	n := queryInt(t, conn,
 		"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'")
 	check.Equal(t, "the partitions of the audit log", n, 2)
@@ -67,8 +66,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 // Rows that are written after the archive of their day get a further file, whether the partition of the day
 // still exists, was dropped and created again, or was detached.
 func TestLateRowsGetFurtherFiles(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 1000)
+	_, conn := openAuditLog(t, 1, 1000)
 	dir := t.TempDir()
 	mustRun(t, conn, options(t, dir, 1))
 	auditlog.Fill(t, conn, day(0), 7)
@@ -80,7 +78,7 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 		t.Errorf("Run returned %+v, want the day archived and dropped", days)
 	}
 	check.Equal(t, "the rows of the day", days[0].Rows, 1007)
-	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+	checkFiles(t, dir, want)
 	// The partition was dropped. A writer creates a new partition, which is detached, and then another.
 	for _, name := range []string{"late", "later"} {
 		makePartition(t, conn, day(0))
@@ -89,7 +87,7 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 		late := sumOfTable(t, conn, "rate_limit_audit")
 		want.rows, want.hash = want.rows+late.rows, want.hash+late.hash
 		if name == "late" {
-			execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
+			detachFirstDay(t, conn)
 		}
 	}
 	for range 2 {
@@ -98,7 +96,7 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 				t.Errorf("Run returned %+v, want a late row in a separate file", d)
 			}
 		}
-		check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+		checkFiles(t, dir, want)
 	}
 	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet",
 		"audit/2026/08/2026-08-01-4.parquet", "audit/2026/08/2026-08-01.parquet"}
@@ -110,10 +108,9 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 // A day that an open transaction uses is archived, and stays until a run after the end of the transaction
 // drops it. Other days are dropped, even a detached one.
 func TestOpenTransactionKeepsItsDay(t *testing.T) {
-	dsn, conn := openAuditLog(t)
-	makeDays(t, conn, 3, 100)
+	dsn, conn := openAuditLog(t, 3, 100)
 	// A detached day is dropped like the others.
-	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
+	detachFirstDay(t, conn)
 	reader := cluster.Connect(t, dsn)
 	execute(t, reader, "BEGIN")
 	execute(t, reader, "SELECT 1 FROM "+partitionName(day(1))+" LIMIT 1")
@@ -139,8 +136,7 @@ func TestOpenTransactionKeepsItsDay(t *testing.T) {
 
 // While a run archives a database, another run fails with ErrRunning.
 func TestSecondRunFailsWhileFirstRuns(t *testing.T) {
-	dsn, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 100)
+	dsn, conn := openAuditLog(t, 1, 100)
 	// A lock on the day keeps the first run from ending.
 	locker, second := cluster.Connect(t, dsn), cluster.Connect(t, dsn)
 	execute(t, locker, "BEGIN")
@@ -172,8 +168,7 @@ func TestSecondRunFailsWhileFirstRuns(t *testing.T) {
 // If the file of a day is damaged, the day is not dropped, and the problem names the file. After the file is
 // removed, a run archives and drops the day.
 func TestDamagedFileKeepsItsDay(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 1000)
+	_, conn := openAuditLog(t, 1, 1000)
 	want := sumOfTable(t, conn, "rate_limit_audit")
 	dir := t.TempDir()
 	mustRun(t, conn, options(t, dir, 1))
@@ -203,14 +198,13 @@ func TestDamagedFileKeepsItsDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustRun(t, conn, o)
-	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+	checkFiles(t, dir, want)
 }
 
 // If rows are deleted from the table after the archive, as when a person is forgotten, the file keeps them,
 // and a run writes no new file.
 func TestDeletedRowsStayInFiles(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 1000)
+	_, conn := openAuditLog(t, 1, 1000)
 	dir := t.TempDir()
 	mustRun(t, conn, options(t, dir, 1))
 	want := sumOfFiles(t, dir)
@@ -222,13 +216,12 @@ func TestDeletedRowsStayInFiles(t *testing.T) {
 			t.Errorf("Run with Drop %v returned %+v, want no new file", drop, days)
 		}
 	}
-	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+	checkFiles(t, dir, want)
 }
 
 // A run with Drop refuses days within the retention.
 func TestRetainedDaysAreNotDropped(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 10)
+	_, conn := openAuditLog(t, 1, 10)
 	dir := t.TempDir()
 	o := options(t, dir, 1)
 	o.Drop = true
@@ -245,8 +238,7 @@ func TestRetainedDaysAreNotDropped(t *testing.T) {
 
 // If a newer version or an administrator adds a column, new files have the column, and older files stay.
 func TestNewColumnIsArchived(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 2, 1000)
+	_, conn := openAuditLog(t, 2, 1000)
 	dir := t.TempDir()
 	mustRun(t, conn, options(t, dir, 1))
 	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN number bigint, ADD COLUMN colour varchar(9), "+
@@ -260,14 +252,13 @@ func TestNewColumnIsArchived(t *testing.T) {
 		[]archive.Result{archive.Unchanged, archive.Archived}) {
 		t.Errorf("the results are %q, want the first day unchanged", got)
 	}
-	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+	checkFiles(t, dir, want)
 }
 
 // A table with a row of another day is neither archived nor dropped. The problem names the day of the row.
 func TestRowOfAnotherDayKeepsItsTable(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 2, 10)
-	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
+	_, conn := openAuditLog(t, 2, 10)
+	detachFirstDay(t, conn)
 	execute(t, conn, "INSERT INTO "+partitionName(day(0))+" SELECT * FROM "+partitionName(day(1)))
 	dir := t.TempDir()
 	expectProblem(t, conn, options(t, dir, 2), "2026-08-02")
@@ -278,8 +269,7 @@ func TestRowOfAnotherDayKeepsItsTable(t *testing.T) {
 
 // A day on which a view depends is not dropped. The next day is dropped.
 func TestTableOfViewIsNotDropped(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 2, 10)
+	_, conn := openAuditLog(t, 2, 10)
 	execute(t, conn, "CREATE VIEW mine AS SELECT * FROM "+partitionName(day(0)))
 	o := options(t, t.TempDir(), 2)
 	o.Drop = true
@@ -294,8 +284,7 @@ func TestTableOfViewIsNotDropped(t *testing.T) {
 // A run warns unless the retention keeps the selected days for at least another week, because a week is
 // needed to repair a failed run before upkeep deletes the days.
 func TestRetentionShouldLeaveAWeek(t *testing.T) {
-	_, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 10)
+	_, conn := openAuditLog(t, 1, 10)
 	for _, c := range []struct {
 		keep  string
 		warns bool
@@ -320,8 +309,7 @@ func TestRetentionShouldLeaveAWeek(t *testing.T) {
 // A run that is interrupted at any time leaves no file, or the whole file. The next run then archives each
 // row once.
 func TestInterruptedRunLeavesNoFile(t *testing.T) {
-	dsn, conn := openAuditLog(t)
-	makeDays(t, conn, 1, 20000)
+	dsn, conn := openAuditLog(t, 1, 20000)
 	want := sumOfTable(t, conn, "rate_limit_audit")
 	dir := t.TempDir()
 	for n := range 6 {
@@ -342,12 +330,12 @@ func TestInterruptedRunLeavesNoFile(t *testing.T) {
 	}
 	o := options(t, dir, 1)
 	mustRun(t, cluster.Connect(t, dsn), o)
-	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
+	checkFiles(t, dir, want)
 }
 
 // Run fails if Options.Before is not in the past, and if the audit log does not exist.
 func TestArchiveNeedsLogAndPastTime(t *testing.T) {
-	dsn, conn := openAuditLog(t)
+	dsn, conn := openAuditLog(t, 0, 0)
 	o := options(t, t.TempDir(), 1)
 	o.Before = today.Add(time.Second)
 	_, err := archive.Run(t.Context(), conn, o)

@@ -18,6 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/auditlog"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -29,12 +30,15 @@ var (
 
 func day(n int) time.Time { return firstDay.AddDate(0, 0, n) }
 
-// openAuditLog creates a database with an empty audit log.
-func openAuditLog(t testing.TB) (dsn string, conn *pgx.Conn) {
+// openAuditLog creates a database with an audit log that has days with rows, from day 0 on.
+func openAuditLog(t testing.TB, days, rows int) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t, schema.History)
 	conn = cluster.Connect(t, dsn)
 	execute(t, conn, "UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")
+	for n := range days {
+		auditlog.Fill(t, conn, day(n), rows)
+	}
 	return dsn, conn
 }
 
@@ -72,12 +76,10 @@ func makePartition(t testing.TB, conn *pgx.Conn, d time.Time) {
 	execute(t, conn, "SELECT rate_limit_make_partition($1::date)", d)
 }
 
-// makeDays creates days with rows, from day 0 on.
-func makeDays(t testing.TB, conn *pgx.Conn, days, rows int) {
+// detachFirstDay detaches the partition of day 0.
+func detachFirstDay(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
-	for n := range days {
-		auditlog.Fill(t, conn, day(n), rows)
-	}
+	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 }
 
 // options returns options that archive all days before day n into a folder.
@@ -174,6 +176,12 @@ func sumOfFiles(t testing.TB, dir string) sum {
 		}
 	}
 	return s
+}
+
+// checkFiles fails the test unless the files in a folder have the rows of want.
+func checkFiles(t testing.TB, dir string, want sum) {
+	t.Helper()
+	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
 // resultsOf returns the results of days.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -34,7 +33,7 @@ func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 		return r.pool.QueryRow(ctx, "SELECT count(*) FROM rate_limit_users").Scan(&seen) == nil && seen == 1
 	})
 	refresh(t, p)
-	check.Equal(t, "at first", verdictOf(t, p, "key of ann", ""), "ann free")
+	checkAnn(t, p, "at first", "ann free")
 
 	standby := d.newPolicyOn(r.openDB(), policy.Settings{})
 	if err := standby.Refresh(ctx); err == nil {
@@ -51,7 +50,7 @@ func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 		d.exec("UPDATE rate_limit_users SET tier = 'pro'")
 	}
 	refresh(t, p)
-	check.Equal(t, "the change that will be lost", verdictOf(t, p, "key of ann", ""), "ann pro")
+	checkAnn(t, p, "the change that will be lost", "ann pro")
 
 	d.pool.Close()
 	if err := primary.Kill(); err != nil {
@@ -62,8 +61,8 @@ func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
 	}
 	m.set(func() { m.db = r.openDB() })
 	refresh(t, p)
-	check.Equal(t, "after the failover", verdictOf(t, p, "key of ann", ""), "ann free")
+	checkAnn(t, p, "after the failover", "ann free")
 	r.exec("UPDATE rate_limit_users SET tier = 'gold'")
 	refresh(t, p)
-	check.Equal(t, "after the next change", verdictOf(t, p, "key of ann", ""), "ann gold")
+	checkAnn(t, p, "after the next change", "ann gold")
 }

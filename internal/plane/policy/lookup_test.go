@@ -36,7 +36,7 @@ func TestChangeDuringLookUpIsSeen(t *testing.T) {
 		m.set(func() { m.hold = nil })
 		close(hold)
 		check.Equal(t, "the request during "+change.sql, <-outcomes, change.want+"<nil>")
-		check.Equal(t, "the next request after "+change.sql, verdictOf(t, p, "key of ann", ""), change.want)
+		checkAnn(t, p, "the next request after "+change.sql, change.want)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestUnknownKeysShareStatements(t *testing.T) {
 	m := &controlledDB{db: d.openDB()}
 	p := d.newPolicyOn(m, policy.Settings{MaxIdentities: 100})
 	refresh(t, p)
-	check.Equal(t, "a real key", verdictOf(t, p, "key of ann", ""), "ann free")
+	checkAnn(t, p, "a real key", "ann free")
 	start, before := time.Now(), p.Stats().Lookups
 	var clients sync.WaitGroup
 	for c := range 50 {
@@ -77,8 +77,7 @@ func TestUnknownKeysShareStatements(t *testing.T) {
 		t.Errorf("concurrent statements: got %d, want 1", m.maxLookups)
 	}
 	m.set(func() { m.down = true })
-	check.Equal(t, "the real key afterwards, without the database", verdictOf(t, p, "key of ann", ""),
-		"ann free")
+	checkAnn(t, p, "the real key afterwards, without the database", "ann free")
 	// The checksum of this key is wrong, so the policy sends no statement.
 	check.Equal(t, "a mistyped key, without the database",
 		verdictOf(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
@@ -99,7 +98,7 @@ func TestRowsWithoutTriggersTakeEffect(t *testing.T) {
 		RESET session_replication_role`)
 	d.advance(59 * time.Second)
 	refresh(t, p)
-	check.Equal(t, "after 59 seconds", verdictOf(t, p, "key of ann", ""), "ann free")
+	checkAnn(t, p, "after 59 seconds", "ann free")
 	d.advance(2 * time.Second)
 	await.Within(t, time.Minute, "the identity", func() bool {
 		refresh(t, p)
@@ -107,7 +106,7 @@ func TestRowsWithoutTriggersTakeEffect(t *testing.T) {
 	})
 	d.advance(9*time.Minute - 2*time.Second)
 	refresh(t, p)
-	check.Equal(t, "before ten minutes", verdictOf(t, p, "key of ann", ""), "ann pro")
+	checkAnn(t, p, "before ten minutes", "ann pro")
 	d.advance(2 * time.Second)
 	refresh(t, p)
 	await.Within(t, time.Minute, "the rules",

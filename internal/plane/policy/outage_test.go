@@ -80,7 +80,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 	d.addUser("ann", "free")
 	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
-	check.Equal(t, "before", verdictOf(t, p, "key of ann", ""), "ann free")
+	checkAnn(t, p, "before", "ann free")
 	d.exec("SELECT rate_limit_rule('own', per_hour => 7); UPDATE rate_limit_users SET tier = 'pro'")
 	tx := d.begin()
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_rules"); err != nil {
@@ -93,7 +93,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 			t.Error("a refresh while the rules are locked: got no error, want one")
 		}
 		cancel()
-		check.Equal(t, "meanwhile", verdictOf(t, p, "key of ann", ""), "ann pro")
+		checkAnn(t, p, "meanwhile", "ann pro")
 	}
 	if n := p.Stats().Lookups - before; n != 1 {
 		t.Errorf("look-ups while the rules are locked: got %d, want 1", n)
@@ -102,14 +102,14 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	refresh(t, p)
-	check.Equal(t, "afterwards", verdictOf(t, p, "key of ann", ""), "ann pro rule/own/per_hour=7")
+	checkAnn(t, p, "afterwards", "ann pro rule/own/per_hour=7")
 }
 
 // The clients of one network cannot fill the queue of look-ups for others, and do not delay the renewal of
 // cached identities.
 func TestFloodFromOneNetwork(t *testing.T) {
 	d, m, p := newControlledPolicy(t)
-	check.Equal(t, "before the flood", verdictOf(t, p, "key of ann", ""), "ann free")
+	checkAnn(t, p, "before the flood", "ann free")
 	hold := make(chan struct{})
 	m.set(func() { m.hold, m.held = hold, 0 })
 	send := func(key, address string) error {
@@ -147,7 +147,7 @@ func TestFloodFromOneNetwork(t *testing.T) {
 	d.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
 		"session_replication_role")
 	d.advance(2 * time.Minute)
-	check.Equal(t, "before the renewal", verdictOf(t, p, "key of ann", ""), "ann free rule/own/per_hour=7")
+	checkAnn(t, p, "before the renewal", "ann free rule/own/per_hour=7")
 	refresh(t, p)
 	m.set(func() { m.hold, m.askedDigests = nil, nil })
 	close(hold)

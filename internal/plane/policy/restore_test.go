@@ -79,7 +79,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 	applied := "" // the oid of the change log that the proxy reports
 	p := d.newPolicy(policy.Settings{OnApplied: func(_, log string, _ []string) { applied = log }})
 	refresh(t, p)
-	check.Equal(t, "before", verdictOf(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	checkAnn(t, p, "before", "ann free rule/plan/per_hour=10")
 	conn := cluster.Connect(t, d.dsn)
 	failures, unread := 0, 0
 	old := d.queryInt("SELECT 'rate_limit_changes'::regclass::bigint")
@@ -90,8 +90,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 		if p.Refresh(t.Context()) != nil {
 			failures++
 		}
-		check.Equal(t, "a key that was seen, after "+command, verdictOf(t, p, "key of ann", ""),
-			"ann free rule/plan/per_hour=10")
+		checkAnn(t, p, "a key that was seen, after "+command, "ann free rule/plan/per_hour=10")
 		if text, err := tryVerdictOf(p, "key of bob", ""); err == nil {
 			check.Equal(t, "a key that was not seen, after "+command, text, "bob pro rule/plan/per_hour=10")
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -172,6 +173,12 @@ func verdictOf(t testing.TB, p *policy.Policy, key, user string) string {
 		t.Fatalf("key %q, user %q: %v", key, user, err)
 	}
 	return text
+}
+
+// checkAnn fails the test unless want is the verdict on a request with the key of ann. when names the moment.
+func checkAnn(t testing.TB, p *policy.Policy, when, want string) {
+	t.Helper()
+	check.Equal(t, when, verdictOf(t, p, "key of ann", ""), want)
 }
 
 func tryVerdictOf(p *policy.Policy, key, user string) (string, error) {
