@@ -16,7 +16,8 @@ import (
 
 // settledResponse is a response of an upstream, and the cost that each kind of settle finds in it.
 type settledResponse struct {
-	name, method                string
+	name                        string
+	method                      string // "" is GET
 	respond                     http.HandlerFunc
 	header, bytes, json, status int64
 }
@@ -44,33 +45,31 @@ func respondUsage(tokens, header string) http.HandlerFunc {
 func settledResponses(goOn <-chan struct{}) []settledResponse {
 	size := func(tokens string) int64 { return int64(len(fmt.Sprintf(usageJSON, tokens))) }
 	responses := []settledResponse{
-		{name: "plain", method: "GET", respond: respondUsage("7", "25"), header: 25, bytes: size("7"),
-			json: 7},
+		{name: "plain", respond: respondUsage("7", "25"), header: 25, bytes: size("7"), json: 7},
 		{name: "without a body", method: "HEAD", respond: respondUsage("7", "25"), header: 25, json: 10},
-		{name: "free", method: "GET", respond: respondUsage("0", "0"), bytes: size("0")},
-		{name: "silent", method: "GET", respond: func(http.ResponseWriter, *http.Request) {}, header: 10,
-			json: 10},
-		{name: "denied", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "free", respond: respondUsage("0", "0"), bytes: size("0")},
+		{name: "silent", respond: func(http.ResponseWriter, *http.Request) {}, header: 10, json: 10},
+		{name: "denied", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 		}, header: 10, json: 10, status: 1},
-		{name: "hint", method: "GET", respond: func(w http.ResponseWriter, r *http.Request) {
+		{name: "hint", respond: func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Tokens", "99")
 			w.WriteHeader(http.StatusEarlyHints)
 			respondUsage("7", "25")(w, r)
 		}, header: 25, bytes: size("7"), json: 7},
-		{name: "compressed", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "compressed", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Content-Encoding", "gzip")
 			z := gzip.NewWriter(w)
 			fmt.Fprintf(z, usageJSON, "7")
 			_ = z.Close()
 		}, header: 10, bytes: moreThanReserve, json: 10},
-		{name: "trailer", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "trailer", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Tokens")
 			fmt.Fprint(w, "ok")
 			w.Header().Set("X-Tokens", "25")
 		}, header: 25, bytes: 2, json: 10},
-		{name: "stream", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "stream", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			for _, part := range []string{usageEvents, "data: {\"usage\":{\"total",
 				"_tokens\":7}}\r\n\r\ndata: [DONE]\n\n"} {
@@ -81,14 +80,14 @@ func settledResponses(goOn <-chan struct{}) []settledResponse {
 				}
 			}
 		}, header: 10, bytes: moreThanReserve, json: 7},
-		{name: "broken", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "broken", respond: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Tokens", "25")
 			w.Header().Set("Content-Type", "text/event-stream")
 			fmt.Fprintf(w, "%-1000s", "data: {\"usage\":{\"total_tokens\":7}}\n\n")
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, header: 25, bytes: 1000, json: 7},
-		{name: "upgrade", method: "GET", respond: func(w http.ResponseWriter, _ *http.Request) {
+		{name: "upgrade", respond: func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
 				panic(err)
@@ -99,7 +98,7 @@ func settledResponses(goOn <-chan struct{}) []settledResponse {
 		}, header: 25, bytes: 500, json: 10},
 	}
 	for _, invalid := range []string{"-5", "1e30", "9007199254740993", `"many"`, "2.5"} {
-		responses = append(responses, settledResponse{name: "invalid " + invalid, method: "GET",
+		responses = append(responses, settledResponse{name: "invalid " + invalid,
 			respond: respondUsage(invalid, invalid), header: 10, bytes: size(invalid), json: 10})
 	}
 	return responses

@@ -23,6 +23,12 @@ func soakRoutes(name, upstream string) (routes []route) {
 			settings = nil
 		default:
 			settings["prefix"], settings["key"] = l.name, "{header.X-Key}"
+			if l.durable {
+				settings["durable"], settings["synchronousCommit"] = true, true
+			}
+			if l.leased {
+				settings["lease"] = "5%"
+			}
 		}
 		for setting, value := range l.settings {
 			settings[setting] = value

@@ -14,7 +14,9 @@ func pointer(n int) *int { return &n }
 // The client's address is the same as package pkg/ip of Traefik v3.6 returns for the same configuration and
 // request. If that package returns none, it is the address of the connection.
 func TestClientAddressIsThatOfTraefik(t *testing.T) {
-	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
+	const two = "203.0.113.1, 203.0.113.2"
+	networks := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
+	excluded, last := &IPStrategy{ExcludedIPs: networks}, &IPStrategy{Depth: 1}
 	for _, c := range []struct {
 		name      string
 		strategy  *IPStrategy
@@ -27,35 +29,35 @@ func TestClientAddressIsThatOfTraefik(t *testing.T) {
 			forwarded: "203.0.113.1", want: "192.0.2.7"},
 		{name: "connection, IPv6", remote: "[2001:db8::1]:80", want: "2001:db8::1"},
 		{name: "no port", remote: "@", want: "@"},
-		{name: "depth 1", strategy: &IPStrategy{Depth: 1},
-			forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.2"},
+		{name: "depth 1", strategy: last,
+			forwarded: two, want: "203.0.113.2"},
 		{name: "depth 2", strategy: &IPStrategy{Depth: 2},
-			forwarded: "203.0.113.1, 203.0.113.2", want: "203.0.113.1"},
+			forwarded: two, want: "203.0.113.1"},
 		{name: "depth too deep", strategy: &IPStrategy{Depth: 3},
-			forwarded: "203.0.113.1, 203.0.113.2", want: "192.0.2.7"},
-		{name: "depth without a header", strategy: &IPStrategy{Depth: 1}, want: "192.0.2.7"},
-		{name: "depth before excluded", strategy: &IPStrategy{Depth: 1, ExcludedIPs: excluded},
+			forwarded: two, want: "192.0.2.7"},
+		{name: "depth without a header", strategy: last, want: "192.0.2.7"},
+		{name: "depth before excluded", strategy: &IPStrategy{Depth: 1, ExcludedIPs: networks},
 			forwarded: "203.0.113.1,10.0.0.1", want: "10.0.0.1"},
-		{name: "excluded", strategy: &IPStrategy{ExcludedIPs: excluded},
+		{name: "excluded", strategy: excluded,
 			forwarded: "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5",
 			want:      "203.0.113.1"},
-		{name: "excluded, 4 in 6", strategy: &IPStrategy{ExcludedIPs: excluded},
+		{name: "excluded, 4 in 6", strategy: excluded,
 			forwarded: "203.0.113.1, ::ffff:10.1.2.3", want: "203.0.113.1"},
-		{name: "zone", strategy: &IPStrategy{Depth: 1}, forwarded: "fe80::1%zone", want: "fe80::1"},
-		{name: "excluded, empty parts", strategy: &IPStrategy{ExcludedIPs: excluded},
+		{name: "zone", strategy: last, forwarded: "fe80::1%zone", want: "fe80::1"},
+		{name: "excluded, empty parts", strategy: excluded,
 			forwarded: "203.0.113.1, , 10.0.0.1,", want: "203.0.113.1"},
-		{name: "excluded, not an address", strategy: &IPStrategy{ExcludedIPs: excluded},
+		{name: "excluded, not an address", strategy: excluded,
 			forwarded: "203.0.113.1, nonsense", want: "192.0.2.7"},
-		{name: "excluded, all", strategy: &IPStrategy{ExcludedIPs: excluded},
+		{name: "excluded, all", strategy: excluded,
 			forwarded: "10.0.0.1", want: "192.0.2.7"},
 		// HAProxy adds its line after the client's lines.
-		{name: "depth, a line of the client", strategy: &IPStrategy{Depth: 1},
+		{name: "depth, a line of the client", strategy: last,
 			forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
 			want:      "203.0.113.1"},
-		{name: "excluded, a line of the client", strategy: &IPStrategy{ExcludedIPs: excluded},
+		{name: "excluded, a line of the client", strategy: excluded,
 			forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
 			want:      "203.0.113.1"},
-		{name: "excluded, no header", strategy: &IPStrategy{ExcludedIPs: excluded}, want: "192.0.2.7"},
+		{name: "excluded, no header", strategy: excluded, want: "192.0.2.7"},
 	} {
 		a, err := newAddresses(c.strategy)
 		if err != nil {

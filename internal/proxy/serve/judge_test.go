@@ -116,9 +116,9 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	plain := ratelimit.Hit{Limit: limit, Cost: 1}
 	shadow := ratelimit.Hit{Limit: limit, Cost: 9, Independent: true}
-	admitted := ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 3}
+	both, admitted := []ratelimit.Hit{plain, shadow}, allowed(3)
 	refused := ratelimit.Decision{Quota: 10, Remaining: 2, RetryAfter: time.Minute}
-	overageBy11 := ratelimit.Decision{Allowed: true, Quota: 100, Remaining: 100 - 16}
+	overageBy11 := used(16)
 	for name, c := range map[string]struct {
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
@@ -127,10 +127,10 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 		excess    int64
 	}{
 		"none": {
-			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{admitted, admitted},
+			hits: both, decisions: []ratelimit.Decision{admitted, admitted},
 		},
 		"a shadow limit": {
-			hits: []ratelimit.Hit{plain, shadow}, decisions: []ratelimit.Decision{admitted, refused},
+			hits: both, decisions: []ratelimit.Decision{admitted, refused},
 			exceeded: 1, excess: 7,
 		},
 		"a shadow alone": {
@@ -150,7 +150,7 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 			marks:     []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, excess: 11,
 		},
 		"undecided": {
-			hits:      []ratelimit.Hit{plain, shadow},
+			hits:      both,
 			decisions: []ratelimit.Decision{admitted, {Source: ratelimit.Undecided}},
 		},
 	} {

@@ -40,7 +40,6 @@ func (d *lockedDB) answer(ctx context.Context, statements []*pgdb.Statement) err
 func (d *lockedDB) runTransaction(ctx context.Context, statements []*pgdb.Statement) error {
 	isLocked := func(key string) bool { return strings.HasPrefix(key, "locked") }
 	for _, s := range statements {
-		code := ""
 		// Each statement of a take sets its lock timeout, in milliseconds, from its first argument.
 		if slices.ContainsFunc(statementKeys(s), isLocked) {
 			wait := time.Duration(s.Args[0].([]int64)[1]) * time.Millisecond
@@ -49,14 +48,11 @@ func (d *lockedDB) runTransaction(ctx context.Context, statements []*pgdb.Statem
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-time.After(wait):
-				code = pg.LockNotAvailable
 			}
-		}
-		if code != "" {
 			for _, other := range statements {
 				other.Err = pgdb.ErrRolledBack
 			}
-			failStatement(s, code, "it fails")
+			failStatement(s, pg.LockNotAvailable, "it fails")
 			return nil
 		}
 	}

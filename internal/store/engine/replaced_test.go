@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -41,6 +42,16 @@ func (d *replacedDB) Run(ctx context.Context, timeout time.Duration, statements 
 	return err
 }
 
+// openLeased opens a store that holds leased units, on a DB of its own.
+func openLeased(t *testing.T, s *testDB) (*replacedDB, *store.Store) {
+	t.Helper()
+	d := &replacedDB{DB: s.openDB("")}
+	opened := s.openProxy(d, longLeaseOptions, nil)
+	opened.Prepare()
+	holdUnits(t, s, opened)
+	return d, opened
+}
+
 // If a standby without the last charges has replaced the server, or a backup or a dump was restored, the rows
 // lack the charges of the store's leases. Therefore the store neither uses nor refunds the units of these
 // leases. It also drops its remembered refusals, and sends hits on their rows to the database again.
@@ -56,10 +67,7 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newTestDB(t)
 			s.exec("CREATE TABLE rate_limit_changes ()")
-			d := &replacedDB{DB: s.openDB("")}
-			store := s.openProxy(d, longLeaseOptions, nil)
-			store.Prepare()
-			holdUnits(t, s, store)
+			d, store := openLeased(t, s)
 			await.Within(t, testTimeout, "the first check of the server",
 				func() bool { return atomic.LoadInt64(&d.reads) > 1 })
 			full := hitOn("full", 1, true)
@@ -86,10 +94,7 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 func TestLeasesOutlastNewPolicy(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
-	d := &replacedDB{DB: s.openDB("")}
-	store := s.openProxy(d, longLeaseOptions, nil)
-	store.Prepare()
-	holdUnits(t, s, store)
+	d, store := openLeased(t, s)
 	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()",
 		"DROP TABLE rate_limit_changes"} {
 		s.exec(sql)
