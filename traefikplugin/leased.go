@@ -70,6 +70,7 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	} else {
 		id.Key = leasedKey(z, r)
 	}
+	header := w.Header() // outside the lock, because other middlewares implement it
 	rows := z.rows
 	s := rows.Stripes[maphash.String(rows.Seed, id.Key)%lease.StripeCount]
 	s.Mu.Lock()
@@ -80,7 +81,6 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	}
 	row.N -= cost
 	row.Used += cost
-	header := w.Header()
 	header["X-Ratelimit-Limit"] = z.quota
 	header["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(row.Rest+row.N, 10)}
 	header["X-Ratelimit-Reset"] = row.ResetText
