@@ -321,7 +321,11 @@ func (s *Store) Close() {
 	}
 	lease.EndAll(s.rows)
 	s.refundLeases()
+	flushed := time.Now().Add(closeTimeout)
 	batch.Flush(s.background, closeTimeout)
+	for batch.Busy(s.backgroundQueue) && time.Now().Before(flushed) {
+		time.Sleep(time.Millisecond) // a batch may have taken refunds before Flush
+	}
 	s.slots.Close()
 	s.close()
 	s.server.db.Close()
