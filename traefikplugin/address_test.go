@@ -25,14 +25,11 @@ func TestClientAddressIsThatOfTraefik(t *testing.T) {
 		want      string
 	}{
 		{name: "connection", forwarded: "203.0.113.1", want: "192.0.2.7"},
-		{name: "empty strategy", strategy: &IPStrategy{},
-			forwarded: "203.0.113.1", want: "192.0.2.7"},
+		{name: "empty strategy", strategy: &IPStrategy{}, forwarded: "203.0.113.1", want: "192.0.2.7"},
 		{name: "connection, IPv6", remote: "[2001:db8::1]:80", want: "2001:db8::1"},
 		{name: "no port", remote: "@", want: "@"},
-		{name: "depth 1", strategy: last,
-			forwarded: two, want: "203.0.113.2"},
-		{name: "depth 2", strategy: &IPStrategy{Depth: 2},
-			forwarded: two, want: "203.0.113.1"},
+		{name: "depth 1", strategy: last, forwarded: two, want: "203.0.113.2"},
+		{name: "depth 2", strategy: &IPStrategy{Depth: 2}, forwarded: two, want: "203.0.113.1"},
 		{name: "depth too deep", strategy: &IPStrategy{Depth: 3},
 			forwarded: two, want: "192.0.2.7"},
 		{name: "depth without a header", strategy: last, want: "192.0.2.7"},
@@ -48,8 +45,7 @@ func TestClientAddressIsThatOfTraefik(t *testing.T) {
 			forwarded: "203.0.113.1, , 10.0.0.1,", want: "203.0.113.1"},
 		{name: "excluded, not an address", strategy: excluded,
 			forwarded: "203.0.113.1, nonsense", want: "192.0.2.7"},
-		{name: "excluded, all", strategy: excluded,
-			forwarded: "10.0.0.1", want: "192.0.2.7"},
+		{name: "excluded, all", strategy: excluded, forwarded: "10.0.0.1", want: "192.0.2.7"},
 		// HAProxy adds its line after the client's lines.
 		{name: "depth, a line of the client", strategy: last,
 			forwarded: "198.51.100.1, 198.51.100.2\n203.0.113.1",
