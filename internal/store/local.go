@@ -44,8 +44,9 @@ func (s *Store) UseLocal() {
 func (s *Store) SetProxies(n int64) { atomic.StoreInt32(&s.proxies, int32(n)) }
 
 // TakeLocal decides hits without the database, at this process's share of each limit. A limit has as many
-// shares as the registry last counted proxies. cause is the error of the database's decision. TakeLocal
-// reports false if the hits cannot be decided.
+// shares as the registry last counted proxies. cause is the error with which the database made no decision.
+// TakeLocal records what the database must charge after the outage. It returns false if the hits are not
+// valid.
 func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
@@ -77,7 +78,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		times[i] = s.serverTime(e)
 	}
 	passes := algorithm.Decide(shareHits, rows, times, decisions)
-	s.count(parts, passes)
+	s.countLocal(parts, passes)
 	// A statement that was sent may have charged the hits.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
 	for i := range hits {
@@ -100,7 +101,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	return true
 }
 
-// localEngine returns the engine that remembers the row of a hit. Before the engines are found, it is the
+// localEngine returns the engine that remembers the row of a hit. Before the shards are found, it is the
 // engine of the database. The caller holds the mutex.
 func (s *Store) localEngine(h *ratelimit.Hit) *engine.Store {
 	if len(s.engines) == 0 {
@@ -119,7 +120,7 @@ func (s *Store) serverTime(e *engine.Store) int64 {
 
 // Local describes the decisions of TakeLocal in the current or the last outage.
 type Local struct {
-	On                bool      // limits are not exact yet
+	On                bool      // limits are not exact now
 	Since, Last       time.Time // the times of the first and the last decision
 	Admitted, Refused int64     // the numbers of requests
 
@@ -135,8 +136,9 @@ func (s *Store) Local() Local {
 	return s.local
 }
 
-// count counts a decision at one of parts shares of each limit. The caller holds the mutex.
-func (s *Store) count(parts float64, admitted bool) {
+// countLocal counts a decision of TakeLocal, and sends a notice at the first one of an outage. parts is the
+// number of shares of each limit. The caller holds the mutex.
+func (s *Store) countLocal(parts float64, admitted bool) {
 	now := time.Now()
 	if !s.local.On {
 		s.local = Local{On: true, Since: now}
@@ -153,7 +155,8 @@ func (s *Store) count(parts float64, admitted bool) {
 	}
 }
 
-// endLocal ends the time of local limits if the database decides and all debts are charged.
+// endLocal ends the time of local limits once the database decides, all debts are charged, and linger is
+// over.
 func (s *Store) endLocal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

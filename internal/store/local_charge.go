@@ -22,9 +22,9 @@ type debt struct {
 	key, subject  string
 	engine        *engine.Store // charges the debt; nil before ChargeDebts
 	limit         *ratelimit.Limit
-	charge        int64
+	charge        int64           // the units to charge
 	share         ratelimit.Limit // the share of limit at the last hit
-	shareUsed     int64           // how many units of the share the hits that make up charge took
+	shareUsed     int64           // the units of the share that the hits of charge used
 	before, after algorithm.Row   // the share's row before the first hit and after the last one
 }
 

@@ -1,5 +1,5 @@
-// Package pgdb defines the driver for Postgres that the stores use. A DB runs Statements in
-// pipelines. Package pgxdb implements it over pgx.
+// Package pgdb defines the driver for Postgres that the stores use: a DB, which runs Statements in pipelines.
+// Package pgxdb implements it over pgx.
 package pgdb
 
 import (
@@ -12,8 +12,8 @@ import (
 type DB interface {
 	// Run sends the statements over one connection in one pipeline, in order, and reads their results. Each
 	// statement is a transaction of its own unless Statement.Joined is set. If a statement fails, Run sets
-	// its Err and continues with the next transaction. A DB retries a transaction only if the first attempt
-	// certainly had no effect.
+	// its Err and continues with the next transaction. A DB retries a transaction only if earlier
+	// attempts certainly had no effect.
 	//
 	// Run waits for a connection for up to timeout. From the time at which the statements are sent, it waits
 	// for the results for up to timeout again: an answer that arrives in time counts even if this process
@@ -58,8 +58,8 @@ type Statement struct {
 	// Alone marks a statement that must not run inside a transaction, such as one with CONCURRENTLY. It
 	// excludes Joined.
 	Alone bool
-	// Joined puts the next statement into the same transaction. A run of joined statements and the
-	// statement after it take effect together or not at all.
+	// Joined puts the next statement into the same transaction. Consecutive joined statements and
+	// the statement after them take effect together or not at all.
 	Joined bool
 	// Result holds the rows one after another. A row holds its columns; a column is its length in four
 	// bytes (big endian, -1 for NULL) and its value in Postgres's binary format. A DB appends to

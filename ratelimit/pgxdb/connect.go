@@ -20,7 +20,8 @@ type renewal func(context.Context, *pgx.ConnConfig) error
 // errUnused keeps the pool from connecting before the first call.
 var errUnused = errors.New("pgxdb: no call yet")
 
-// callKey is the key of a value in the context of a call. The pool's own contexts have none.
+// callKey marks the context of a call before the pool is used. When the pool connects by itself, its context
+// has no such value.
 type callKey struct{}
 
 // beforeConnect renews the settings of a new connection. Connections to another server or database, or of
@@ -69,8 +70,8 @@ func severalHosts(c *pgx.ConnConfig) bool {
 		func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 }
 
-// checkTimeline returns an error for a primary that another one has replaced. It accepts a server that does
-// not return its timeline.
+// checkTimeline returns an error for a primary that another one has replaced, and otherwise records the
+// timeline. It accepts a server that does not return its timeline.
 func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, pg.TimelineSQL).ReadAll()
 	if err != nil && serverError(err).Code == "" {

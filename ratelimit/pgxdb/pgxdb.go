@@ -62,13 +62,13 @@ var _ pgdb.DB = (*DB)(nil)
 type DB struct {
 	pool   *pgxpool.Pool
 	shared bool          // the program made the pool and closes it
-	slots  chan struct{} // a value for each slot that no call has
+	slots  chan struct{} // holds the free slots, see withhold
 	logins logins
 	closed atomic.Bool
 	used   atomic.Bool // a call has had a connection
 	lost   int32       // see pg.Run
 
-	config *pgxpool.Config // of connections to another server; does not change
+	config *pgxpool.Config // the settings for At; does not change
 	renew  renewal
 
 	mu          sync.Mutex // guards the fields below

@@ -208,7 +208,7 @@ func (d *DB) Exec(ctx context.Context, timeout time.Duration, sql string) error 
 // closeConn closes a connection, so that the pool does not keep it.
 func closeConn(conn *pgxpool.Conn) { _ = conn.Conn().PgConn().Close(context.Background()) }
 
-// serverError returns the error of the server in err. Its Code is "" if err has none.
+// serverError returns the error of the server in err. Its Code is "" if err is nil or has none.
 func serverError(err error) *pg.ServerError {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) {

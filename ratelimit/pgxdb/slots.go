@@ -66,9 +66,9 @@ func (d *DB) acquire(ctx context.Context, timeout time.Duration) (*pgxpool.Conn,
 	}
 }
 
-// withhold takes slots out of use for withholdTime: that of a call that could not connect, and each free slot
-// beyond the number of idle connections. So no call tries to connect, and the caller waits until another call
-// releases a connection.
+// withhold takes slots out of use for withholdTime: that of the caller, which could not connect, and each
+// free slot beyond the number of idle connections. So no call tries to connect, and the caller waits until
+// another call releases a connection.
 //
 // The slots bound how many calls have a connection or open one. The pool's own bound is not enough: a server
 // may allow fewer connections.

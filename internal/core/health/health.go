@@ -121,10 +121,10 @@ func (h *Health) Unavailable() error {
 	return h.outage
 }
 
-// NoDecision returns the error of a request after its call failed with err. pastDeadline reports whether the
-// request's deadline has passed, four timeouts after its arrival, and the caller itself has not found the
-// server silent. The error is then ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is Silent.
-// The error is also ErrTimeout if the call timed out, or ended at an earlier deadline.
+// NoDecision returns the error of a request after its call failed with err. pastDeadline means that the
+// request has reached its deadline, MaxTimeouts timeouts after its arrival, and that its caller has not found
+// the server silent. The error is then ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is
+// Silent. The error is also ErrTimeout if the call timed out, or ended at an earlier deadline.
 func (h *Health) NoDecision(err error, pastDeadline bool) error {
 	switch {
 	case pastDeadline && !h.Silent():
@@ -189,7 +189,7 @@ func (h *Health) set(state int32, cause error) {
 	atomic.StoreInt32(&h.state, state)
 }
 
-// probe pings the server until it answers.
+// probe pings the server until it answers, or until a server that is not down has answered another call.
 func (h *Health) probe(timeout time.Duration) {
 	if timeout < minProbeTime {
 		timeout = minProbeTime

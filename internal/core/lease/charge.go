@@ -18,9 +18,10 @@ const (
 	answerTimeout = 2000000
 )
 
-// NextCharge returns the limit of a row's lease and the number of units to charge for it now, or 0. The
+// NextCharge returns the limit of a row's lease and the number of units to charge for it now, or nil and 0. A
 // charge raises the units of the lease to the least of three numbers: the units that hits use in a horizon at
-// the present rate, maxGrowth times the units used since the last charge, and maxUnits.
+// the present rate, maxGrowth times the units used since the last charge, and maxUnits. The caller must send
+// a charge that NextCharge returns: until its answer or answerTimeout, NextCharge returns no other.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -39,7 +40,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 		target = bound
 	}
 	if target <= r.N {
-		if r.usedBefore < 0 || r.Used <= r.usedBefore {
+		if r.usedWhenExpiring < 0 || r.Used <= r.usedWhenExpiring {
 			return nil, 0
 		}
 		target = r.N + 1 // hits use units that expire soon, and the answer extends the life of all units
@@ -51,8 +52,8 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 }
 
 // maxUnits returns the maximum units of a lease: a share of the remaining quota, including the units of the
-// lease. It is 0 if the row may be used up within the life of units, because other processes could then lack
-// the unused units.
+// lease. It is 0 if the row may be used up within the life of units, because other processes would then lack
+// the units that stay unused.
 func maxUnits(r *Row) int64 {
 	quota := r.Rest + r.N
 	if quota <= r.drainPerLife {
@@ -66,12 +67,13 @@ type Answer struct {
 	View      *algorithm.View
 	Sent      int64 // the time of Now before the statement was sent
 	Refused   bool  // a hit of a request was refused
-	Requested bool  // the statement also had to charge units for the lease
-	Units     int64 // the number of units charged for the lease
+	Requested bool  // the statement tried to charge units for the lease
+	Units     int64 // the number of units that it charged for the lease
 }
 
 // Update updates the lease of a row with an answer. It adds the charged units to the lease, and refunds the
-// units beyond maxUnits. It evicts no rows.
+// units beyond maxUnits and those of another claim. It refunds all units if the lease has ended, the row
+// refused a hit, or the units have expired. It evicts no rows.
 func Update(s *Set, r *Row, a *Answer) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -92,7 +94,7 @@ func Update(s *Set, r *Row, a *Answer) {
 	r.N += a.Units
 	r.Rest = v.Free
 	r.Ends = time.Duration(a.Sent+life) * time.Microsecond
-	r.usedBefore = -1
+	r.usedWhenExpiring = -1
 	r.Reset = time.UnixMicro(v.Reset)
 	reset := r.Reset.Add(time.Second-1).Unix() - atomic.LoadInt64(&s.Ahead)
 	r.ResetText = []string{strconv.FormatInt(reset, 10)}
@@ -109,18 +111,18 @@ func Update(s *Set, r *Row, a *Answer) {
 	}
 }
 
-// updateDrain sets drainPerLife from an answer, which came elapsed microseconds after the answer before it
-// and had so many units free. It averages over the life of units.
+// updateDrain updates drainPerLife with an answer: the row had free units left, elapsed microseconds after
+// the time of the answer before. drainPerLife is an average over the life of units.
 func updateDrain(r *Row, free, elapsed, life int64) {
 	if elapsed < 0 {
-		return // the answers come in another order than they were made
+		return // a later answer came first
 	}
 	span := life
 	if elapsed > span {
 		span = elapsed
 	}
-	lost := float64(r.Rest-free)*float64(life) + float64(r.drainPerLife)*float64(span-elapsed)
-	r.drainPerLife = int64(lost / float64(span))
+	drained := float64(r.Rest-free)*float64(life) + float64(r.drainPerLife)*float64(span-elapsed)
+	r.drainPerLife = int64(drained / float64(span))
 	if r.drainPerLife < 0 {
 		r.drainPerLife = 0 // a new window has begun, or units were refunded
 	}

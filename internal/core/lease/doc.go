@@ -8,13 +8,13 @@
 //   - A State, with on_error local: what the row held after its last decision, or this process's share of it.
 //     It decides no hit while the database decides.
 //
-// The rows are divided into stripes, each with a mutex and an equal part of Options.Max. At most half of the
-// rows have a lease, and at most half have none, so a flood of used-up keys evicts no lease. With States,
-// there may be five times as many rows without a lease.
+// The rows are divided into stripes, each with a mutex and an equal part of Options.Max. Half of Options.Max
+// bounds the rows with a lease, and the other half the rows without one, so a flood of used-up keys evicts no
+// lease. With States, there may be five times as many rows without a lease.
 //
-// Times are microseconds on the monotonic clock that Now returns (since Set.Born), unless a comment names the
-// server's clock. The package has functions instead of methods because the interpreter of Traefik calls
-// functions several times faster: see internal/testkit/imports/interpreted.go.
+// Times of type int64 are microseconds of Now, a monotonic clock that starts at Set.Born, unless a comment
+// names the server's clock. The package has functions instead of methods because the interpreter of Traefik
+// calls functions several times faster: see internal/testkit/imports/interpreted.go.
 //
 // # Leases
 //
@@ -27,12 +27,12 @@
 //   - A refund never undoes charges of other processes. Each charge has a claim, and a refund has no effect
 //     if the row has another claim: the window has ended, the bucket was refilled, or the row was reset.
 //   - Unused units are not withheld from other processes for long. A lease holds the units that its key used
-//     in a horizon, and at most a share of the remaining quota. A row that may be used up within the life of
-//     units gets no lease. Units expire one and a half horizons after the last answer on the row, and the
-//     next Sweep refunds them.
+//     in a horizon, and at most a share of the remaining quota. A lease on a row that may be used up within
+//     the life of units gets no units. Units expire one and a half horizons after the last answer on the row,
+//     and the next Sweep refunds them.
 //
-// A request that goes to the database also charges units for the leases of its rows, as further hits of their
-// entries. Every SweepInterval, other leases with few units left are charged together, and leases with
+// A request of one hit that goes to the database also charges units for the lease of its row, as further hits
+// of its entry. Every SweepInterval, other leases with few units left are charged together, and leases with
 // expired units end. Refunds go with the next batch.
 //
 // A crash or a lost answer loses the units of a lease until the window ends or the bucket is refilled: at

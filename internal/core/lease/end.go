@@ -15,8 +15,8 @@ type Refund struct {
 	Claim int64
 }
 
-// Refunds removes and returns the refunds, which the caller sends with the next batch. They wait for it,
-// because a statement for one row costs as much as the decisions of its batch.
+// Refunds removes and returns the refunds, which the caller sends with the next batch. Refunds are collected,
+// because a statement that refunds one row costs as much as one that decides all requests of a batch.
 func Refunds(s *Set) []Refund {
 	if atomic.LoadInt32(&s.Refunding) == 0 {
 		return nil
@@ -32,8 +32,8 @@ func Refunds(s *Set) []Refund {
 	return refunds
 }
 
-// addRefund adds a refund to a row to those that Refunds returns, unless n is 0 or less. The caller holds the
-// mutex of the stripe.
+// addRefund adds a refund of n units to those that Refunds returns, unless n is 0 or less. The caller holds
+// the mutex of the stripe.
 func addRefund(s *Set, r *Row, l *ratelimit.Limit, n, claim int64) {
 	if n > 0 {
 		stripe := s.Stripes[r.stripeIndex]
@@ -62,9 +62,9 @@ func endLease(s *Set, r *Row) {
 	delete(s.Stripes[r.stripeIndex].leased, r.ID)
 }
 
-// EndLease ends the lease of a row. It runs before a request refunds or resets the row, because the request's
-// refund would otherwise find the units charged and refund more than was used. After the row has refused a
-// request of several hits, EndLease runs so that a retry may pass.
+// EndLease ends the lease of a row. Call it before a request refunds or resets the row: the unused units of
+// the lease count as used in the row, so a refund could otherwise exceed what requests have used. Call it
+// also after the row has refused a request of several hits, so that a retry may use the units.
 func EndLease(s *Set, id RowID) {
 	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
 }
@@ -73,7 +73,7 @@ func EndLease(s *Set, id RowID) {
 const maxInterval = 400 * time.Millisecond
 
 // SweepInterval returns the time to wait between two calls of Sweep: a tenth of Options.Horizon, at most
-// maxInterval. Refunds and charges wait so long for others.
+// maxInterval. Refunds and charges wait for up to this time, so that one statement has many of them.
 func SweepInterval(s *Set) time.Duration {
 	if d := s.options.Horizon / 10; d < maxInterval {
 		return d
@@ -86,7 +86,7 @@ func SweepInterval(s *Set) time.Duration {
 func Sweep(s *Set) []*Row {
 	var rows []*Row
 	now := time.Duration(Now(s)) * time.Microsecond
-	soon := now + time.Duration(s.horizon/2)*time.Microsecond // spares most rows the call of Horizon
+	soon := now + time.Duration(s.horizon/2)*time.Microsecond // so that most rows need no call of Horizon
 	ended := atomic.LoadInt32(&s.ended) != 0
 	for _, stripe := range s.Stripes {
 		stripe.Mu.Lock()
@@ -96,11 +96,11 @@ func Sweep(s *Set) []*Row {
 				endLease(s, r)
 				refreshRow(s, stripe, r)
 			case r.N == 0:
-			case r.Used >= 3*r.N || r.usedBefore >= 0 && r.Used > r.usedBefore:
+			case r.Used >= 3*r.N || r.usedWhenExpiring >= 0 && r.Used > r.usedWhenExpiring:
 				rows = append(rows, r)
-			case soon >= r.Ends && r.usedBefore < 0 &&
+			case soon >= r.Ends && r.usedWhenExpiring < 0 &&
 				now+time.Duration(Horizon(s, r.Limit)/2)*time.Microsecond >= r.Ends:
-				r.usedBefore = r.Used
+				r.usedWhenExpiring = r.Used
 			}
 		}
 		stripe.Mu.Unlock()

@@ -59,8 +59,9 @@ const (
 	Due                     // the row counts as locked, and the caller must try it again
 )
 
-// StateOf returns the LockState of a row. A row counts as locked if there was at least wait between its first
-// and its last lock timeout. Only one caller in each lockRetryInterval gets Due.
+// StateOf returns the LockState of a row. A row counts as locked if its last lock timeout came at least wait
+// after its first. Only one caller in each lockRetryInterval gets Due, because StateOf then records a lock
+// timeout.
 func StateOf(s *Set, id RowID, wait time.Duration) LockState {
 	state := Free
 	if atomic.LoadInt64(&s.LockCount) == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// refusal is a row as it was when it refused a hit, or when it had too little left for another one. Since
+// refusal is a row as it was when it refused a hit, or when it had too little left for a further hit. Since
 // then, other clients can only have used more of its quota. So a hit that does not fit into this row at the
 // current time is refused from memory, with the RetryAfter that the database would return if no other hit
 // came. A smaller hit that may fit goes to the database.
@@ -60,10 +60,10 @@ func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decisio
 	return true
 }
 
-// RememberRefusal remembers that a row refuses a cost with the RetryAfter wait. sequence is the Set.Sequence
-// of the batch. The refusal of a limit with leases is trusted only for a horizon, because another process may
-// refund units at any time. Limits with the algorithm InFlight refuse no hits from memory, because their
-// requests may end at any time.
+// RememberRefusal remembers that a row refuses a cost with the RetryAfter wait, unless wait is 0 or Never.
+// sequence is the Set.Sequence of the batch. The refusal of a limit with leases is trusted only for a
+// horizon, because another process may refund units at any time. Limits with the algorithm InFlight refuse no
+// hits from memory, because their requests may end at any time.
 func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait time.Duration, sequence int64) {
 	if wait <= 0 || wait == ratelimit.Never {
 		return

@@ -23,7 +23,7 @@ func RowOf(l *ratelimit.Limit, key string) RowID { return RowID{l.Durable, l.Pre
 type Row struct {
 	ID          RowID
 	stripeIndex uint64 // the index in Set.Stripes
-	hashIndex   uint64 // the index in Set.RowsBy
+	hashIndex   uint64 // the index in Set.RowsBy and in Demand
 
 	refusal *refusal // nil without one
 	lock    *lock    // nil without one
@@ -43,12 +43,12 @@ type Row struct {
 	// response header. Its only element does not change, because responses share it.
 	ResetText []string
 
-	claim        int64 // the claim of the units, see algorithm.Definition.Lease
-	decidedAt    int64 // the algorithm.ChargedAt of the last answer (server's clock); 0 before the first
-	drainPerLife int64 // the expected drop of the remaining quota within maxLife
-	usedSince    int64 // the time of the last charge, or of the first hit that counts
-	nextChargeAt int64 // no units are charged before this time
-	usedBefore   int64 // Used at the time from which the units expire soon; -1 before that time
+	claim            int64 // the claim of the units, see algorithm.Definition.Lease
+	decidedAt        int64 // the algorithm.ChargedAt of the last answer (server's clock); 0 before the first
+	drainPerLife     int64 // the expected drop of the remaining quota within maxLife
+	usedSince        int64 // the time of the last charge, or of the first hit that counts
+	nextChargeAt     int64 // no units are charged before this time
+	usedWhenExpiring int64 // Used when Sweep found that the units expire soon; -1 before
 }
 
 // Stripe holds one of StripeCount parts of a Set's rows, selected by the hash of their keys.
@@ -69,14 +69,15 @@ const StripeCount = 32
 // the hashes of its key and its prefix, modulo Hashes. Rows with the same index are counted together.
 const Hashes = 1 << 16
 
-// CreditPerHit is the gain of Set.Credit for a hit that a worker decides from a lease. While there is credit,
-// the interpreted plugin looks for the lease of a request before the request enters the queue. A request
-// without a lease uses one unit of credit. So requests do not pay for a search that seldom succeeds.
+// CreditPerHit is the credit for a request that a worker decides from leases, after Set.Credit was used up.
+// While there is credit, the interpreted plugin looks for the lease of a request before the request enters
+// the queue. A request without a lease uses one unit of credit, so a search that seldom succeeds is seldom
+// tried.
 const CreditPerHit = 16
 
 // Options configures a Set.
 type Options struct {
-	Max      int           // the maximum number of rows, divided among the stripes
+	Max      int           // the maximum number of rows; KeepStates raises it
 	Refusals bool          // remember refusals
 	Horizon  time.Duration // the maximum of the function Horizon
 	MinHits  int           // see Set.MinHits
@@ -112,7 +113,7 @@ type Set struct {
 	MinHits   int64 // the hits in a horizon for which a key gets a lease
 
 	options Options
-	half    int          // half of Options.Max for each stripe, rounded up
+	half    int          // half of a stripe's part of Options.Max, rounded up
 	horizon int64        // Options.Horizon in microseconds
 	ended   int32        // 1 after EndAll; atomic
 	hits    atomic.Value // the []int32 of Demand
@@ -143,8 +144,8 @@ func Now(s *Set) int64 {
 	return int64(time.Since(s.Born) / time.Microsecond)
 }
 
-// Find appends the row of each hit to rows, or nil for a hit without a row in the Set. The hits have stored
-// keys.
+// Find appends an element for each hit to rows: its row, or nil if the Set has none. If no row of the Set can
+// decide a hit, Find appends nothing. The hits have stored keys.
 func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 	if atomic.LoadInt64(&s.RowCount) == 0 {
 		return rows
@@ -182,8 +183,8 @@ func indexOf(s *Set, prefix string, hash uint64) uint64 {
 	return (s.Hash(s.Seed, prefix) + hash) % Hashes
 }
 
-// addRow adds a row. The caller holds the mutex of the stripe, gives the row a part, and calls refreshRow if
-// the part can decide a hit.
+// addRow adds a row. The caller holds the mutex of the stripe. It then sets a State, or it sets a refusal, a
+// lock or a lease and calls refreshRow.
 func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	evictRows(s, stripe)
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
@@ -192,8 +193,8 @@ func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 	return r
 }
 
-// evictRows deletes any rows without a lease from a stripe until there is room for another one. It spares a
-// few rows with State.Owed. The caller holds the mutex of the stripe.
+// evictRows deletes random rows without a lease from a stripe until there is room for another row. It spares
+// a few rows with State.Owed. The caller holds the mutex of the stripe.
 func evictRows(s *Set, stripe *Stripe) {
 	bound := s.half
 	if atomic.LoadInt32(&s.States) == 1 {
@@ -279,7 +280,7 @@ func Stats(s *Set) Figures {
 	return f
 }
 
-// Clear ends all leases and refusals without refunds, because the tables may lack the charges.
+// Clear ends all leases without refunds and deletes all refusals, because the tables may lack the charges.
 func Clear(s *Set) {
 	sequence := atomic.AddInt64(&s.Sequence, 1)
 	eachStripe(s, func(stripe *Stripe) {

@@ -48,7 +48,8 @@ func KeepRows(s *Set, held []Held) {
 		if r.state == nil {
 			r.state = &State{}
 		}
-		// Otherwise an older batch was answered late.
+		// A batch that is answered late has an older row. After a jump of Trust, the server's clock was set
+		// back.
 		if late := r.state.decidedAt - h.View.Now; late <= 0 || late >= Trust {
 			if r.state.isShare {
 				r.state = &State{}
@@ -61,9 +62,9 @@ func KeepRows(s *Set, held []Held) {
 	}
 }
 
-// ShareOf returns this process's share of a row, one of a number of parts, which local decisions then change.
-// Its callers share a mutex, which guards the shares. The next decision of the database gives the row another
-// State. The share of a row without a State is blank.
+// ShareOf makes the State of a row this process's share, one of a number of parts, unless it is one already.
+// It returns the share, which local decisions change. Its callers share a mutex, which guards the shares. The
+// next decision of the database gives the row another State. The share of a row without a State is blank.
 func ShareOf(s *Set, id RowID, parts float64) *State {
 	var share *State
 	withRow(s, id, true, func(_ *Stripe, r *Row) {

@@ -32,8 +32,9 @@ func Horizon(s *Set, l *ratelimit.Limit) int64 {
 // maxLife returns the longest time for which units of a limit may be used after an answer, in microseconds.
 func maxLife(s *Set, l *ratelimit.Limit) int64 { return Horizon(s, l) * 3 / 2 }
 
-// Demand returns the number of hits on limits with leases, by the index of their rows; see Hashes. It starts
-// again at 0 after each Options.Horizon. The caller counts a hit by atomic.AddInt32 before it calls Take.
+// Demand returns the numbers of hits on limits with leases, by the index of their rows; see Hashes. They
+// start again at 0 after each Options.Horizon. The caller counts a hit by atomic.AddInt32 before it calls
+// Take.
 func Demand(s *Set) []int32 {
 	now := Now(s)
 	since := atomic.LoadInt64(&s.hitsSince)
@@ -44,8 +45,9 @@ func Demand(s *Set) []int32 {
 }
 
 // Take decides a request from leases if they have units for all of its hits. It then uses the units, sets
-// decisions, and returns true. Otherwise it uses none. It appends the row of each hit to rows, which must be
-// empty, or nil for a hit without a row in the Set. The hits have stored keys.
+// decisions, and returns true. Otherwise it uses none, and decisions have no meaning. Take also begins
+// leases, and refunds those near the end of the quota. rows must be empty. Take appends an element for each
+// hit: its row, or nil if the Set has none. The hits have stored keys.
 func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
 	now := Now(s)
 	locked := uint32(0) // a bit for each stripe; all goroutines lock stripes in the same order
@@ -99,15 +101,16 @@ func findLease(s *Set, h *ratelimit.Hit, now int64) *Row {
 	return r
 }
 
-// useUnits decides a hit from the units of a lease, and reports whether the lease had enough. Otherwise, or
-// if allowed is not set, it only counts the demand. The caller holds the mutex of the stripe.
-func useUnits(s *Set, r *Row, h *ratelimit.Hit, allowed bool, now int64, d *ratelimit.Decision) bool {
+// useUnits decides a hit from the units of a lease, and reports whether the hit passes. It does not pass if
+// the lease lacks units or an earlier hit of the request did not pass: useUnits then only counts its cost in
+// Used, and near the end of the quota refunds the lease. The caller holds the mutex of the stripe.
+func useUnits(s *Set, r *Row, h *ratelimit.Hit, earlierPassed bool, now int64, d *ratelimit.Decision) bool {
 	if r == nil || r.Limit != h.Limit || h.Cost < 1 {
 		return false
 	}
-	passes := allowed && r.N >= h.Cost && time.Duration(now)*time.Microsecond < r.Ends
+	passes := earlierPassed && r.N >= h.Cost && time.Duration(now)*time.Microsecond < r.Ends
 	if !passes && r.Rest-h.Cost <= r.drainPerLife {
-		refundUnits(s, r, r.N) // near the limit, the database decides, after this refund
+		refundUnits(s, r, r.N) // the database then decides by the whole quota
 	}
 	if !h.Peek {
 		r.Used += h.Cost
@@ -145,7 +148,7 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	r.Rest = 0
 	r.decidedAt = 0
 	r.drainPerLife = 0
-	r.usedBefore = -1
+	r.usedWhenExpiring = -1
 	stripe.leased[r.ID] = r
 	refreshRow(s, stripe, r)
 	return r

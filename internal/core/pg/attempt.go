@@ -55,7 +55,7 @@ func (e *ServerError) EndsConnection() bool {
 var ErrBusy = errors.New("busy")
 
 // Run implements pgdb.DB.Run for drivers. It calls try with the statements, and again with those that may be
-// sent again. lost is the number of losses of prepared statements, in all calls of the driver.
+// sent again. lost counts the losses of prepared statements in all calls of the driver.
 func Run(ctx context.Context, lost *int32, statements []*pgdb.Statement,
 	try func(statements []*pgdb.Statement, a *Attempt)) error {
 	left := statements
@@ -153,7 +153,8 @@ func (a *Attempt) ConnectionEnded(left []*pgdb.Statement, answered int, started 
 }
 
 // ConnectionFailed handles an error that ends the connection. left has the statements of the transactions
-// without a full answer. retry reports whether all of them certainly had no effect.
+// without a full answer. retry reports whether all of them certainly had no effect. If not, Run sends nothing
+// again, so that the caller gets the error.
 func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, e *ServerError) {
 	setFailed(left, e.Err, e.Code)
 	a.Err = e.Err
@@ -164,7 +165,7 @@ func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, e *Server
 	}
 }
 
-// NotSent handles an error with which the driver has got no connection.
+// NotSent handles an error that left the driver without a connection.
 func (a *Attempt) NotSent(statements []*pgdb.Statement, e *ServerError) {
 	setFailed(statements, e.Err, e.Code)
 	a.Err = e.Err

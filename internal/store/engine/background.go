@@ -50,7 +50,7 @@ func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(cha
 		}}, s.settleWait)
 }
 
-// addBackground plans the background calls of an order.
+// addBackground plans those of the background calls that have an order: batch.Before or batch.After.
 func addBackground(p *plan, requests []*request, order batch.Order) {
 	for _, r := range requests {
 		c := r.call
@@ -62,6 +62,7 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 		pos := position{}
 		switch {
 		case c.Partial:
+			// Hits of one unit each, because a row may grant a part.
 			pos = add(p, take, h.Limit, rowOf(h), 1, 0)
 			pos.entry.n += h.Cost - 1
 			if len(c.Rows) > 0 {

@@ -21,7 +21,7 @@ type work struct {
 	sent       int64           // the time of lease.Now before the first statement was sent
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
-	memory     *memory
+	buffers    *buffers
 	hasSeveral bool // a request has several hits
 	hasRefunds bool // a request refunds or resets rows
 	keepsRows  bool // see lease.Set.States
@@ -31,8 +31,8 @@ type work struct {
 	timedOut bool // a statement reached its lock timeout
 }
 
-// memory is what the requests and entries of a batch occupy. A later batch reuses it.
-type memory struct {
+// buffers is the memory of the requests and entries of a batch. A later batch reuses it.
+type buffers struct {
 	requests []request
 	entries  []entry
 }
@@ -95,17 +95,18 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 	}
 }
 
-// begin makes the requests of a batch, in memory of earlier batches.
+// begin makes the requests of a batch, in the buffers of an earlier batch. It ends the leases of rows that a
+// request refunds or resets.
 func (w *work) begin(calls []*batch.Call) {
-	m := w.store.idleMemory.Get().(*memory)
-	w.memory = m
-	if cap(m.requests) < len(calls) {
-		m.requests = make([]request, len(calls))
+	b := w.store.idleBuffers.Get().(*buffers)
+	w.buffers = b
+	if cap(b.requests) < len(calls) {
+		b.requests = make([]request, len(calls))
 	}
-	m.requests = m.requests[:len(calls)]
+	b.requests = b.requests[:len(calls)]
 	w.requests = make([]*request, len(calls))
 	for i, c := range calls {
-		r := &m.requests[i]
+		r := &b.requests[i]
 		*r = request{call: c, positions: r.positions[:0]}
 		w.requests[i] = r
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
@@ -118,14 +119,14 @@ func (w *work) begin(calls []*batch.Call) {
 	}
 }
 
-// end passes the memory of a finished batch on to a later one.
+// end passes the buffers of a finished batch on to a later one.
 func (w *work) end() {
-	m := w.memory
-	for i := range m.entries {
-		m.entries[i].id.Key = "" // it may be a part of a long request
+	b := w.buffers
+	for i := range b.entries {
+		b.entries[i].id.Key = "" // it may be a part of a long request
 	}
-	m.entries = m.entries[:0]
-	w.store.idleMemory.Put(m)
+	b.entries = b.entries[:0]
+	w.store.idleBuffers.Put(b)
 }
 
 // addValue adds a value to the histogram that begins at first.

@@ -34,7 +34,7 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 		if c.Reset || len(c.Hits) == 0 {
 			continue
 		}
-		leases := c.Hits[0].Limit.Lease > 0
+		leases := c.Hits[0].Limit.Lease > 0 // leases decide no call whose first limit has none
 		if empty && !leases {
 			continue
 		}
@@ -241,8 +241,8 @@ func (s *Store) maintainLeases() {
 	}))
 }
 
-// chargeLease charges units for a row's lease in the background, unless the row had a recent lock timeout.
-// row may be nil.
+// chargeLease charges the units of NextCharge for a row's lease in the background, unless the row had a
+// recent lock timeout. row may be nil.
 func (s *Store) chargeLease(row *lease.Row) {
 	if row == nil || lease.HadLockTimeout(s.rows, row.ID) {
 		return
@@ -253,8 +253,8 @@ func (s *Store) chargeLease(row *lease.Row) {
 	}
 }
 
-// refundLeases refunds units of leases in the background. Its mutex keeps a refund from passing between the
-// two steps of checkIdentity.
+// refundLeases refunds units of leases in the background. It holds the mutex of checkIdentity, which could
+// otherwise miss a refund that is no longer in the Set and not yet in the background queue.
 func (s *Store) refundLeases() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()

@@ -18,7 +18,7 @@ type plan struct {
 	groups  []*group
 	stages  int // the number of stages
 	entries []*entry
-	memory  *memory // for entries
+	buffers *buffers // for entries
 	latest  map[lease.RowID]*entry
 	recent  map[*ratelimit.Limit]*group // the groups of takes in the first stage
 
@@ -26,13 +26,13 @@ type plan struct {
 	sync         bool // the commit of the transaction waits for the disk
 	inFlight     bool // limits InFlight are charged
 	oneByOne     bool // each entry has a statement of its own
-	remembered   bool // an entry has a row
+	remembered   bool // an entry has a remembered row
 }
 
-// newPlan returns an empty plan with a capacity of entries.
-func newPlan(m *memory, entries int) *plan {
+// newPlan returns an empty plan with room for a number of entries.
+func newPlan(b *buffers, entries int) *plan {
 	return &plan{entries: make([]*entry, 0, entries), latest: make(map[lease.RowID]*entry, entries),
-		recent: map[*ratelimit.Limit]*group{}, memory: m}
+		recent: map[*ratelimit.Limit]*group{}, buffers: b}
 }
 
 // addRequests plans the requests. One loop has the frequent case inline, because with a call of add for each
@@ -42,7 +42,7 @@ func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // the previous hit's limit
 	var g *group               // the takes of limit in the first stage, or nil
 	var row *lease.Row         // the hit's remembered row, or nil
-	m := p.memory
+	b := p.buffers
 	for _, r := range requests {
 		r.positions = r.positions[:0]
 		c := r.call
@@ -77,9 +77,9 @@ func addRequests(p *plan, requests []*request) {
 				continue
 			}
 			// This inlines add for a new row of a limit that the plan has.
-			m.entries = append(m.entries,
+			b.entries = append(b.entries,
 				entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}})
-			e = &m.entries[len(m.entries)-1] // stays valid if entries grows: the plan has only pointers
+			e = &b.entries[len(b.entries)-1] // stays valid if entries grows: the plan has only pointers
 			p.entries = append(p.entries, e)
 			p.latest[id] = e
 			g.entries = append(g.entries, e)
@@ -143,7 +143,7 @@ func join(last *entry, k statementKind, l *ratelimit.Limit, cost, window int64) 
 		last.cost = algorithm.AddRefund(last.cost, cost)
 		return position{entry: last}, true
 	case k == peek || k == reset:
-		last.refund = nil
+		last.refund = nil // a later refund gets another entry, because this hit must not see it
 		return position{entry: last}, true
 	case last.cost == cost:
 		last.n++
@@ -152,16 +152,16 @@ func join(last *entry, k statementKind, l *ratelimit.Limit, cost, window int64) 
 	return position{}, false
 }
 
-// groupFor returns the group in a stage for another entry. If only is set, the entry gets its own group.
-func groupFor(p *plan, stage int, key statementKey, only bool) *group {
-	if !only {
+// groupFor returns the group in a stage for another entry. If isolated is set, the entry gets its own group.
+func groupFor(p *plan, stage int, key statementKey, isolated bool) *group {
+	if !isolated {
 		for _, g := range p.groups {
 			if g.stage == stage && g.statementKey == key && !g.isolated {
 				return g
 			}
 		}
 	}
-	g := &group{statementKey: key, stage: stage, isolated: only,
+	g := &group{statementKey: key, stage: stage, isolated: isolated,
 		takesSlots: key.kind == take && key.definition == inFlight}
 	p.groups = append(p.groups, g)
 	p.inFlight = p.inFlight || g.takesSlots
@@ -276,7 +276,7 @@ type entry struct {
 	view     algorithm.View // the row after the entry; Limit is set before
 	err      error
 
-	remembered bool // the refusal of a hit is remembered, once for all hits, because they have one cost
+	refusalKept bool // the refusal of a hit is remembered, once for all hits, because they have one cost
 }
 
 // position maps a hit to its entry. nth is its index in the equal hits of entry. For a refund, entry is the

@@ -14,11 +14,10 @@ import (
 
 // decideRound decides requests in one or more round trips, and finishes those that it decides: plan (calls →
 // entries → statements), send, apply (rows → decisions → calls end). It returns the requests that need
-// another round, because their statement reached its lock timeout or failed because of another request. The
-// first round of a batch has all requests of the batch, and background calls.
+// another round, because their statement reached its lock timeout or failed because of another request.
 //
-// If oneByOne is set, as in a retry of requests that failed together, each hit gets its own statement, and
-// the round has no background calls.
+// The first round of a batch also sends background calls. If oneByOne is set, as in a retry of requests that
+// failed together, each hit gets its own statement, and the round has no background calls.
 func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	singles, several := requests, []*request(nil)
 	if w.hasSeveral {
@@ -29,7 +28,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
 		background = w.collectBackground(requests)
 	}
-	p := newPlan(w.memory, len(requests))
+	p := newPlan(w.buffers, len(requests))
 	p.oneByOne = oneByOne
 	if len(background) > 0 {
 		addBackground(p, background, batch.Before)
@@ -97,9 +96,9 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 	for len(transactions) > 0 {
 		var next []*transaction
 		for _, t := range transactions {
-			further, late := t.apply()
+			further, waiting := t.apply()
 			next = append(next, further...)
-			again = append(again, late...)
+			again = append(again, waiting...)
 		}
 		if len(next) > 0 {
 			statements := writeAll(next, nil)
@@ -112,7 +111,8 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 	return again, nil
 }
 
-// collectBackground returns the background calls to send with requests.
+// collectBackground adds background calls to the batch, to send with requests, and returns them. It fails
+// those on rows with a recent lock timeout.
 func (w *work) collectBackground(requests []*request) []*request {
 	w.store.refundLeases()
 	idle := true
@@ -231,19 +231,19 @@ func decideGranted(requests []*request) {
 				micros = e.view.Reset
 				reset = time.UnixMicro(micros)
 			}
-			charged := e.view.Now
-			if e.view.Row.Start > charged || e.view.Row.Refill > charged || len(e.view.Row.Hits) > 0 {
-				charged = algorithm.ChargedAt(e.view.Limit, &e.view.Row, charged)
+			chargedAt := e.view.Now
+			if e.view.Row.Start > chargedAt || e.view.Row.Refill > chargedAt || len(e.view.Row.Hits) > 0 {
+				chargedAt = algorithm.ChargedAt(e.view.Limit, &e.view.Row, chargedAt)
 			}
 			decisions = append(decisions, ratelimit.Decision{Allowed: true, Quota: quota,
-				Remaining: left, Reset: reset, DecidedAt: charged})
+				Remaining: left, Reset: reset, DecidedAt: chargedAt})
 		}
 		r.call.Decisions = decisions
 	}
 }
 
-// decideUnusual decides a request that decideGranted did not decide: a refusal, a refund, a reset or a failed
-// statement. It returns the error of the statement.
+// decideUnusual decides a request that decideGranted did not decide: a refusal, a refund, a peek, a reset or
+// a failed statement. It remembers a refusal. It returns the error of the statement.
 func (w *work) decideUnusual(r *request) error {
 	c := r.call
 	c.Decisions = c.Decisions[:0]
@@ -264,8 +264,8 @@ func (w *work) decideUnusual(r *request) error {
 			} else {
 				c.Decisions = append(c.Decisions, algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost))
 			}
-			if e.kind == take && !e.remembered {
-				e.remembered = true
+			if e.kind == take && !e.refusalKept {
+				e.refusalKept = true
 				lease.RememberRefusal(w.store.rows, e.id, v, h.Cost, c.Decisions[i].RetryAfter,
 					w.sequence)
 			}

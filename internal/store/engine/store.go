@@ -119,7 +119,7 @@ type Store struct {
 	slots           *slots
 	workers         int
 	idleCalls       sync.Pool // unused calls
-	idleMemory      sync.Pool // unused memory of batches
+	idleBuffers     sync.Pool // unused buffers of batches
 	close           context.CancelFunc
 	backgroundQueue *batch.Queue // runs batches without requests
 	ticking         int32        // 1 while Tick reads the identity of the server; atomic
@@ -170,7 +170,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
 	s.slots = newSlots(server, texts.tables[processesTable], s.background, s.backgroundQueue)
 	s.idleCalls.New = func() any { return batch.NewCall() }
-	s.idleMemory.New = func() any { return &memory{} }
+	s.idleBuffers.New = func() any { return &buffers{} }
 	return s, nil
 }
 
@@ -305,7 +305,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 // HoldLocal.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
-// closeTimeout bounds the flush of background calls in Close.
+// closeTimeout bounds the flush of background calls in Close, and each batch without requests.
 const closeTimeout = time.Second
 
 // Close implements ratelimit.Store. It waits up to a second for calls in flight, and up to another second for

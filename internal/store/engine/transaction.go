@@ -108,7 +108,7 @@ func (t *transaction) begin() {
 
 // write returns the statements of the next round trip.
 func (t *transaction) write() []*pgdb.Statement {
-	p := newPlan(t.work.memory, len(t.requests))
+	p := newPlan(t.work.buffers, len(t.requests))
 	t.plan = p
 	t.check = pgdb.Statement{SQL: checkSQL}
 	p.oneByOne = t.oneByOne

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// maxReport bounds the bytes of a report, and maxProblems those of its problems, which the reports of the
-	// policy list in full.
+	// maxReport bounds the bytes of a report, and maxProblems those of its problems. The policy also reports
+	// all problems as an error.
 	maxReport   = 1200
 	maxProblems = 400
 	maxBusiest  = 20        // bounds the limits in a report
 	maxLimits   = 10000     // bounds the limits that are counted
-	seriesPause = time.Hour // ends a series of requests without a decision
+	seriesPause = time.Hour // the pause that ends a series of requests without a decision
 )
 
 // Node is a process in the registry. It has the report of the process: its state, and counts of requests
@@ -38,8 +38,8 @@ type Node struct {
 	writtenAt time.Time  // the time of the last write of the row
 	retryAt   time.Time  // the time of the next poll after a failed write
 	proxies   int64      // the number of running proxies
-	countedAt time.Time  // the time of the last poll that failed, or found at least so many
-	cannot    string     // the result of cannotSQL
+	countedAt time.Time  // the time of the last poll that failed, or found proxies or more
+	cannot    string     // the last result of cannotSQL
 	failure   string     // the last failure
 }
 
@@ -71,11 +71,11 @@ type report struct {
 	UndecidedRefused  int64 `json:"undecided_refused"`
 }
 
-// limitCounts counts the requests of a limit. Leased requests are not in admitted, and atomic.
+// limitCounts counts the requests of a limit. leased is atomic. Its requests are not in admitted.
 type limitCounts struct {
 	prefix                    string
 	leased, admitted, refused int64
-	total                     int64 // their sum, while encode sorts
+	total                     int64 // the sum that encode sorts by
 }
 
 // nodes holds the Nodes of this process, by name and DSN.
@@ -95,9 +95,9 @@ func Join(name, dsn, version, region string) *Node {
 	return n
 }
 
-// SetApplied sets a snapshot of the database in which the changes of the policy that the process applies are
-// visible, and no others. It also sets the oid of the log of changes, which a restore changes, and the
-// problems of rules.
+// SetApplied reports which changes of the policy the process applies: those that are visible in the database
+// snapshot applied. log is the oid of the log of changes, which differs after a restore. problems are those
+// of the policy's rules.
 func (n *Node) SetApplied(applied, log string, problems []string) {
 	text := strings.Join(problems, "\x00") // a byte that no text of Postgres has
 	if len(text) > maxProblems {
@@ -153,16 +153,16 @@ func (n *Node) limit(prefix string) *limitCounts {
 	return l
 }
 
-// Leased returns the count of the requests that leases of a limit admit, and that Count does not count. The
-// caller adds to it atomically.
+// Leased returns a counter of requests that leases of a limit admit. For these requests, the caller adds 1 to
+// the counter, atomically, and does not call Count.
 func (n *Node) Leased(prefix string) *int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return &n.limit(prefix).leased
 }
 
-// CountLocal counts a request that Count counts too, and that the process decides without the database. from
-// is the time of the first such request of the outage.
+// CountLocal counts a request that the process decides without the database, in addition to Count. from is
+// the time of the first such request of the outage.
 func (n *Node) CountLocal(from, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

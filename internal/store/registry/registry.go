@@ -1,8 +1,9 @@
 // Package registry keeps the row of this process in rate_limit_nodes, the registry of proxies, and counts the
 // running proxies there.
 //
-// Requests count in a Node. Its report is a JSON object in the row, which the view rate_limit_proxies reads.
-// About once a second, each store of the process calls Poll, which counts the proxies and renews the row.
+// A Node counts the requests. Its report is a JSON object in the row, which the view rate_limit_proxies
+// reads. About once a second, each store of the process calls Poll, which counts the proxies and renews the
+// row.
 package registry
 
 import (
@@ -22,14 +23,14 @@ const (
 	pollTimeout       = 2 * time.Second
 	leaveTimeout      = 500 * time.Millisecond
 	failurePause      = 10 * time.Second // after a failed write, so that the server logs few errors
-	// fewerWait is the time for which all polls must find fewer proxies than before. After a crash of the
-	// server, the table is empty, and other proxies may need 10 seconds to write their rows again.
+	// fewerWait is the time for which all polls must find fewer proxies, before Poll returns fewer. After a
+	// crash of the server, the table is empty, and other proxies may need failurePause to write their rows.
 	fewerWait = 12 * time.Second
 )
 
 // rowSQL renews the row, and deletes the rows of earlier processes with its name, and of processes that were
-// silent for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns the reason why the
-// process makes no decisions, and needs no privilege on a table.
+// silent for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns the steps without
+// which the process cannot make decisions, or "". It needs no privilege on a table.
 const (
 	rowSQL = `WITH gone AS (DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day'
 	OR n.node = $1::text AND n.epoch <> $2::bigint AND NOT ` + schema.NodeIsLive + `)
@@ -42,8 +43,8 @@ ON CONFLICT (node, epoch) DO UPDATE SET seen = excluded.seen, ended = NULL, syst
 )
 
 // Poll renews the row if that is due, and returns the number of running proxies, or 0 before the first count.
-// It creates the tables if migrates is set. The error is nil if the connection failed, since requests report
-// that, or if it is the same as that of an earlier poll.
+// It creates the tables if they are missing and migrates is set. The error is nil if the connection failed,
+// because requests report that, and if the previous renewal failed in the same way.
 func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Time) (int64, error) {
 	n.polling.Lock()
 	defer n.polling.Unlock()
