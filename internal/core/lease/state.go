@@ -20,7 +20,7 @@ const (
 	statesFactor = 5
 
 	// maxSpared bounds the rows that evictRows spares because of State.Owed.
-	maxSpared = 16
+	maxSpared = 100
 )
 
 // KeepStates sets Set.States. The Set then has room for statesFactor times as many rows without a lease.
