@@ -67,7 +67,7 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 			pos.entry.n += h.Cost - 1
 			if len(c.Rows) > 0 {
 				pos.entry.row = c.Rows[0]
-				pos.entry.leaseUnits = h.Cost
+				pos.entry.leaseUnits += h.Cost
 				p.remembered = true
 			}
 		case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -58,6 +59,9 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 	s.settleWait = time.Hour
 	s.Settle(h)
 }
+
+// Waiting returns the number of background calls that wait.
+func (s *Store) Waiting() int32 { return atomic.LoadInt32(&s.background.Waiting) }
 
 // Meaning describes a statement on rows.
 type Meaning struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -41,6 +42,31 @@ func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
 func chargedUnits(t *testing.T, s *testDB, h ratelimit.Hit) int64 {
 	t.Helper()
 	return h.Limit.Capacity() - remaining(t, s.openEngine(bareOptions), h)
+}
+
+// A charge for a lease may wait until Close, or until the row is charged again, 2 seconds later. After Close,
+// the row has no other charges than those of requests.
+func TestCloseRefundsWaitingCharge(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		s := newTestDB(t)
+		store := s.openEngine(longLeaseOptions)
+		passed := int64(1)
+		store.AddSettlement(settlementOf(leasedHit, takeOne(t, store, leasedHit), 0)) // later calls wait, too
+		await.Within(t, testTimeout, "a lease with one unit left", func() bool {
+			passed++
+			return takeAll(t, store, leasedHit) && store.Stats()[engine.Leased] > 100 &&
+				store.Stats()[engine.LeasedUnits] == 1
+		})
+		await.Within(t, testTimeout, "a charge that waits", func() bool { return store.Waiting() > 0 })
+		if again {
+			time.Sleep(2100 * time.Millisecond)
+			for ; store.Waiting() > 0; passed++ {
+				takeAll(t, store, leasedHit)
+			}
+		}
+		store.Close()
+		check.Equal(t, "charged units", chargedUnits(t, s, leasedHit), passed)
+	}
 }
 
 // leasingStore is a store that gives each limit a lease if it can have one.

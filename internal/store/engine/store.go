@@ -326,6 +326,8 @@ func (s *Store) Close() {
 	for batch.Busy(s.backgroundQueue) && time.Now().Before(flushed) {
 		time.Sleep(time.Millisecond) // a batch may have taken refunds before Flush
 	}
+	s.refundLeases() // the units of charges that were sent since EndAll
+	batch.Flush(s.background, time.Until(flushed))
 	s.slots.Close()
 	s.close()
 	s.server.db.Close()
