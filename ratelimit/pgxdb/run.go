@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -17,10 +20,11 @@ import (
 // connection is the state of a connection. Only the call that has acquired the connection uses it.
 type connection struct {
 	*pgconn.PgConn
+	types      *pgtype.Map          // not the pool's, which may give strings another type
 	statements map[string]*prepared // by text: statements that the server has, or is about to have
 	unguarded  int                  // the number of further uses without pg.Guard
 	sent       []*prepared          // an element for each statement in the current pipeline
-	parameters parameters
+	parameters pgx.ExtendedQueryBuilder
 }
 
 // prepared is a statement that the connection has prepared, or has begun to prepare. Its Name is "" if it is
@@ -31,9 +35,16 @@ type prepared struct {
 }
 
 // newPrepared returns a statement without a name.
-func newPrepared(sql string) *prepared {
+func (c *connection) newPrepared(s *pgdb.Statement) *prepared {
+	oids := make([]uint32, len(s.Args)) // 0 for NULL: the server infers the type from the SQL
+	for i, arg := range s.Args {
+		if t, found := c.types.TypeForValue(arg); found {
+			oids[i] = t.OID
+		}
+	}
 	return &prepared{StatementDescription: pgconn.StatementDescription{
-		SQL: sql,
+		SQL:       s.SQL,
+		ParamOIDs: oids,
 		// Pgx needs the columns only to decode values, which this package does not use. Without columns, pgx
 		// would request them each time. With the true columns, pgx v5.12 mixes them up after a failed
 		// transaction.
@@ -47,7 +58,7 @@ func connectionOf(conn *pgconn.PgConn) *connection {
 	data := conn.CustomData()
 	c, _ := data[key].(*connection)
 	if c == nil {
-		c = &connection{PgConn: conn, statements: map[string]*prepared{}}
+		c = &connection{PgConn: conn, types: pgtype.NewMap(), statements: map[string]*prepared{}}
 		data[key] = c
 	}
 	return c
@@ -91,7 +102,7 @@ func (d *DB) try(ctx context.Context, timeout time.Duration, statements []*pgdb.
 	}
 }
 
-var resultFormats = []int16{binaryFormat}
+var binaryFormat = []int16{1}
 
 // send sends statements in a pipeline, with a Sync after each transaction. (A batch of pgx is one implicit
 // transaction, in which one bad row would fail all.)
@@ -99,21 +110,21 @@ func (c *connection) send(p *pgconn.Pipeline, statements []*pgdb.Statement, unna
 	c.sent = c.sent[:0]
 	for i, s := range statements {
 		s.Err, s.Code, s.Result, s.Rows = nil, "", s.Result[:0], 0
-		if err := c.parameters.encode(s.Args); err != nil {
-			return err
-		}
 		stmt := c.statements[s.SQL]
 		if unnamed || s.Unnamed || stmt == nil {
-			stmt = newPrepared(s.SQL)
+			stmt = c.newPrepared(s)
 			if !unnamed && !s.Unnamed {
 				stmt.Name = pg.StatementName(s.SQL)
 				c.statements[s.SQL] = stmt
 			}
-			p.SendPrepare(stmt.Name, s.SQL, c.parameters.types)
+			p.SendPrepare(stmt.Name, s.SQL, stmt.ParamOIDs)
 		}
 		c.sent = append(c.sent, stmt)
-		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.values, c.parameters.formats,
-			resultFormats)
+		if err := c.parameters.Build(c.types, &stmt.StatementDescription, s.Args); err != nil {
+			return fmt.Errorf("pgxdb: %w", err)
+		}
+		p.SendQueryStatement(&stmt.StatementDescription, c.parameters.ParamValues, c.parameters.ParamFormats,
+			binaryFormat)
 		if !s.Joined || i == len(statements)-1 {
 			p.SendPipelineSync()
 		}
@@ -128,7 +139,7 @@ func (c *connection) read(p *pgconn.Pipeline, statements []*pgdb.Statement, a *p
 		results, err := p.GetResults()
 		switch r := results.(type) {
 		case *pgconn.StatementDescription:
-			c.sent[next].confirmed = true
+			c.sent[next].ParamOIDs, c.sent[next].confirmed = r.ParamOIDs, true
 		case *pgconn.ResultReader:
 			if err = readRows(r, statements[next]); err == nil {
 				next++
