@@ -80,7 +80,7 @@ func Update(s *Set, r *Row, a *Answer) {
 	defer stripe.Mu.Unlock()
 	v := a.View
 	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, maxLife(s, v.Limit))
-	if r.Limit == nil || !r.Limit.Equal(v.Limit) { // the lease has ended
+	if r.Limit == nil || !r.Limit.Equal(v.Limit) || a.Sent < r.begun { // the lease has ended
 		addRefund(s, r, v.Limit, a.Units, claim)
 		return
 	}

@@ -53,6 +53,26 @@ func TestEndAllRefundsAllUnits(t *testing.T) {
 	check.Equal(t, "after EndAll", lease.Stats(rows), lease.Figures{Decided: before.Decided})
 }
 
+// An answer that comes after its lease has ended adds no units to another lease of the row, because a reset
+// may have undone the charge.
+func TestLateAnswerIsNotForNewLease(t *testing.T) {
+	now := int64(1)
+	rows := lease.New(lease.Options{Max: 100, Horizon: time.Hour, MinHits: 4,
+		Clock: func() int64 { return now }})
+	hitUntilLeased(rows, now, "k")
+	id := lease.RowOf(leasedLimit, "k")
+	view := algorithm.View{Limit: leasedLimit, Row: algorithm.Row{Start: 1e15}, Now: 1e15, Free: 20000}
+	lease.KeepRows(rows, []lease.Held{{ID: id, View: &view}}) // keeps the row after the lease
+	lease.EndLease(rows, id)
+	lease.Refunds(rows)
+	now = 10
+	hits := []ratelimit.Hit{{Limit: leasedLimit, Key: "k", Cost: 1}}
+	found, _ := take(rows, hits, make([]ratelimit.Decision, 1))
+	lease.Update(rows, found[0], &lease.Answer{View: &view, Sent: 1, Requested: true, Units: 100})
+	check.Equal(t, "units of the new lease", lease.Units(rows, found[0]), 0)
+	check.Equal(t, "refunds", len(lease.Refunds(rows)), 1)
+}
+
 // An answer to a hit extends the life of the remaining units.
 func TestAnswerExtendsLease(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,

@@ -46,6 +46,7 @@ type Row struct {
 	claim            int64 // the claim of the units, see algorithm.Definition.Lease
 	decidedAt        int64 // the algorithm.ChargedAt of the last answer (server's clock); 0 before the first
 	drainPerLife     int64 // the expected drop of the remaining quota within maxLife
+	begun            int64 // the time at which the lease began
 	usedSince        int64 // the time of the last charge, or of the first hit that counts
 	nextChargeAt     int64 // no units are charged before this time
 	usedWhenExpiring int64 // Used when Sweep found that the units expire soon; -1 before

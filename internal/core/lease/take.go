@@ -142,6 +142,7 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	}
 	r.Limit = h.Limit
 	r.Used = (hits - 1) * h.Cost
+	r.begun = now
 	r.usedSince = since
 	r.nextChargeAt = 0
 	r.Ends = time.Duration(now+maxLife(s, h.Limit)) * time.Microsecond
