@@ -33,7 +33,9 @@ func (p *Pool) Run(ctx context.Context, timeout time.Duration, statements []*pgd
 func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func() bool) {
 	c.usable = false
 	defer release(p, c)
-	c.timeout = timeout
+	if c.timeout = timeout; timeout == 0 {
+		c.timeout = -1 // 0 is the timeout of a login
+	}
 	stop := context.AfterFunc(ctx, c.interrupt)
 	usable := do()
 	if stop() {
