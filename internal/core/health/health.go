@@ -150,7 +150,7 @@ func (h *Health) Answered() {
 // Failed records that a call with a timeout, sent at sent, failed with err, an error of pgdb.DB.Run. It
 // returns the error of the call, which wraps ratelimit.ErrUnavailable if err shows that the server is down.
 func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error {
-	late, failed := errors.Is(err, pgdb.ErrNoAnswer), errors.Is(err, pgdb.ErrConnectionLost)
+	late, failed := classify(err)
 	if !late && !failed || late && timeout < minTimeout || h.answersOthers(sent, late, timeout) {
 		return err
 	}
@@ -172,6 +172,11 @@ func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error 
 		go h.probe(timeout)
 	}
 	return err
+}
+
+// classify reports whether a call with an error of pgdb.DB.Run timed out (late), or its connection failed.
+func classify(err error) (late, failed bool) {
+	return errors.Is(err, pgdb.ErrNoAnswer), errors.Is(err, pgdb.ErrConnectionLost)
 }
 
 // answersOthers reports whether the server has answered another call since sent. A late call may have been
@@ -200,7 +205,7 @@ func (h *Health) probe(timeout time.Duration) {
 	for interval := minProbeInterval; ; {
 		sent := time.Now()
 		err := h.ping(h.closing, timeout)
-		late, failed := errors.Is(err, pgdb.ErrNoAnswer), errors.Is(err, pgdb.ErrConnectionLost)
+		late, failed := classify(err)
 		h.mu.Lock()
 		if err == nil || h.state != down && h.answersOthers(sent, late, timeout) ||
 			h.closing.Err() != nil {
