@@ -12,7 +12,8 @@ import (
 
 // Eight Caddys with leases share a limit of 1,000 for each key. While they run, clients that go on get at
 // least 980. After two are killed, clients of the others get all but the 5 % that each of the two may have
-// held. After all have stopped, the charge of a key is what they admitted, and what the killed ones held.
+// held. After the others stop, the charge of a key equals the admitted requests and the units of the killed
+// processes.
 func TestProcessesWithLeasesShareLimit(t *testing.T) {
 	dsn := cluster.Open(t)
 	limited := route{path: "/", limit: decideAlways(object{"prefix": "leased", "key": "{header.X-Key}",

@@ -12,7 +12,7 @@ import (
 var (
 	// errClosed reports a call on a closed pool.
 	errClosed = errors.New("pgwire: the pool is closed")
-	// errLate reports a call whose context ended before it had a connection.
+	// errLate reports that the context of a call ended before the call got a connection.
 	errLate = errors.New("pgwire: no time left")
 )
 

@@ -34,7 +34,7 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 		if c.Reset || len(c.Hits) == 0 {
 			continue
 		}
-		leases := c.Hits[0].Limit.Lease > 0 // leases decide no call whose first limit has none
+		leases := c.Hits[0].Limit.Lease > 0 // leases decide a call only if its first limit has them
 		if empty && !leases {
 			continue
 		}
