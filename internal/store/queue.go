@@ -58,7 +58,7 @@ func sendToAny(q *Queue, c *batch.Call, arrived time.Time) bool {
 	shard := q.store.commonShard(c.Hits)
 	if shard == severalShards {
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-		c.Err = q.store.takeSeveral(context.Background(), q.timeout, c.Hits, c.Decisions)
+		c.Err = q.store.takeSeveral(context.Background(), arrived, q.timeout, c.Hits, c.Decisions)
 		return false
 	}
 	batch.Send(q.queues[shard], c, arrived)
@@ -71,7 +71,7 @@ func prepare(q *Queue) error {
 	if atomic.LoadInt32(&q.opened) != 0 {
 		return nil
 	}
-	if _, err := s.await(context.Background(), q.timeout); err != nil {
+	if err := s.await(context.Background(), q.timeout); err != nil {
 		return err
 	}
 	q.mu.Lock()

@@ -23,15 +23,15 @@ type shardHits struct {
 	err       error
 }
 
-// takeSeveral decides hits that are in several shards.
-func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision) error {
-	ctx, cancel := health.WithDeadline(ctx, time.Now(), timeout)
+// takeSeveral decides hits that are in several shards. The request arrived at arrived.
+func (s *Store) takeSeveral(ctx context.Context, arrived time.Time, timeout time.Duration,
+	hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	ctx, cancel := health.WithDeadline(ctx, arrived, timeout)
 	defer cancel()
 	parts := s.divide(hits)
 	forEach(parts, func(part *shardHits) error {
 		part.decisions = make([]ratelimit.Decision, len(part.hits))
-		return s.engines[part.shard].Decide(ctx, timeout, part.hits, part.decisions, false)
+		return s.engines[part.shard].Decide(ctx, arrived, timeout, part.hits, part.decisions, false)
 	})
 	passes, err := result(parts)
 	transferSlots(hits, parts, passes)
@@ -155,7 +155,8 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 				}
 			}
 		}
-		_ = e.Decide(context.Background(), timeout, nil, nil, false) // its batch sends the settlements too
+		// The batch of a call without hits sends the settlements too.
+		_ = e.Decide(context.Background(), time.Now(), timeout, nil, nil, false)
 		return nil
 	})
 }

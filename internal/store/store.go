@@ -136,27 +136,24 @@ func (s *Store) Prepare() { s.base.Prepare() }
 // Ready reports whether the tables of counts exist in the current version.
 func (s *Store) Ready() bool { return s.base.Ready() }
 
-// await waits until the engines are found, and returns the rest of the timeout. While the database is silent,
-// it fails immediately.
-func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
+// await waits for up to timeout until the engines are found. While the database is silent, it fails
+// immediately.
+func (s *Store) await(ctx context.Context, timeout time.Duration) error {
 	if s.base.Ready() {
-		return timeout, nil
+		return nil
 	}
 	h := s.base.Health()
 	if err := h.Unavailable(); err != nil {
-		return 0, err
+		return err
 	}
 	if timeout <= 0 || h.Silent() {
-		return 0, ratelimit.ErrTimeout
+		return ratelimit.ErrTimeout
 	}
-	start := time.Now()
-	if err := s.base.Await(ctx, timeout); err != nil {
-		if ctx.Err() != nil {
-			return 0, h.Ended(ctx)
-		}
-		return 0, h.NoDecision(err, false)
+	err := s.base.Await(ctx, timeout)
+	if err != nil && ctx.Err() != nil {
+		return h.Ended(ctx)
 	}
-	return batch.RoundDown(timeout - time.Since(start)), nil
+	return h.NoDecision(err, false)
 }
 
 // allEngines returns the engine of the database, and the engines of the shards.
@@ -224,19 +221,17 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	if !s.base.Ready() {
-		var err error
-		if timeout, err = s.await(ctx, timeout); err != nil {
-			return err
-		}
+	arrived := time.Now()
+	if err := s.await(ctx, timeout); err != nil {
+		return err
 	}
 	shard := 0
 	if len(s.engines) > 1 {
 		if shard = s.commonShard(hits); shard == severalShards {
-			return s.takeSeveral(ctx, timeout, hits, decisions)
+			return s.takeSeveral(ctx, arrived, timeout, hits, decisions)
 		}
 	}
-	return s.engines[shard].Decide(ctx, timeout, hits, decisions, false)
+	return s.engines[shard].Decide(ctx, arrived, timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
@@ -246,16 +241,16 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			return ratelimit.ValidateHits(hits[i:i+1], make([]ratelimit.Decision, 1))
 		}
 	}
-	timeout, err := s.await(ctx, timeout)
-	if err != nil {
+	arrived := time.Now()
+	if err := s.await(ctx, timeout); err != nil {
 		return err
 	}
 	if shard := s.commonShard(hits); shard != severalShards {
-		return s.engines[shard].Decide(ctx, timeout, hits, nil, true)
+		return s.engines[shard].Decide(ctx, arrived, timeout, hits, nil, true)
 	}
 	parts := s.divide(hits)
 	forEach(parts, func(part *shardHits) error {
-		return s.engines[part.shard].Decide(ctx, timeout, part.hits, nil, true)
+		return s.engines[part.shard].Decide(ctx, arrived, timeout, part.hits, nil, true)
 	})
 	for _, part := range parts {
 		if part.err != nil {

@@ -2,8 +2,10 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -120,4 +122,46 @@ func TestStoreKeepsEngines(t *testing.T) {
 			t.Fatalf("the key %d has another engine than k, want one engine for all keys", key)
 		}
 	}
+}
+
+// slowDB is a DB that takes almost a second to create the tables, and 300 ms to answer statements, with an
+// error.
+type slowDB struct{ answered error }
+
+func (d *slowDB) Run(_ context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
+	if statements[0].SQL == schema.Ready { // no rows: there are no tables
+		return nil
+	}
+	if time.Sleep(min(timeout, 300*time.Millisecond)); timeout < 300*time.Millisecond {
+		return pgdb.ErrNoAnswer
+	}
+	for _, s := range statements {
+		s.Err = d.answered
+	}
+	return nil
+}
+
+func (d *slowDB) Exec(context.Context, time.Duration, string) error {
+	time.Sleep(990 * time.Millisecond)
+	return nil
+}
+
+func (d *slowDB) Close() {}
+
+// A request that has waited for the tables has the whole timeout for its statement.
+func TestWaitForTablesShortensNoStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &slowDB{answered: errors.New("the error of the statement")}
+		s, err := store.Open(db, engine.Options{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l := &ratelimit.Limit{Prefix: "p", Events: 9, Window: time.Hour}
+		err = s.Take(t.Context(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}},
+			make([]ratelimit.Decision, 1))
+		if !errors.Is(err, db.answered) {
+			t.Errorf("the first request got the error %v, want %v", err, db.answered)
+		}
+	})
 }

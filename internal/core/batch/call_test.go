@@ -119,7 +119,7 @@ func TestCanceledCallerStopsWaiting(t *testing.T) {
 			var took time.Duration
 			reusable := true
 			go func() {
-				reusable = batch.Enter(ctx, d.queue, c)
+				reusable = batch.Enter(ctx, d.queue, c, time.Now())
 				took = time.Since(start)
 			}()
 			synctest.Wait()
@@ -150,7 +150,7 @@ func TestCancelRacesWithFinish(t *testing.T) {
 		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go cancel(enough)
-		batch.Enter(ctx, d.queue, c)
+		batch.Enter(ctx, d.queue, c, time.Now())
 		isDecided := c.Err == nil && c.Decisions[0].Remaining == 7
 		if !isDecided && !errors.Is(c.Err, enough) {
 			t.Fatalf("got %v, %+v; want the decision or the cause of the end", c.Err, c.Decisions)
@@ -183,7 +183,7 @@ func TestBatchErrorFailsItsCalls(t *testing.T) {
 			for range 2 {
 				c.Prepare(nil, true)
 				c.Owner = owner
-				if batch.Enter(t.Context(), q, c); !errors.Is(c.Err, want) || !c.Reset {
+				if batch.Enter(t.Context(), q, c, time.Now()); !errors.Is(c.Err, want) || !c.Reset {
 					t.Errorf("%v: error %v, want %v", owner, c.Err, want)
 				}
 			}
@@ -208,7 +208,7 @@ func TestEachCallIsDecidedOnce(t *testing.T) {
 				cost := int64(1000*i + n)
 				c.Prepare([]ratelimit.Hit{{Cost: cost}, {Cost: -cost}}[:1+n%2], false)
 				c.Owner = i
-				batch.Enter(t.Context(), d.queue, c)
+				batch.Enter(t.Context(), d.queue, c, time.Now())
 				if c.Err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
 					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, c.Err, c.Decisions,
 						cost)

@@ -70,7 +70,7 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 		for range 2 { // a call can be used again
 			parts = ""
 			c.Prepare(test.hits, false)
-			batch.Enter(t.Context(), q, c)
+			batch.Enter(t.Context(), q, c, time.Now())
 			got := fmt.Sprint(c.Err)
 			if c.Err == nil {
 				var costs []any
@@ -100,7 +100,7 @@ func TestCanceledCallIgnoresFailedPart(t *testing.T) {
 		}})
 	c := batch.NewCall()
 	c.Prepare(newHits("1i 2"), false)
-	batch.Enter(ctx, q, c)
+	batch.Enter(ctx, q, c, time.Now())
 	batch.Finish(q, parts, errors.ErrUnsupported)
 	check.Equal(t, "the error", c.Err, context.Canceled)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Queue collects calls into batches and passes the batches to Options.Decide. The type worker describes how
@@ -56,8 +57,8 @@ type Options struct {
 	// to Finish exactly once, and must not panic.
 	Decide func(calls []*Call, deadline time.Time)
 
-	// Expire finishes calls that have too little time left for a batch.
-	Expire func(calls []*Call)
+	// Expire finishes calls that have too little time left for a batch, with err or an error of its own.
+	Expire func(calls []*Call, err error)
 
 	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
 	// their Decisions and Err. Deliver, unless it is nil, is called with finished calls before their callers
@@ -79,7 +80,7 @@ func NewQueue(o Options) *Queue {
 }
 
 // Send adds a call to the queue; Wait must follow. arrived is the time from which the deadline of the call
-// counts, and is in the past for a call that moves to q from another queue.
+// counts, which is in the past if the call has waited before.
 func Send(q *Queue, c *Call, arrived time.Time) {
 	c.Arrived = arrived
 	q.mu.Lock()
@@ -98,13 +99,13 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 // Wait waits until a sent call is finished.
 func Wait(c *Call) { <-c.done }
 
-// Enter sends a call, waits until it is finished or ctx ends, and reports whether the caller may reuse the
-// call. If ctx ends first, Err is that of Health.Ended, and the call stays in its batch: its hits may or may
-// not be charged.
-func Enter(ctx context.Context, q *Queue, c *Call) bool {
+// Enter sends a call that arrived at arrived, waits until it is finished or ctx ends, and reports whether the
+// caller may reuse the call. If ctx ends first, Err is that of Health.Ended, and the call stays in its batch:
+// its hits may or may not be charged.
+func Enter(ctx context.Context, q *Queue, c *Call, arrived time.Time) bool {
 	c.cancelable = ctx.Done() != nil
 	if !c.cancelable {
-		Send(q, c, time.Now())
+		Send(q, c, arrived)
 		<-c.done
 		return true
 	}
@@ -114,7 +115,7 @@ func Enter(ctx context.Context, q *Queue, c *Call) bool {
 			c.done <- struct{}{}
 		}
 	})
-	Send(q, c, time.Now())
+	Send(q, c, arrived)
 	<-c.done
 	return stop()
 }
@@ -148,7 +149,7 @@ func work(q *Queue) {
 		patience := q.Health.Patience(q.Timeout)
 		calls, expired := collect(q, w, patience)
 		if len(expired) > 0 {
-			expireCalls(q, expired)
+			expireCalls(q, expired, q.Health.NoDecision(ratelimit.ErrTimeout, patience > q.Timeout))
 		}
 		if len(calls) == 0 {
 			if len(expired) == 0 {
@@ -256,13 +257,13 @@ func replaceSlowWorker(q *Queue, w *worker) {
 	}
 }
 
-// expireCalls ends the wait for calls that have too little time left.
-func expireCalls(q *Queue, calls []*Call) {
+// expireCalls finishes calls that have too little time left.
+func expireCalls(q *Queue, calls []*Call, err error) {
 	if q.Fill != nil {
 		calls = fillCalls(q, calls)
 	}
 	if len(calls) > 0 {
-		q.Expire(calls)
+		q.Expire(calls, err)
 	}
 }
 

@@ -44,9 +44,7 @@ func newQueue(o batch.Options, takes func(n int) time.Duration) *slowDecider {
 		o.Health = answering
 	}
 	o.Decide = d.decide
-	o.Expire = func(calls []*batch.Call) {
-		batch.Finish(d.queue, calls, o.Health.NoDecision(nil, true))
-	}
+	o.Expire = func(calls []*batch.Call, err error) { batch.Finish(d.queue, calls, err) }
 	d.queue = batch.NewQueue(o)
 	return d
 }
@@ -299,7 +297,7 @@ func TestCallersKeepTheirTime(t *testing.T) {
 }
 
 // While the database does not answer, a call that has not enough time left for a batch fails immediately, and
-// takes no time from other calls.
+// takes no time from other calls. Its error is ErrTimeout, even if the database answers again meanwhile.
 func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closing, stop := context.WithCancel(t.Context())
@@ -310,7 +308,12 @@ func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 			return ctx.Err()
 		})
 		_ = silent.Failed(time.Now(), time.Second, pgdb.ErrNoAnswer)
-		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent},
+		answerLate := func(calls []*batch.Call) {
+			if calls[0].Owner == "late" {
+				silent.Answered()
+			}
+		}
+		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent, Fill: answerLate},
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond
 			})

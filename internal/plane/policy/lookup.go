@@ -89,7 +89,8 @@ func (l *lookups) get(
 		return nil, err
 	}
 	// The wait includes the time that the statement in flight has already taken.
-	err = waitFor(ctx, task.done, l.health.Patience(timeout)-l.silence())
+	patience := l.health.Patience(timeout)
+	err = waitFor(ctx, task.done, patience-l.silence())
 	switch {
 	case l.closing.Err() != nil:
 		return nil, ratelimit.ErrClosed
@@ -98,7 +99,7 @@ func (l *lookups) get(
 	case ctx.Err() != nil:
 		return nil, l.health.Ended(ctx)
 	}
-	return nil, l.health.NoDecision(err, l.silence() < timeout)
+	return nil, l.health.NoDecision(err, patience > timeout && l.silence() < timeout)
 }
 
 // silence returns the time since the start of the statement in flight, or 0.

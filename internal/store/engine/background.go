@@ -18,7 +18,7 @@ const defaultSettleWait = 5 * time.Millisecond
 func (s *Store) newBackground(report func(error)) *batch.Background {
 	return batch.NewBackground(batch.BackgroundOptions{
 		Closing: s.server.closing, Health: s.server.health,
-		Send: func() { batch.Enter(context.Background(), s.backgroundQueue, batch.NewCall()) },
+		Send: func() { batch.Enter(context.Background(), s.backgroundQueue, batch.NewCall(), time.Now()) },
 		Report: func(lost int, err error) {
 			report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
 		},

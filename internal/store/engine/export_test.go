@@ -18,12 +18,12 @@ const ServerSQL = serverSQL
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	return s.Decide(ctx, timeout, hits, decisions, false)
+	return s.Decide(ctx, time.Now(), timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
 func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return s.Decide(ctx, timeout, hits, nil, true)
+	return s.Decide(ctx, time.Now(), timeout, hits, nil, true)
 }
 
 // DecideBatch decides calls as one batch. Tests use it because they cannot form thousands of batches by the

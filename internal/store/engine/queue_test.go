@@ -32,7 +32,7 @@ func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) 
 	call, o := batch.NewCall(), &callOwner{}
 	call.Prepare(hits, false)
 	call.Owner = o
-	batch.Enter(context.Background(), c.queue, call)
+	batch.Enter(context.Background(), c.queue, call, time.Now())
 	return o.delivered, call.Err
 }
 

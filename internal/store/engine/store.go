@@ -200,8 +200,9 @@ func (s *Store) Health() *health.Health { return s.server.health }
 func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
 
 // Decide decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
-// batch. The hits must be valid, and decisions as long as hits; a reset needs no decisions.
-func (s *Store) Decide(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+// batch. arrived is the time from which health.Health.Patience counts. The hits must be valid, and decisions
+// as long as hits; a reset needs no decisions.
+func (s *Store) Decide(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
 		return s.server.health.Ended(ctx) // nothing is charged
@@ -215,7 +216,7 @@ func (s *Store) Decide(ctx context.Context, timeout time.Duration, hits []rateli
 	case unavailable != nil:
 		c.Err = unavailable
 	default:
-		reusable = batch.Enter(ctx, s.queueFor(timeout), c)
+		reusable = batch.Enter(ctx, s.queueFor(timeout), c, arrived)
 	}
 	err := c.Err
 	if err == nil {
@@ -269,7 +270,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 	side = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: 1, Health: s.server.health, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) { decide(s, side, side, calls, deadline) },
-		Expire: func(calls []*batch.Call) { s.failCalls(side, calls, errLocked) },
+		Expire: func(calls []*batch.Call, _ error) { s.failCalls(side, calls, errLocked) },
 	})
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers, Health: s.server.health, Background: s.background,
@@ -290,11 +291,11 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 			}
 			decide(s, q, side, calls, deadline)
 		},
-		Expire: func(calls []*batch.Call) {
+		Expire: func(calls []*batch.Call, err error) {
 			if deliver != nil {
 				storeKeys(calls)
 			}
-			s.failCalls(q, calls, s.server.health.NoDecision(nil, true))
+			s.failCalls(q, calls, err)
 		},
 	})
 	s.queues = append(s.queues, q, side)
