@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -124,44 +124,37 @@ func TestStoreKeepsEngines(t *testing.T) {
 	}
 }
 
-// slowDB is a DB that takes almost a second to create the tables, and 300 ms to answer statements, with an
-// error.
-type slowDB struct{ answered error }
+// slowDB is a DB that takes almost 2 s to create the tables, and sends no statement.
+type slowDB struct{ timeout time.Duration } // of the first statement
 
 func (d *slowDB) Run(_ context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	if statements[0].SQL == schema.Ready { // no rows: there are no tables
-		return nil
+	if statements[0].SQL == schema.Ready {
+		return nil // no rows: there are no tables
 	}
-	if time.Sleep(min(timeout, 300*time.Millisecond)); timeout < 300*time.Millisecond {
-		return pgdb.ErrNoAnswer
+	if d.timeout == 0 {
+		d.timeout = timeout
 	}
-	for _, s := range statements {
-		s.Err = d.answered
-	}
-	return nil
+	return pgdb.ErrNotSent
 }
 
 func (d *slowDB) Exec(context.Context, time.Duration, string) error {
-	time.Sleep(990 * time.Millisecond)
+	time.Sleep(1990 * time.Millisecond)
 	return nil
 }
 
 func (d *slowDB) Close() {}
 
-// A request that has waited for the tables has the whole timeout for its statement.
+// After a request has waited for the tables, its statement has the whole timeout.
 func TestWaitForTablesShortensNoStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := &slowDB{answered: errors.New("the error of the statement")}
+		db := &slowDB{}
 		s, err := store.Open(db, engine.Options{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close()
-		l := &ratelimit.Limit{Prefix: "p", Events: 9, Window: time.Hour}
-		err = s.Take(t.Context(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}},
-			make([]ratelimit.Decision, 1))
-		if !errors.Is(err, db.answered) {
-			t.Errorf("the first request got the error %v, want %v", err, db.answered)
-		}
+		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 9, Window: time.Hour}, Cost: 1}}
+		_ = s.Take(t.Context(), 2*time.Second, hits, make([]ratelimit.Decision, 1))
+		s.Close()
+		check.Equal(t, "the timeout of the statement", db.timeout, 2*time.Second)
 	})
 }

@@ -72,7 +72,8 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 			}
 		case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
 			pos.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
-			key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable}
+			key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable,
+				sync: h.Limit.SynchronousCommit}
 			g := groupFor(p, 0, key, c.Isolated)
 			g.entries = append(g.entries, pos.entry)
 		default:

@@ -19,24 +19,17 @@ import (
 // requests behind it fail as well.
 func TestSlowBatchesAreOverload(t *testing.T) {
 	const timeout = 250 * time.Millisecond
-	for name, test := range map[string]struct {
-		batch time.Duration // the time of a batch
-		count int           // the number of requests, each in its own batch
-		want  func(n int, took time.Duration, err error) bool
+	for _, test := range []struct {
+		batch   time.Duration // the time of a batch
+		count   int           // the number of requests, each in its own batch
+		decided int           // the first requests, which are decided
+		want    error         // of the others
+		within  time.Duration // the time until the others fail
 	}{
-		"within the timeout": {batch: 200 * time.Millisecond, count: 4, want: func(n int, took time.Duration,
-			err error) bool {
-			return err == nil && took == time.Duration(n+1)*200*time.Millisecond
-		}},
-		"four timeouts": {batch: 200 * time.Millisecond, count: 8, want: func(n int, took time.Duration,
-			err error) bool {
-			return n < 4 && err == nil ||
-				n > 3 && errors.Is(err, ratelimit.ErrOverloaded) && took <= 4*timeout
-		}},
-		"a long statement": {batch: time.Second, count: 8, want: func(_ int, took time.Duration,
-			err error) bool {
-			return errors.Is(err, ratelimit.ErrTimeout) && took <= timeout
-		}},
+		{batch: 200 * time.Millisecond, count: 4, decided: 4},
+		{batch: 200 * time.Millisecond, count: 8, decided: 4, want: ratelimit.ErrOverloaded,
+			within: 4 * timeout},
+		{batch: time.Second, count: 8, want: ratelimit.ErrTimeout, within: timeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			answer := func(ctx context.Context, statements []*pgdb.Statement) error {
@@ -61,8 +54,10 @@ func TestSlowBatchesAreOverload(t *testing.T) {
 					start := time.Now()
 					err := store.Take(t.Context(), timeout, hits,
 						make([]ratelimit.Decision, len(hits)))
-					if took := time.Since(start); !test.want(n, took, err) {
-						t.Errorf("%s: request %d: error %v after %v, want another result", name, n, err, took)
+					took := time.Since(start)
+					if n < test.decided && (err != nil || took != time.Duration(n+1)*test.batch) ||
+						n >= test.decided && (!errors.Is(err, test.want) || took > test.within) {
+						t.Errorf("%v: request %d: error %v after %v", test, n, err, took)
 					}
 				})
 				synctest.Wait()

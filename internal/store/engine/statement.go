@@ -104,8 +104,9 @@ const resetSQL = blankSQL +
 // releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, the
 // number of slots, and the first one. A row can have several releases. In a durable table, the commit waits
 // for the disk, because after a crash of the server the slots could otherwise be back, and nobody would
-// release them again. The statement passes the numbers of the slots negated. For a key without a row, it
-// inserts the negated numbers, which are not slots of any process.
+// release them again. With SynchronousCommit it also waits for a synchronous standby, which could otherwise
+// become the primary without the release. The statement passes the numbers of the slots negated. For a key
+// without a row, it inserts the negated numbers, which are not slots of any process.
 const releaseSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)
 SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
@@ -255,7 +256,7 @@ func (s *statements) write(key statementKey) *statementText {
 	switch {
 	case key.kind == peek:
 		settings = ""
-	case key.kind == release && key.durable:
+	case key.kind == release && key.durable && !key.sync:
 		settings = diskSQL + settings
 	default:
 		settings = commitSQL(key.durable, key.sync) + settings

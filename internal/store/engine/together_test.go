@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A commit waits for the disk if one of the charged limits has SynchronousCommit, even if the statements of
-// the other limits come later in the transaction. Triggers record the value of synchronous_commit at the
+// the other limits come later in the transaction. The release of a slot always waits for the disk, and for a
+// standby as well if its limit has SynchronousCommit. Triggers record the value of synchronous_commit at the
 // commit.
 func TestOneSynchronousCommitMakesTransactionWait(t *testing.T) {
 	s := newTestDB(t)
@@ -57,5 +59,13 @@ func TestOneSynchronousCommitMakesTransactionWait(t *testing.T) {
 				t.Errorf("test %d, round %d: synchronous_commit is %s, want %s", i, round, got, test.want)
 			}
 		}
+	}
+	for release, sync := range map[string]bool{"local": false, "on": true} {
+		l := conformance.InFlight("flight", 3)
+		l.Durable, l.SynchronousCommit = true, sync
+		slots := takeSlots(t, store, l, 1, nil)
+		s.exec("TRUNCATE seen")
+		slots[0].Release()
+		s.awaitText("SELECT coalesce(max(setting), '') FROM seen", release)
 	}
 }
