@@ -310,9 +310,4 @@ func (s *soak) judgeHistory() {
 			}
 		}
 	}
-	n := cluster.Query[int64](s.t, s.servers.dsn,
-		"SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers")
-	if n > 0 {
-		s.t.Logf("%d rows of the history were dropped", n)
-	}
 }

@@ -17,7 +17,8 @@ type fault struct {
 	do func(s *soak, e *event) error
 	// decides is set if no request may lack a decision because of the fault.
 	decides bool
-	// delays is set if the database answers slowly, but always. A request then waits for up to four timeouts.
+	// delays is set if the database always answers, but a request waits for the answer, or for a connection. It
+	// then waits for up to four timeouts.
 	delays bool
 	// overloads is set if the proxy has more requests than it can decide. It then refuses some requests of
 	// all lanes with a limit.
@@ -53,7 +54,7 @@ func (e *event) String() string {
 func plan(seed uint64, duration time.Duration) (events []*event) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var next []int
-	for at := *soakEvery / 2; at+*soakEvery/2 <= duration; at += *soakEvery {
+	for at := soakEvery / 2; at+soakEvery/2 <= duration; at += soakEvery {
 		if len(next) == 0 {
 			next = random.Perm(len(faults))
 		}
@@ -125,7 +126,7 @@ var faults = []fault{
 		}
 		return server.set(0, false)
 	}},
-	{name: "max_connections used up", do: func(s *soak, e *event) error {
+	{name: "max_connections used up", delays: true, do: func(s *soak, e *event) error {
 		return useUpConnections(s.servers.server().DSN("postgres"), e.lasts)
 	}},
 	{name: "reloads", decides: true, reloads: true, do: func(s *soak, e *event) error {

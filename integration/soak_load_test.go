@@ -69,12 +69,11 @@ var lanes = []lane{
 	{name: "none", always: http.StatusOK},
 	{name: "attacked", onError: "deny", governed: true, hostile: true, settings: object{"timeout": "30s",
 		"fields": "x ietf", "exempt": "192.0.2.0/24", "zones": []object{
-			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}",
-				"limit": "200 1m",
-				"cost":  "{header.X-Cost}", "audit": "denied"},
-			{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limit": "50 1m"},
-			{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
-			{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}",
+			{"prefix": "attacked-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}",
+				"limit": "200 1s", "cost": "{header.X-Cost}", "audit": "denied"},
+			{"prefix": "attacked-plan", "key": "{header.X-Tenant}", "limit": "50 1m"},
+			{"prefix": "attacked-trial", "limit": "1 1h", "mode": "shadow"},
+			{"prefix": "attacked-login", "limit": "50 1m", "key": "{path}",
 				"match": object{"paths": "/attacked/login,/attacked/api/*"}},
 		}}},
 }

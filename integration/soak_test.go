@@ -16,10 +16,11 @@ import (
 var (
 	soakDuration = flag.Duration("soak-duration", 10*time.Minute, "how long TestSoak lasts")
 	soakSeed     = flag.Uint64("soak-seed", 0, "the seed of TestSoak's plan of faults; 0 is the time")
-	soakEvery    = flag.Duration("soak-every", 20*time.Second,
-		"the time from one fault of TestSoak to the next")
-	soakAttack = flag.Duration("soak-attack", 5*time.Second,
-		"how long attackers send requests to each proxy at the end of TestSoak")
+)
+
+const (
+	soakEvery  = 20 * time.Second // the time from one fault to the next
+	soakAttack = 5 * time.Second  // the time for which attackers send requests to each proxy at the end
 )
 
 // soak is a long run of two Caddies and a Traefik, with faults.
