@@ -17,7 +17,7 @@ type Queue struct {
 	Options // does not change
 
 	mu              sync.Mutex // guards the fields below
-	pending         []*Call    // in the order of arrival
+	pending         []*Call    // in the order of Send
 	collecting      bool       // a worker collects the pending calls next
 	running         int        // the number of running workers
 	batchesInFlight int        // the number of batches in flight
@@ -99,9 +99,9 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 // Wait waits until a sent call is finished.
 func Wait(c *Call) { <-c.done }
 
-// Enter sends a call that arrived at arrived, waits until it is finished or ctx ends, and reports whether the
-// caller may reuse the call. If ctx ends first, Err is that of Health.Ended, and the call stays in its batch:
-// its hits may or may not be charged.
+// Enter sends a call, waits until it is finished or ctx ends, and reports whether the caller may reuse the
+// call. arrived is as in Send. If ctx ends first, Err is that of Health.Ended, and the call stays in its
+// batch: its hits may or may not be charged.
 func Enter(ctx context.Context, q *Queue, c *Call, arrived time.Time) bool {
 	c.cancelable = ctx.Done() != nil
 	if !c.cancelable {
@@ -184,7 +184,7 @@ func work(q *Queue) {
 }
 
 // collect removes the pending calls of the next batch, and expired calls, which have too little time left for
-// a batch. It returns both in the order of arrival. Expired calls must not join a batch, because a batch with
+// a batch. It returns both in the order of Send. Expired calls must not join a batch, because a batch with
 // their deadline would end too early for all of its calls. If no calls are pending, no worker collects until
 // the next call. patience is the result of Health.Patience.
 func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {

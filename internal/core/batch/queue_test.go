@@ -136,6 +136,10 @@ var schedules = map[string]struct {
 		workers: 4, takes: ms(1000, 1), arrivals: ms(0, 1, 1, 10, 20),
 		batches: "[[0] [1 2] [3] [4]]", finished: ms(1000, 6, 6, 11, 21),
 	},
+	"after a slow batch, one batch at a time is in flight": {
+		workers: 4, takes: ms(10, 4), arrivals: ms(0, 1, 7, 9.5),
+		batches: "[[0] [1] [2] [3]]", finished: ms(10, 9, 13, 17), waited: 3.5,
+	},
 	"all workers are busy": {
 		workers: 3, takes: ms(1001), arrivals: ms(0, 10, 20, 30, 40, 50),
 		batches: "[[0] [1] [2] [3 4 5]]", finished: ms(1001, 1011, 1021, 2006, 2006, 2006), waited: 975,
@@ -177,28 +181,6 @@ func TestCallsShareBatches(t *testing.T) {
 			})
 		})
 	}
-}
-
-// During a slow batch, a second batch may be in flight. When the slow batch has returned, only one batch at a
-// time is in flight, as before.
-func TestOneBatchAtATimeAfterSlowBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{}, func(n int) time.Duration {
-			return []time.Duration{100 * time.Millisecond, 4 * time.Millisecond}[min(n, 1)]
-		})
-		var calls []*batch.Call
-		for range 200 {
-			calls = append(calls, d.send("k", 1))
-			time.Sleep(time.Millisecond)
-			if len(calls) == 110 {
-				d.mu.Lock()
-				d.maxInFlight = 0
-				d.mu.Unlock()
-			}
-		}
-		waitForCalls(time.Now(), calls...)
-		check.Equal(t, "concurrent batches after the slow one", d.maxInFlight, 1)
-	})
 }
 
 // The first batches have at most 100 hits. The bound grows to 400, and further if a full batch takes no

@@ -122,10 +122,10 @@ func (h *Health) Unavailable() error {
 }
 
 // NoDecision returns the error of a request after its call failed with err. pastDeadline means that the
-// request has reached its deadline, MaxTimeouts timeouts after its arrival; it must be false if Patience gave
-// the request only one timeout, even if the server answers again. With it, the error is
-// ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is Silent. The error is also ErrTimeout if
-// the call timed out, or ended at an earlier deadline.
+// request has no time left of MaxTimeouts timeouts. The error is then ratelimit.ErrOverloaded, or
+// ratelimit.ErrTimeout if the server is Silent. pastDeadline must be false if Patience gave the request only
+// one timeout, even if the server answers again. The error is also ErrTimeout if the call timed out, or ended
+// at an earlier deadline.
 func (h *Health) NoDecision(err error, pastDeadline bool) error {
 	switch {
 	case pastDeadline && !h.Silent():

@@ -93,32 +93,3 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 		})
 	}
 }
-
-// If the deadline of a request has passed (late) although the server was not silent, the error is
-// ErrOverloaded. If a call ends at an earlier deadline, the error is ErrTimeout. Other failures keep their
-// error.
-func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
-	closing, stop := context.WithCancel(t.Context())
-	stop() // no probes
-	h := health.New(closing, func() float64 { return 0 }, nil)
-	other := errors.New("other")
-	deadline, cancel := health.WithDeadline(t.Context(), time.Now().Add(-time.Minute), time.Second)
-	defer cancel()
-	for _, c := range []struct {
-		err  error
-		late bool
-		want error
-	}{
-		{err: pgdb.ErrNoAnswer, late: true, want: ratelimit.ErrOverloaded},
-		{err: pgdb.ErrNoAnswer, late: false, want: ratelimit.ErrTimeout},
-		{err: context.DeadlineExceeded, late: false, want: ratelimit.ErrTimeout},
-		{err: nil, late: true, want: ratelimit.ErrOverloaded},
-		{err: other, late: false, want: other},
-		{err: h.Ended(deadline), late: true, want: ratelimit.ErrOverloaded},
-		{err: h.Ended(closing), late: false, want: context.Canceled},
-	} {
-		if err := h.NoDecision(c.err, c.late); !errors.Is(err, c.want) {
-			t.Errorf("NoDecision(%v, %v) = %v, want %v", c.err, c.late, err, c.want)
-		}
-	}
-}

@@ -78,7 +78,7 @@ type lookups struct {
 //   - ratelimit.ErrUnavailable during an outage, and while too many look-ups wait
 //   - the error that setPollErr recorded
 //   - the error of the statement, or of the look-up of this sender
-//   - after the wait ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is silent or the
+//   - after the wait ratelimit.ErrOverloaded, or ratelimit.ErrTimeout if the server is or was silent, or the
 //     statement in flight has had no result for timeout
 //   - ratelimit.ErrClosed, or the cause of the end of ctx (see health.Ended)
 func (l *lookups) get(
