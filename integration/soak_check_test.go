@@ -20,8 +20,8 @@ const (
 	// exactWithin is the time after a fault until limits are exact (docs/operating.md), plus a timeout.
 	exactWithin = 3*time.Second + soakTimeout
 	// The audit log may lack requests of the last lostByKill before a kill, and the metrics requests of the
-	// last lostTotals. Both include a second for a busy machine.
-	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
+	// last lostTotals (docs/operating.md). Both include time for a busy machine.
+	lostByKill, lostTotals = 3 * time.Second, 12 * time.Second
 	// localShare is the number of requests that a proxy may admit locally: its share of the quota, rounded
 	// up, plus one.
 	localShare = 100/soakProxies + 2
