@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -91,8 +92,9 @@ func (w *work) releaseUncertain(r *request) {
 // Release releases slots in the background. Each release is retried until the server has answered.
 func (s *slots) Release(ranges []slotRange) {
 	for _, r := range ranges {
+		key := strings.Clone(r.Row.Key) // it may be a part of a long request
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
-			End: s.onReleaseEnd, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
+			End: s.onReleaseEnd, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: key, Cost: r.N}}}, 0)
 	}
 }
 
@@ -113,6 +115,7 @@ func (s *slots) ReleaseUncertain(ranges []slotRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range ranges {
+		r.Row.Key = strings.Clone(r.Row.Key)
 		s.uncertain = append(s.uncertain,
 			uncertainSlots{slotRange: r, due: now.Add(releaseInterval), until: now.Add(lateTakeTime)})
 	}

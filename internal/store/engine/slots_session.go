@@ -223,12 +223,12 @@ func (s *slots) tick() {
 // If the session has expired, renew starts a new one.
 func (s *slots) renew(closing context.Context, now time.Time) {
 	s.mu.Lock()
-	session, fresh, age := s.session, s.usable(now), now.Sub(s.renewedAt)
+	session, fresh, renewedAt := s.session, s.usable(now), s.renewedAt
 	down := s.server.health.Unavailable() != nil
 	again := s.dueUncertain(now, down)
 	s.mu.Unlock()
 	s.Release(again)
-	if fresh && age < renewInterval || down {
+	if fresh && now.Sub(renewedAt) < renewInterval || down {
 		return
 	}
 	if fresh {
@@ -238,7 +238,8 @@ func (s *slots) renew(closing context.Context, now time.Time) {
 			return // requests detect an outage
 		}
 		s.mu.Lock()
-		replaced := s.session != session // a batch has started another session meanwhile
+		// Meanwhile, a batch has started another session, or releaseEnded has ended this one.
+		replaced := s.session != session || s.renewedAt != renewedAt
 		switch {
 		case replaced:
 		case renewal.Rows == 1:
