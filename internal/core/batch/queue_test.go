@@ -295,7 +295,8 @@ func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 				silent.Answered()
 			}
 		}
-		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent, Fill: answerLate},
+		d := newQueue(
+			batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent, Fill: answerLate},
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond
 			})
