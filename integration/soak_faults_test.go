@@ -17,8 +17,8 @@ type fault struct {
 	do func(s *soak, e *event) error
 	// decides is set if no request may lack a decision because of the fault.
 	decides bool
-	// delays is set if the database always answers, but a request waits for the answer, or for a connection. It
-	// then waits for up to four timeouts.
+	// delays is set if the database always answers, but a request waits for the answer, or for a connection.
+	// It then waits for up to four timeouts.
 	delays bool
 	// overloads is set if the proxy has more requests than it can decide. It then refuses some requests of
 	// all lanes with a limit.
