@@ -133,6 +133,7 @@ var faults = []fault{
 		for range 20 {
 			s.proxies[e.choice%soakProxies].reload()
 		}
+		s.forget(e.choice % soakProxies)
 		return nil
 	}},
 	{name: "overload", delays: true, overloads: true, do: func(s *soak, e *event) error {
