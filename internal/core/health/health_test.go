@@ -3,6 +3,7 @@ package health_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,30 +15,31 @@ import (
 
 // transitions follow the table in the package comment: calls, and the state after them.
 var transitions = []struct {
-	calls []string
-	want  string
+	calls, want string
 }{
-	{nil, "answering"},
-	{[]string{"late"}, "suspected"},
-	{[]string{"short"}, "answering"},
-	{[]string{"busy"}, "answering"},
-	{[]string{"lost"}, "down"},
-	{[]string{"lost beside others"}, "answering"},
-	{[]string{"late", "answered"}, "answering"},
-	{[]string{"late", "lost"}, "down"},
-	{[]string{"lost", "late"}, "down"},
-	{[]string{"lost", "answered"}, "down"},
-	{[]string{"late", "answered", "late"}, "suspected"},
+	{"none", "answering"},
+	{"late", "suspected"},
+	{"short", "answering"},
+	{"busy", "answering"},
+	{"lost", "down"},
+	{"lost beside others", "answering"},
+	{"late, answered", "answering"},
+	{"late, lost", "down"},
+	{"lost, late", "down"},
+	{"lost, answered", "down"},
+	{"late, answered, late", "suspected"},
 }
 
 // The calls of each entry of transitions lead to its state. From any state except answering, a probe that
-// fails leads to down, and a probe that is answered leads to answering.
+// fails leads to down, and a probe that is answered leads to answering. After its deadline, a request is
+// refused as overload only while the server is answering.
 func TestCallsAndProbesChangeState(t *testing.T) {
 	lost := pgdb.ErrConnectionLost
 	failed := func(timeout time.Duration, err error) func(h *health.Health) {
 		return func(h *health.Health) { _ = h.Failed(time.Now(), timeout, err) }
 	}
 	call := map[string]func(h *health.Health){
+		"none":     func(*health.Health) {},
 		"answered": func(h *health.Health) { h.Answered() },
 		"late":     failed(time.Second, pgdb.ErrNoAnswer),
 		"busy":     failed(time.Second, pgdb.ErrNotSent),
@@ -72,11 +74,12 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 				} else if h.Silent() {
 					got = "suspected"
 				}
-				if got != want {
-					t.Errorf("%v, %s: state = %s, want %s", test.calls, when, got, want)
+				overload := errors.Is(h.NoDecision(nil, true), ratelimit.ErrOverloaded)
+				if got != want || overload != (want == "answering") {
+					t.Errorf("%s, %s: state %s, overload %v, want %s", test.calls, when, got, overload, want)
 				}
 			}
-			for _, name := range test.calls {
+			for name := range strings.SplitSeq(test.calls, ", ") {
 				call[name](h)
 			}
 			check("after the calls", test.want)
@@ -91,5 +94,34 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 			synctest.Wait()
 			check("after a probe that was answered", "answering")
 		})
+	}
+}
+
+// If the deadline of a request has passed (late) although the server was not silent, the error is
+// ErrOverloaded. If a call ends at an earlier deadline, the error is ErrTimeout. Other failures keep their
+// error.
+func TestNoDecisionTellsOverloadFromOutage(t *testing.T) {
+	closing, stop := context.WithCancel(t.Context())
+	stop() // no probes
+	h := health.New(closing, func() float64 { return 0 }, nil)
+	other := errors.New("other")
+	deadline, cancel := health.WithDeadline(t.Context(), time.Now().Add(-time.Minute), time.Second)
+	defer cancel()
+	for _, c := range []struct {
+		err  error
+		late bool
+		want error
+	}{
+		{pgdb.ErrNoAnswer, true, ratelimit.ErrOverloaded},
+		{pgdb.ErrNoAnswer, false, ratelimit.ErrTimeout},
+		{context.DeadlineExceeded, false, ratelimit.ErrTimeout},
+		{nil, true, ratelimit.ErrOverloaded},
+		{other, false, other},
+		{h.Ended(deadline), false, ratelimit.ErrOverloaded},
+		{h.Ended(closing), false, context.Canceled},
+	} {
+		if err := h.NoDecision(c.err, c.late); !errors.Is(err, c.want) {
+			t.Errorf("NoDecision(%v, %v) = %v, want %v", c.err, c.late, err, c.want)
+		}
 	}
 }
