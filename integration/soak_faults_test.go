@@ -130,10 +130,11 @@ var faults = []fault{
 		return useUpConnections(s.servers.server().DSN("postgres"), e.lasts)
 	}},
 	{name: "reloads", decides: true, reloads: true, do: func(s *soak, e *event) error {
+		proxy := e.choice % soakProxies
 		for range 20 {
-			s.proxies[e.choice%soakProxies].reload()
+			s.proxies[proxy].reload()
 		}
-		s.forget(e.choice % soakProxies)
+		s.judgeGrowth(proxy)
 		return nil
 	}},
 	{name: "overload", delays: true, overloads: true, do: func(s *soak, e *event) error {
@@ -170,7 +171,7 @@ var faults = []fault{
 		if err := p.Kill(); err != nil {
 			return err
 		}
-		s.forget(e.proxy)
+		s.judgeGrowth(e.proxy)
 		time.Sleep(e.lasts / 2)
 		p.start()
 		return nil

@@ -56,21 +56,11 @@ func (s *soak) sample() {
 	fmt.Printf("        %s, %d connections\n", total, n)
 }
 
-// forget checks the samples of a proxy that has ended or was reloaded, and drops them.
-func (s *soak) forget(proxy int) {
-	s.judgeGrowthOf(proxy)
+// judgeGrowth checks that no resource of a proxy has grown since its last start or reload, and begins a new
+// growth.
+func (s *soak) judgeGrowth(proxy int) {
+	g := s.grown[proxy]
 	s.grown[proxy] = growth{}
-}
-
-// judgeGrowth checks that no resource grows.
-func (s *soak) judgeGrowth() {
-	for i := range s.proxies {
-		s.judgeGrowthOf(i)
-	}
-}
-
-func (s *soak) judgeGrowthOf(proxy int) {
-	g := &s.grown[proxy]
 	if len(g.heap) < enoughSamples {
 		return
 	}

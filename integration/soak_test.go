@@ -91,7 +91,9 @@ func TestSoak(t *testing.T) {
 	s.judgeAdmissions()
 	s.judgeFlights()
 	s.judgeHistory()
-	s.judgeGrowth()
+	for i := range s.proxies {
+		s.judgeGrowth(i)
+	}
 	s.attack()
 }
 
