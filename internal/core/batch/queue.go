@@ -127,15 +127,6 @@ func Busy(q *Queue) bool {
 	return q.running > 0
 }
 
-// RoundDown clears all but the three highest bits of a duration, so that similar durations become equal.
-func RoundDown(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 8 {
-		unit *= 2
-	}
-	return d / unit * unit
-}
-
 // slowBatch is the time in flight after which another worker collects the next batch, so that one slow
 // statement does not delay all calls.
 const slowBatch = 5 * time.Millisecond

@@ -245,7 +245,7 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	defer s.mu.Unlock()
 	q := s.byTimeout[timeout]
 	if q == nil && len(s.byTimeout) >= maxTimeouts {
-		timeout = batch.RoundDown(timeout)
+		timeout = roundDown(timeout)
 		q = s.byTimeout[timeout]
 	}
 	if q == nil {
@@ -253,6 +253,15 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 		s.byTimeout[timeout] = q
 	}
 	return q
+}
+
+// roundDown clears all but the three highest bits of a duration, so that similar durations become equal.
+func roundDown(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 8 {
+		unit *= 2
+	}
+	return d / unit * unit
 }
 
 // OpenQueue returns a queue for calls that a proxy sends itself. fill, which may be nil, and deliver are the
