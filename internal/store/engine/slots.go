@@ -70,7 +70,9 @@ func (s *slots) addLocal(row lease.RowID, n int64) {
 
 // rangeOf returns the allocated slots of a hit.
 func rangeOf(pos *position) slotRange {
-	return slotRange{Limit: pos.entry.view.Limit, Row: pos.entry.id,
+	row := pos.entry.id
+	row.Key = strings.Clone(row.Key) // it may be a part of a long request
+	return slotRange{Limit: pos.entry.view.Limit, Row: row,
 		First: pos.entry.firstSlot + pos.nth*pos.entry.cost,
 		N:     pos.entry.cost}
 }
@@ -92,9 +94,8 @@ func (w *work) releaseUncertain(r *request) {
 // Release releases slots in the background. Each release is retried until the server has answered.
 func (s *slots) Release(ranges []slotRange) {
 	for _, r := range ranges {
-		key := strings.Clone(r.Row.Key) // it may be a part of a long request
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
-			End: s.onReleaseEnd, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: key, Cost: r.N}}}, 0)
+			End: s.onReleaseEnd, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
 	}
 }
 
@@ -115,7 +116,6 @@ func (s *slots) ReleaseUncertain(ranges []slotRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range ranges {
-		r.Row.Key = strings.Clone(r.Row.Key)
 		s.uncertain = append(s.uncertain,
 			uncertainSlots{slotRange: r, due: now.Add(releaseInterval), until: now.Add(lateTakeTime)})
 	}
