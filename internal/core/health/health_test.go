@@ -34,7 +34,6 @@ var transitions = []struct {
 // fails leads to down, and a probe that is answered leads to answering. After its deadline, a request is
 // refused as overload only while the server is answering.
 func TestCallsAndProbesChangeState(t *testing.T) {
-	lost := pgdb.ErrConnectionLost
 	failed := func(timeout time.Duration, err error) func(h *health.Health) {
 		return func(h *health.Health) { _ = h.Failed(time.Now(), timeout, err) }
 	}
@@ -43,13 +42,13 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 		"answered": func(h *health.Health) { h.Answered() },
 		"late":     failed(time.Second, pgdb.ErrNoAnswer),
 		"busy":     failed(time.Second, pgdb.ErrNotSent),
-		"lost":     failed(time.Second, lost),
+		"lost":     failed(time.Second, pgdb.ErrConnectionLost),
 		"short":    failed(10*time.Millisecond, pgdb.ErrNoAnswer),
 		"lost beside others": func(h *health.Health) {
 			sent := time.Now()
 			time.Sleep(time.Millisecond)
 			h.Answered()
-			_ = h.Failed(sent, time.Second, lost)
+			_ = h.Failed(sent, time.Second, pgdb.ErrConnectionLost)
 		},
 	}
 	for _, test := range transitions {
@@ -86,7 +85,7 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 			if test.want == "answering" {
 				return
 			}
-			answers <- lost
+			answers <- pgdb.ErrConnectionLost
 			synctest.Wait()
 			check("after a probe that failed", "down")
 			time.Sleep(time.Second)
