@@ -58,7 +58,7 @@ func FuzzPatternsMatchLikeLoop(f *testing.F) {
 		"/api/v1/*":    "/api/v1 /api/v1/x /api/v1/x/y /api /api/v10 / /x/api/v1",
 		"/u/*/files":   "/u/a/files /u/files /u/a/b/files /u/a/files/x",
 		"/u/*/files/*": "/u/a/files /u/a/files/x/y /u/files/x /u/a/b/files",
-		"/":            "/ /a", "/*": "/ /a /a/b", "/*/b": "/a/b / /b /a/b/c",
+		"/":            "/ /a", "/*": "/ /a /a/b", "/*/b": "/a/b / /b /a/b/c", "/*/": "/ /a /a/b",
 	} {
 		for _, path := range strings.Fields(paths) {
 			f.Add(pattern, "*.a.test", path, "x.a.test")

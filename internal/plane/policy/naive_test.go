@@ -33,7 +33,11 @@ func newNaive(w *policytest.World) *naive {
 			if p != "/" {
 				p = strings.TrimSuffix(p, "/")
 			}
-			r.paths = append(r.paths, strings.Split(p, "/"))
+			segments := strings.Split(p, "/")
+			if strings.HasSuffix(r.Paths[len(r.paths)], "*/") {
+				segments[len(segments)-1] = oneSegment
+			}
+			r.paths = append(r.paths, segments)
 		}
 		for _, h := range r.Hosts {
 			r.hosts = append(r.hosts, strings.ToLower(h))
@@ -220,6 +224,9 @@ func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now tim
 		})
 }
 
+// oneSegment stands for a wildcard before the slash at the end of a pattern: it is not a final wildcard.
+const oneSegment = "/"
+
 // pathMatches compares segments. The first segment is empty.
 func pathMatches(pattern, path []string) bool {
 	for i, segment := range pattern {
@@ -229,7 +236,7 @@ func pathMatches(pattern, path []string) bool {
 		if i >= len(path) {
 			return false
 		}
-		isWildcard := segment == "*" && path[i] != ""
+		isWildcard := (segment == "*" || segment == oneSegment) && path[i] != ""
 		if !isWildcard && segment != path[i] {
 			return false
 		}
