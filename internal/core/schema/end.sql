@@ -3,17 +3,24 @@
 -- caller's search_path, where a caller can put tables of its own. Only the owner may call functions without a
 -- grant.
 --
+-- A function with the rights of the owner, and a trigger, also gets fixed values of the settings that change
+-- what its commands mean. Otherwise its caller could set, for example, a TimeZone with days of 46 hours, and
+-- so shorten a retention.
+--
 -- A body that is parsed when the function is created, by RETURN or BEGIN ATOMIC, needs no search_path, and
 -- must not have one, because Postgres would then not inline the function. An IMMUTABLE function uses no
 -- table. All roles may call functions of these two kinds, because views and constraints call them with the
--- rights of the role that reads or writes. For the same reason, all roles may call rate_limit_behind, and
--- also rate_limit_counters and rate_limit_override_of, which name their schema and so need no search_path.
+-- rights of the role that reads or writes. For the same reason, all roles may call the functions of
+-- rate_limit_proxies, and also rate_limit_counters and rate_limit_override_of, which name their schema and so
+-- need no search_path.
 
 DO $$
 DECLARE
 	function record;
+	setting text;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name FROM pg_proc p
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name,
+			p.prosecdef OR p.prorettype = 'trigger'::regtype AS fixed FROM pg_proc p
 		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
 			AND p.proname LIKE 'rate\_limit\_%'
 			AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of')
@@ -22,7 +29,15 @@ BEGIN
 	LOOP
 		EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
 			current_schema());
-		IF function.name <> 'rate_limit_behind' THEN
+		FOREACH setting IN ARRAY CASE WHEN function.fixed THEN ARRAY['TimeZone = ''UTC''',
+			'DateStyle = ''ISO, YMD''', 'IntervalStyle = ''postgres''', 'bytea_output = ''hex''',
+			'extra_float_digits = 1', 'array_nulls = on', 'standard_conforming_strings = on',
+			'quote_all_identifiers = off', 'lc_numeric = ''C''', 'lc_time = ''C''', 'lc_monetary = ''C''']
+			ELSE '{}' END LOOP
+			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
+		END LOOP;
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at')
+		THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;

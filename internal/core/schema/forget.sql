@@ -44,6 +44,17 @@ BEGIN
 	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
 
+	-- Without an identity, rows of a table in a publication cannot be deleted.
+	IF NOT dry_run AND EXISTS (SELECT FROM pg_publication p WHERE p.pubdelete) THEN
+		FOR name IN SELECT c.oid::regclass FROM pg_class c JOIN pg_class a
+				ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
+			WHERE c.relkind = 'r' AND c.relreplident = 'd'
+				AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+		LOOP
+			EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
+		END LOOP;
+	END IF;
+
 	FOR name, condition IN
 		-- Detached partitions are listed, because a statement on the audit log does not reach them. A row
 		-- with a user belongs to that user alone, whatever the key of its counter contains.

@@ -79,14 +79,22 @@ const end = `
 DO $$
 DECLARE
 	function record;
+	setting text;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name FROM pg_proc p WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname LIKE 'rate\_limit\_%'
-			AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of')
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name, p.prosecdef OR p.prorettype = 'trigger'::regtype AS fixed FROM pg_proc p
+		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname LIKE 'rate\_limit\_%' AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of')
 			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
 	LOOP
 		EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
-		IF function.name <> 'rate_limit_behind' THEN
+		FOREACH setting IN ARRAY CASE WHEN function.fixed THEN ARRAY['TimeZone = ''UTC''', 'DateStyle = ''ISO, YMD''', 'IntervalStyle = ''postgres''', 'bytea_output = ''hex''',
+			'extra_float_digits = 1', 'array_nulls = on', 'standard_conforming_strings = on',
+			'quote_all_identifiers = off', 'lc_numeric = ''C''', 'lc_time = ''C''', 'lc_monetary = ''C''']
+			ELSE '{}' END LOOP
+			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
+		END LOOP;
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at')
+		THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -137,6 +145,13 @@ BEGIN
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
+	IF NOT dry_run AND EXISTS (SELECT FROM pg_publication p WHERE p.pubdelete) THEN
+		FOR name IN SELECT c.oid::regclass FROM pg_class c JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace WHERE c.relkind = 'r' AND c.relreplident = 'd'
+				AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+		LOOP
+			EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
+		END LOOP;
+	END IF;
 	FOR name, condition IN SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
 			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
@@ -361,7 +376,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the calling role has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
-	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
 			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
@@ -371,7 +386,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 $$;
 COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with their schemas, starts and ends.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
-	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
+	RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = parent::regclass);
 	name text;
@@ -397,6 +412,9 @@ BEGIN
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
+	IF NOT FOUND THEN -- a publication of deletes would otherwise refuse them
+		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY FULL', space, name);
+	END IF;
 	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', parent::regclass, space, name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
@@ -602,7 +620,7 @@ $$);
 
 const historyUpkeep = `
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
-	LANGUAGE plpgsql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
+	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
@@ -657,7 +675,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
 	'past their retention. A partition in use stays, and held_by names the sessions that use it. Writers wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER
 	SET lock_timeout = '1s' AS $$
 DECLARE
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
@@ -707,7 +725,8 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 
 const nodes = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text, epoch  bigint DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
-	report json NOT NULL DEFAULT '{}', PRIMARY KEY (node, epoch), CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
+	report json NOT NULL DEFAULT '{}', PRIMARY KEY (node, epoch), CONSTRAINT seen_must_be_from_2000_to_2999 CHECK (seen >= '2000-01-01 UTC' AND seen < '3000-01-01 UTC'),
+	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
 The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
 	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
@@ -730,14 +749,48 @@ EXCEPTION WHEN data_exception OR undefined_table THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
 	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+DO $$ BEGIN
+	IF to_regtype('rate_limit_report') IS NULL THEN
+		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,
+			refused bigint, undecided bigint, undecided_from bigint, undecided_at bigint,
+			undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
+	END IF;
+END $$;
+COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
+CREATE OR REPLACE FUNCTION rate_limit_read_report(report json) RETURNS rate_limit_report
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	readable rate_limit_report;
+	field text;
+BEGIN
+	RETURN json_populate_record(readable, report);
+EXCEPTION WHEN data_exception THEN
+	report := regexp_replace(report::text, '\\u(0000|d[89a-f]..)', '\\ufffd', 'gi');
+	FOR field IN SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'rate_limit_report'::regclass LOOP
+		CONTINUE WHEN (report -> field)::text LIKE '%\\ufffd%';
+		BEGIN
+			readable := json_populate_record(readable, json_build_object(field, report -> field));
+		EXCEPTION WHEN data_exception THEN
+			NULL;
+		END;
+	END LOOP;
+	RETURN readable;
+END $$;
+COMMENT ON FUNCTION rate_limit_read_report IS 'The fields of a proxy''s report. A field that cannot be read is NULL.';
+CREATE OR REPLACE FUNCTION rate_limit_reported_at(seen timestamptz, clock bigint, at bigint)
+	RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
+BEGIN
+	RETURN seen + (at - clock) * interval '1 us';
+EXCEPTION WHEN data_exception THEN
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which was clock by the clock of the proxy. NULL: there is no such time.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
-		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from, n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
-		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, n.seen + (r.undecided_from - r.clock) * interval '1 us' AS undecided_from,
-		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.undecided_admitted, r.undecided_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM (
-		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system())
-	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
-		undecided bigint, undecided_from bigint, undecided_at bigint, undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
+		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from, rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
+		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, rate_limit_reported_at(n.seen, r.clock, r.undecided_from) AS undecided_from,
+		rate_limit_reported_at(n.seen, r.clock, r.undecided_at) AS undecided_at, r.undecided_admitted, r.undecided_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM (
+		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
 region: The region in the proxy's configuration, if any.

@@ -24,7 +24,7 @@ COMMENT ON FUNCTION rate_limit_owns_history IS
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
-	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
 		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name,
@@ -38,7 +38,7 @@ COMMENT ON FUNCTION rate_limit_partitions IS
 	'The partitions of a table of the history, with their schemas, starts and ends.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
-	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
+	RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = parent::regclass);
 	name text;
@@ -73,6 +73,9 @@ BEGIN
 		WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
+	IF NOT FOUND THEN -- a publication of deletes would otherwise refuse them
+		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY FULL', space, name);
+	END IF;
 	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', parent::regclass,
 		space, name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;

@@ -6,7 +6,7 @@
 -- partitions, for which it blocks readers and writers.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
-	LANGUAGE plpgsql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
+	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2
 		ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
@@ -83,7 +83,7 @@ COMMENT ON FUNCTION rate_limit_drop_expired IS
 	'wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
-	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
+	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER
 	SET lock_timeout = '1s' AS $$
 DECLARE
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;

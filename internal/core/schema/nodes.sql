@@ -8,6 +8,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	system bigint DEFAULT (pg_control_system()).system_identifier,
 	report json NOT NULL DEFAULT '{}',
 	PRIMARY KEY (node, epoch),
+	CONSTRAINT seen_must_be_from_2000_to_2999
+		CHECK (seen >= '2000-01-01 UTC' AND seen < '3000-01-01 UTC'),
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
 CALL rate_limit_describe('rate_limit_nodes', $$
@@ -41,26 +43,65 @@ END $$;
 COMMENT ON FUNCTION rate_limit_behind IS
 	'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
 	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+-- A proxy may report anything, and one odd report must not hide the others.
+DO $$ BEGIN
+	IF to_regtype('rate_limit_report') IS NULL THEN
+		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid,
+			problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,
+			refused bigint, undecided bigint, undecided_from bigint, undecided_at bigint,
+			undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
+	END IF;
+END $$;
+COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
+CREATE OR REPLACE FUNCTION rate_limit_read_report(report json) RETURNS rate_limit_report
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	readable rate_limit_report;
+	field text;
+BEGIN
+	RETURN json_populate_record(readable, report);
+EXCEPTION WHEN data_exception THEN
+	-- No field can be read beside an escape that is no character.
+	report := regexp_replace(report::text, '\\u(0000|d[89a-f]..)', '\\ufffd', 'gi');
+	FOR field IN SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'rate_limit_report'::regclass LOOP
+		CONTINUE WHEN (report -> field)::text LIKE '%\\ufffd%';
+		BEGIN
+			readable := json_populate_record(readable, json_build_object(field, report -> field));
+		EXCEPTION WHEN data_exception THEN
+			NULL;
+		END;
+	END LOOP;
+	RETURN readable;
+END $$;
+COMMENT ON FUNCTION rate_limit_read_report IS
+	'The fields of a proxy''s report. A field that cannot be read is NULL.';
+CREATE OR REPLACE FUNCTION rate_limit_reported_at(seen timestamptz, clock bigint, at bigint)
+	RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
+BEGIN
+	RETURN seen + (at - clock) * interval '1 us';
+EXCEPTION WHEN data_exception THEN
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_reported_at IS
+	'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which '
+	'was clock by the clock of the proxy. NULL: there is no such time.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
 		n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
 		rate_limit_behind(r.applied, r.log) AS behind, n.seen,
-		n.seen + (r.local_from - r.clock) * interval '1 us' AS local_from,
-		n.seen + (r.local_until - r.clock) * interval '1 us' AS local_until,
+		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from,
+		rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
 		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided,
-		n.seen + (r.undecided_from - r.clock) * interval '1 us' AS undecided_from,
-		n.seen + (r.undecided_at - r.clock) * interval '1 us' AS undecided_at, r.undecided_admitted,
+		rate_limit_reported_at(n.seen, r.clock, r.undecided_from) AS undecided_from,
+		rate_limit_reported_at(n.seen, r.clock, r.undecided_at) AS undecided_at, r.undecided_admitted,
 		r.undecided_refused, r.locally, r.busiest,
 		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late
 	FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
 		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
-	) AS n, json_to_record(n.report) AS r(region text, version text, cannot text, applied text, log oid,
-		problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint, refused bigint,
-		undecided bigint, undecided_from bigint, undecided_at bigint, undecided_admitted bigint,
-		undecided_refused bigint, locally bigint, busiest json);
+	) AS n, rate_limit_read_report(n.report) AS r;
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
 	left out. Of several proxies with one name, the second one has the suffix #2.

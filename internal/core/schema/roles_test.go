@@ -152,7 +152,19 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 		NOT LIKE '%search_path=pg_catalog, public, pg_temp%', true)`,
 		"rate_limit_counters rate_limit_override_of") // they name the schema themselves
 	s.expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters rate_limit_override_of")
+		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters rate_limit_override_of "+
+			"rate_limit_read_report rate_limit_reported_at")
+}
+
+// A function with the rights of its owner and a trigger mean the same in every session, whatever the session
+// sets.
+func TestSessionsDoNotChangeWhatOwnersFunctionsMean(t *testing.T) {
+	s := newTestDB(t)
+	s.expect(`SELECT string_agg(p.proname, ' ') FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
+		AND (p.prosecdef OR p.prorettype = 'trigger'::regtype) AND NOT coalesce(
+			ARRAY(SELECT split_part(c, '=', 1) FROM unnest(p.proconfig) c) @>
+			'{search_path,TimeZone,DateStyle,IntervalStyle,bytea_output,extra_float_digits,array_nulls,
+				standard_conforming_strings,quote_all_identifiers,lc_numeric,lc_time,lc_monetary}', false)`, "-")
 }
 
 // With the grants of docs/metrics.md, an account of Grafana may run the queries of the dashboards. The tables
