@@ -12,12 +12,11 @@ import (
 // recheck is the number of times that a connection is used between two guards while no setting does harm.
 const recheck = 256
 
-// The statements of a guard. The first two are not planned, so the server does not compile them.
-// showSQL comes first because SET LOCAL as the first statement of a pipeline writes a warning to the
-// server's log.
+// The statements of a guard. The first two are not planned, so the server does not compile them. In a
+// pipeline, SET LOCAL by itself would write a warning to the server's log.
 const (
 	showSQL = `SHOW jit`
-	jitSQL  = `SET LOCAL jit = off`
+	jitSQL  = `DO 'BEGIN SET LOCAL jit = off; END'`
 
 	// replaceSQL replaces harmful settings until the end of the transaction. It returns a row of four
 	// bigints: 1 if a setting harms statements that read and write single rows, 1 if JIT would harm
