@@ -70,12 +70,8 @@ func addBackground(p *plan, requests []*request, order batch.Order) {
 				pos.entry.leaseUnits += h.Cost
 				p.remembered = true
 			}
-		case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
-			pos.entry = &entry{kind: release, id: rowOf(h), n: h.Cost, firstSlot: c.Claim}
-			key := statementKey{kind: release, definition: inFlight, durable: h.Limit.Durable,
-				sync: h.Limit.SynchronousCommit}
-			g := groupFor(p, 0, key, c.Isolated)
-			g.entries = append(g.entries, pos.entry)
+		case h.Limit.Algorithm == ratelimit.InFlight:
+			pos.entry = addRelease(p, slotRange{h.Limit, rowOf(h), c.Claim, h.Cost}, c.Isolated)
 		default:
 			pos = add(p, refund, h.Limit, rowOf(h), -h.Cost, c.Window)
 			if pos.entry.claim == 0 {

@@ -125,3 +125,56 @@ func TestStoppedProcessLosesSlots(t *testing.T) {
 		}
 	}
 }
+
+// A slot that was released is free for the next request, of one limit or of several, although the statement
+// of the release has not reached the server.
+func TestReleasedSlotIsFreeForTheNextRequest(t *testing.T) {
+	t.Parallel()
+	for _, durable := range []bool{false, true} {
+		arrived, proceed := make(chan bool, 10), make(chan bool)
+		db := &interceptDB{drivers.All["pgxdb"](t, cluster.Open(t)),
+			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+				isOf := func(kind string) bool {
+					return slices.ContainsFunc(statements, func(s *pgdb.Statement) bool {
+						return engine.Meanings()[s.SQL].Kind == kind
+					})
+				}
+				if isOf("release") && !isOf("take") && !isOf("peek") {
+					arrived <- true
+					<-proceed
+				}
+				return send(ctx, statements)
+			}}
+		store := newEngine(t, db, engine.Options{CleanupProbability: -1})
+		t.Cleanup(func() { close(proceed) })
+		flight := conformance.InFlight("flight", 1)
+		flight.Durable = durable
+		window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
+		for i := range 2 {
+			slot := &ratelimit.Slot{}
+			hits := []ratelimit.Hit{{Limit: flight, Key: "k", Cost: 1, Slot: slot},
+				{Limit: window, Key: "k", Cost: 1}}
+			decisions := make([]ratelimit.Decision, 2)
+			for range 2 {
+				n := i + 1 // limits
+				if err := store.Take(t.Context(), testTimeout, hits[:n], decisions[:n]); err != nil {
+					t.Fatal(err)
+				}
+				if !allAllowed(decisions[:n]) {
+					t.Fatalf("durable %t, %d limits: got %+v, want all allowed", durable, n, decisions[:n])
+				}
+				first := hits[0].Slot == slot
+				hits[0].Slot.Release()
+				if first { // the release is under way until the second request has its decision
+					<-arrived
+					hits[0].Slot = &ratelimit.Slot{}
+					continue
+				}
+				proceed <- true
+				<-arrived
+				proceed <- true
+			}
+			awaitFree(t, store, flight, 1)
+		}
+	}
+}

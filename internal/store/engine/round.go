@@ -33,6 +33,9 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if len(background) > 0 {
 		addBackground(p, background, batch.Before)
 	}
+	if atomic.LoadInt32(&w.store.slots.unanswered) > 0 {
+		w.repeatReleases(p, requests)
+	}
 	addRequests(p, singles)
 	if p.inFlight {
 		_ = w.allocateSlots(p) // the hits get its error

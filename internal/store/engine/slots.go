@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -91,22 +92,71 @@ func (w *work) releaseUncertain(r *request) {
 	w.store.slots.ReleaseUncertain(allocated)
 }
 
-// Release releases slots in the background. Each release is retried until the server has answered.
+// Release releases slots in the background. Each release is retried until the server has answered. Until
+// then, each batch that takes slots of the row repeats the release before its takes, because the batch of the
+// release may reach the server later.
 func (s *slots) Release(ranges []slotRange) {
+	s.mu.Lock()
 	for _, r := range ranges {
+		s.releasing[r.Row] = append(s.releasing[r.Row], r)
+	}
+	atomic.AddInt32(&s.unanswered, int32(len(ranges)))
+	s.mu.Unlock()
+	for _, r := range ranges {
+		r := r
 		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
-			End: s.onReleaseEnd, Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
+			End:  func(_ int64, err error) { s.releaseEnded(r, err) },
+			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
 	}
 }
 
-// releaseEnded implements batch.Call.End for releases. After a lost release, it ends the session with all its
+// releaseEnded ends the repetitions of a release. After a lost release, it ends the session with all its
 // slots.
-func (s *slots) releaseEnded(err error) {
-	if err != nil {
-		s.mu.Lock()
-		s.renewedAt = time.Time{}
-		s.mu.Unlock()
+func (s *slots) releaseEnded(r slotRange, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.releasing[r.Row]
+	for i := range left {
+		if left[i].First == r.First {
+			left = append(left[:i:i], left[i+1:]...)
+			atomic.AddInt32(&s.unanswered, -1)
+			break
+		}
 	}
+	if s.releasing[r.Row] = left; len(left) == 0 {
+		delete(s.releasing, r.Row)
+	}
+	if err != nil {
+		s.renewedAt = time.Time{}
+	}
+}
+
+// repeatReleases plans the unanswered releases of the rows on which requests take slots.
+func (w *work) repeatReleases(p *plan, requests []*request) {
+	s := w.store.slots
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	repeated := map[lease.RowID]bool{}
+	for _, r := range requests {
+		for i := range r.call.Hits {
+			row := rowOf(&r.call.Hits[i])
+			for _, slots := range s.releasing[row] {
+				if !repeated[row] {
+					addRelease(p, slots, p.oneByOne)
+				}
+			}
+			repeated[row] = true
+		}
+	}
+}
+
+// addRelease plans the release of slots. A row can have several releases in a statement.
+func addRelease(p *plan, r slotRange, isolated bool) *entry {
+	e := &entry{kind: release, id: r.Row, n: r.N, firstSlot: r.First}
+	g := groupFor(p, 0, statementKey{kind: release, definition: inFlight, durable: r.Limit.Durable,
+		sync: r.Limit.SynchronousCommit}, isolated)
+	g.entries = append(g.entries, e)
+	return e
 }
 
 // ReleaseUncertain releases slots that may or may not have been taken.

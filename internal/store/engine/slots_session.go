@@ -60,9 +60,8 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 // this type keeps a heldSlots for each admitted hit.
 //
 // A slot is a number. The statement or transaction of a request takes the slots of its hits. After
-// ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see
-// batch.Background). A release is retried until the server has answered. A second release of a slot has no
-// effect, because a session uses a number again only after about 2^32 others.
+// ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see Release). A
+// release is repeated until the server has answered. A second release of a slot has no effect, because a session uses a number again only after about 2^32 others.
 //
 // The high bits of the number name a session, which is a row that this process renews. SQL calls a session a
 // process: the row is in the table rate_limit_processes. For other processes, the session expires ten seconds
@@ -77,10 +76,9 @@ type slots struct {
 	sessions   Table             // the table of sessions
 	background *batch.Background // runs releases
 	queue      *batch.Queue      // decides the takes of retake
-	// onReleaseEnd is the batch.Call.End of releases.
-	onReleaseEnd func(_ int64, err error)
 
-	used int32 // 1 after the first session; atomic
+	used       int32 // 1 after the first session; atomic
+	unanswered int32 // the number of releases in releasing; atomic
 
 	starting sync.Mutex // held during the start of a session
 
@@ -89,10 +87,11 @@ type slots struct {
 	renewedAt  time.Time  // the time at which the last renewal was sent
 	lastNumber int64      // the low bits of the last slot
 	held       map[*heldSlots]bool
-	rows       map[lease.RowID]int64 // the number of slots in held, by row
-	local      map[lease.RowID]int64 // the number of slots of Store.HoldLocal, by row
-	uncertain  []uncertainSlots      // slots that need further releases
-	ticking    bool                  // tick is running
+	rows       map[lease.RowID]int64       // the number of slots in held, by row
+	local      map[lease.RowID]int64       // the number of slots of Store.HoldLocal, by row
+	uncertain  []uncertainSlots            // slots that need further releases
+	releasing  map[lease.RowID][]slotRange // the releases that the server has not answered
+	ticking    bool                        // tick is running
 }
 
 // slotRange describes N consecutive slots of a row, from First on.
@@ -120,10 +119,9 @@ type heldSlots struct {
 
 // newSlots returns slots without a session and without held slots.
 func newSlots(v *server, sessions Table, b *batch.Background, q *batch.Queue) *slots {
-	s := &slots{server: v, sessions: sessions, background: b, queue: q, held: map[*heldSlots]bool{},
-		rows: map[lease.RowID]int64{}, local: map[lease.RowID]int64{}}
-	s.onReleaseEnd = func(_ int64, err error) { s.releaseEnded(err) }
-	return s
+	return &slots{server: v, sessions: sessions, background: b, queue: q, held: map[*heldSlots]bool{},
+		rows: map[lease.RowID]int64{}, local: map[lease.RowID]int64{},
+		releasing: map[lease.RowID][]slotRange{}}
 }
 
 // statements returns a pipeline with the guard, if there is one, and a statement on the table of sessions.
