@@ -8,7 +8,7 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 // and then runs Nodes.
 const Counters = counterTables + Nodes
 
-const counterTables = refuseCounters + counters + usage + forget
+const counterTables = refuseCounters + counters + refuseTypes + usage + forget
 
 // Nodes creates or upgrades the registry of the proxies.
 const Nodes = refuseNodes + describe + nodes + end

@@ -43,11 +43,8 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_
 // Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is up to date, and
 // whether RestoredInPart holds. The query only reads the catalog, and takes no lock on the tables.
 const Ready = `SELECT (SELECT bool_and(coalesce(
-	(SELECT count(*) = 13 FROM pg_attribute a WHERE a.attrelid = to_regclass(t.name)
-		AND NOT a.attisdropped
-		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill',
-			'expires_at',
-			'hits', 'remainder', 'slot', 'granted', 'slots'))
+	(SELECT count(*) = 13 FROM pg_attribute a ` + counterColumns + `
+		WHERE a.attrelid = to_regclass(t.name) AND a.atttypid = w.type::regtype)
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
 	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 4 FROM pg_proc p
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of',
@@ -55,6 +52,30 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 ` + RestoredInPart + `::int`
+
+// counterColumns joins the columns a of a table with those of the tables of counts, and with their types.
+const counterColumns = `JOIN (VALUES ('prefix', 'text'), ('key', 'text'), ('count', 'bigint'),
+		('prev_count', 'bigint'), ('window_start', 'timestamptz'), ('tokens', 'float8'),
+		('last_refill', 'timestamptz'), ('expires_at', 'timestamptz'), ('hits', 'timestamptz[]'),
+		('remainder', 'bigint'), ('slot', 'int'), ('granted', 'bigint'), ('slots', 'bigint[]')
+	) AS w(name, type) ON a.attname = w.name AND NOT a.attisdropped`
+
+// refuseTypes fails if a column of a table of counts has another type.
+const refuseTypes = `
+DO $types$
+DECLARE
+	wrong CONSTANT text := (SELECT string_agg(format('%s: the column %s has the type %s, must be %s: '
+			'ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %4$s', a.attrelid::regclass, a.attname,
+			format_type(a.atttypid, a.atttypmod), w.type), '; ')
+		FROM pg_attribute a ` + counterColumns + `
+		WHERE a.attrelid IN ('rate_limit_ephemeral'::regclass, 'rate_limit_durable'::regclass)
+			AND a.atttypid <> w.type::regtype);
+BEGIN
+	IF wrong IS NOT NULL THEN
+		RAISE EXCEPTION '%', wrong USING ERRCODE = 'datatype_mismatch';
+	END IF;
+END $types$;
+`
 
 // RestoredInPart is a condition that holds if only some of the tables exist, because a restore is running or
 // has failed. The condition holds in each of these cases:

@@ -188,7 +188,7 @@ func readRows(g *group) error {
 	return nil
 }
 
-// readColumns returns the cells of a result, and its array states. The columns may have any length.
+// readColumns returns the cells of a result, and its array states. A cell may be NULL.
 func readColumns(g *group, width int) ([]algorithm.Cell, [][]byte, error) {
 	columns, err := pg.Columns(g.statement.Result)
 	if err != nil {
@@ -201,14 +201,16 @@ func readColumns(g *group, width int) ([]algorithm.Cell, [][]byte, error) {
 	var arrays [][]byte
 	for column, value := range columns {
 		c := algorithm.Cell{}
-		if len(value) == 8 {
-			c.Length = 8
-			c.Value = int64(binary.BigEndian.Uint64(value))
-		}
-		cells = append(cells, c)
 		if g.definition.SQL.ReadArray != nil && column%width == stateColumn {
 			arrays = append(arrays, value)
+		} else if len(value) == 8 {
+			c.Length = 8
+			c.Value = int64(binary.BigEndian.Uint64(value))
+		} else if value != nil {
+			return nil, nil, fmt.Errorf("%w: a value has %d bytes, must have 8 (a column of the table has "+
+				"another type)", pg.ErrColumns, len(value))
 		}
+		cells = append(cells, c)
 	}
 	return cells, arrays, nil
 }

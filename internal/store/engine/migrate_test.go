@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -117,4 +119,38 @@ func TestDisabledMigrationCreatesNoTables(t *testing.T) {
 	}
 	s.exec(engine.TableSQL)
 	s.checkCounts(store, "p")
+}
+
+// If a column of the tables has another type, each request has an error after one round trip, and none passes
+// as if nothing were counted. A store that may migrate names the column and its right type.
+func TestColumnOfAnotherTypeIsAnError(t *testing.T) {
+	t.Parallel()
+	window := &ratelimit.Limit{Prefix: "window", Events: 5, Window: time.Hour}
+	bucket := &ratelimit.Limit{Prefix: "bucket", Events: 5, Window: time.Hour, Algorithm: ratelimit.GCRA}
+	for driver, open := range drivers.All {
+		for column, limit := range map[string]*ratelimit.Limit{"count int": window,
+			"prev_count smallint": window, "remainder int": bucket, "tokens real": bucket} {
+			s := newTestDB(t)
+			s.exec(engine.TableSQL)
+			name, to, _ := strings.Cut(column, " ")
+			s.exec("ALTER TABLE rate_limit_ephemeral ALTER COLUMN " + name + " TYPE " + to)
+			hits := []ratelimit.Hit{{Limit: limit, Key: "k", Cost: 1},
+				{Limit: &ratelimit.Limit{Prefix: "other", Events: 5, Window: time.Hour}, Key: "k", Cost: 1}}
+			migrating := newEngine(t, open(t, s.dsn), engine.Options{})
+			err := migrating.Take(t.Context(), testTimeout, hits, make([]ratelimit.Decision, 2))
+			if err == nil || !strings.Contains(err.Error(), "the column "+name+" has the type ") {
+				t.Errorf("%s, column %s: error %v, want it to name the column", driver, column, err)
+			}
+			store := newEngine(t, open(t, s.dsn), engine.Options{DisableMigration: true})
+			for n := range 2 {
+				err := store.Take(t.Context(), testTimeout, hits[:n+1], make([]ratelimit.Decision, n+1))
+				if !errors.Is(err, pg.ErrColumns) {
+					t.Errorf("%s, column %s, %d limits: error %v, want ErrColumns", driver, column, n+1, err)
+				}
+			}
+			if n := store.Stats()[engine.Statements]; n > 20 {
+				t.Errorf("%s, column %s: %v statements for two requests, want few", driver, column, n)
+			}
+		}
+	}
 }

@@ -30,9 +30,9 @@ type plan struct {
 }
 
 // newPlan returns an empty plan with room for a number of entries.
-func newPlan(b *buffers, entries int) *plan {
+func newPlan(b *buffers, entries int, oneByOne bool) *plan {
 	return &plan{entries: make([]*entry, 0, entries), latest: make(map[lease.RowID]*entry, entries),
-		recent: map[*ratelimit.Limit]*group{}, buffers: b}
+		recent: map[*ratelimit.Limit]*group{}, buffers: b, oneByOne: oneByOne}
 }
 
 // addRequests plans the requests. One loop has the frequent case inline, because with a call of add for each

@@ -28,14 +28,11 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
 		background = w.collectBackground(requests)
 	}
-	p := newPlan(w.buffers, len(requests))
-	p.oneByOne = oneByOne
+	p := newPlan(w.buffers, len(requests), oneByOne)
 	if len(background) > 0 {
 		addBackground(p, background, batch.Before)
 	}
-	if atomic.LoadInt32(&w.store.slots.unanswered) > 0 {
-		w.repeatReleases(p, requests)
-	}
+	w.repeatReleases(p, requests)
 	addRequests(p, singles)
 	if p.inFlight {
 		_ = w.allocateSlots(p) // the hits get its error

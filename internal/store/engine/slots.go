@@ -134,6 +134,9 @@ func (s *slots) releaseEnded(r slotRange, err error) {
 // repeatReleases plans the unanswered releases of the rows on which requests take slots.
 func (w *work) repeatReleases(p *plan, requests []*request) {
 	s := w.store.slots
+	if atomic.LoadInt32(&s.unanswered) == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	repeated := map[lease.RowID]bool{}

@@ -108,10 +108,9 @@ func (t *transaction) begin() {
 
 // write returns the statements of the next round trip.
 func (t *transaction) write() []*pgdb.Statement {
-	p := newPlan(t.work.buffers, len(t.requests))
+	p := newPlan(t.work.buffers, len(t.requests), t.oneByOne)
 	t.plan = p
 	t.check = pgdb.Statement{SQL: checkSQL}
-	p.oneByOne = t.oneByOne
 	if t.state == peeking {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
