@@ -33,7 +33,11 @@ var process = &host.Process{
 // connect implements host.Process.Connect. Its errors contain source.Configured.Shown instead of the DSN,
 // which may have a password.
 func connect(source *host.DataSource) (pgdb.DB, error) {
-	options := pgxdb.Options{MaxConns: source.MaxConns, Renew: source.Configured.Renew}
+	options := pgxdb.Options{MaxConns: source.MaxConns, Renew: source.Configured.Renew,
+		Refused: func(err error) {
+			logLine(caddy.Log().Named(logName), host.Line{Level: host.Error, Err: err,
+				Text: "a changed DSN is refused, and the one before stays in use"})
+		}}
 	db, err := pgxdb.Open(source.DSN, options)
 	var wrong *ratelimit.FieldError
 	if errors.As(err, &wrong) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
@@ -93,7 +92,7 @@ func (c *invocation) connect() (err error) {
 		return err
 	}
 	db.Close()
-	pool, err := pgxpool.ParseConfig(c.expandedDSN) // a DSN may have settings for a pool
+	pool, err := pgxdb.ParseDSN(c.expandedDSN) // a DSN may have settings for a pool
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,8 @@ var (
 	// ErrConnectionLost means that the connection ended before the results arrived. If the error also wraps
 	// ErrNotSent, no connection could be made.
 	ErrConnectionLost = errors.New("connection lost")
+	// ErrConfiguration is also wrapped if a login failed because the server refuses a parameter of the DSN.
+	ErrConfiguration = errors.New("the server refuses the configuration")
 )
 
 // Statement is one SQL statement, its parameters and its result. The caller sets the fields up

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -29,7 +30,10 @@ type Options struct {
 	// Renew returns the DSN for a new connection. Set it if the DSN can change, for example because a file
 	// holds it. The pool keeps the bounds of the first DSN. Nil means that the DSN does not change.
 	// With or without Renew, the files that the DSN names, such as a passfile, are read for each connection.
-	Renew func() (string, error)
+	// If the DSN of Renew is not valid, the latest valid one stays in use, and Refused, unless it is nil, is
+	// called once with the error.
+	Renew   func() (string, error)
+	Refused func(error)
 }
 
 // Without connect_timeout in the DSN, dialTimeout bounds the TCP connection and loginTimeout the whole
@@ -80,7 +84,7 @@ type DB struct {
 // a DB that connects when it is first used. From then on, the DB keeps at least one connection. An error
 // never contains the password.
 func Open(dsn string, o Options) (*DB, error) {
-	config, err := parse(dsn)
+	config, err := ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +108,8 @@ func Open(dsn string, o Options) (*DB, error) {
 	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn(), DeadlineDelay: lateTime}
 	}
+	var mu sync.Mutex // guards valid and refused
+	valid, refused := dsn, ""
 	return open(config, func(_ context.Context, c *pgx.ConnConfig) (err error) {
 		latest := dsn
 		if o.Renew != nil {
@@ -111,9 +117,19 @@ func Open(dsn string, o Options) (*DB, error) {
 				return err
 			}
 		}
-		renewed, err := parse(latest)
+		mu.Lock()
+		defer mu.Unlock()
+		renewed, err := ParseDSN(latest)
+		if err == nil {
+			valid = latest
+		} else if latest != refused && o.Refused != nil {
+			o.Refused(err)
+		}
 		if err != nil {
-			return err
+			refused = latest
+			if renewed, err = ParseDSN(valid); err != nil {
+				return err // a file that it names has gone
+			}
 		}
 		to := renewed.ConnConfig
 		c.Host, c.Port, c.Database, c.User = to.Host, to.Port, to.Database, to.User
@@ -188,9 +204,14 @@ func (d *DB) usePool(pool *pgxpool.Pool) *DB {
 // MaxConns returns the largest number of connections.
 func (d *DB) MaxConns() int { return cap(d.slots) }
 
-// parse reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx accepts.
-func parse(dsn string) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(dsn)
+// ParseDSN reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx
+// accepts, and parameters of other programs. An error is a *ratelimit.FieldError without the password.
+func ParseDSN(dsn string) (*pgxpool.Config, error) {
+	values, err := pg.ParseDSN(dsn)
+	if err != nil {
+		return nil, invalid("a Postgres URL or key=value pairs: " + err.Error())
+	}
+	config, err := pgxpool.ParseConfig(pg.FormatDSN(values))
 	if err != nil {
 		return nil, invalid("a Postgres URL or key=value pairs: " + parseFailure(err))
 	}

@@ -162,7 +162,7 @@ func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error 
 	}
 	if !late {
 		if !errors.Is(err, ratelimit.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+			err = unavailable(err)
 		}
 		h.set(down, err)
 	} else if !h.Silent() {
@@ -174,6 +174,22 @@ func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error 
 	}
 	return err
 }
+
+// unavailable returns an error that wraps ratelimit.ErrUnavailable and err. Its text does not say that the
+// server does not answer if the server refuses the configuration.
+func unavailable(err error) error {
+	if errors.Is(err, pgdb.ErrConfiguration) {
+		return &refusedConfiguration{err}
+	}
+	return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+}
+
+// refusedConfiguration is an error of a server that is down for its configuration.
+type refusedConfiguration struct{ cause error }
+
+func (e *refusedConfiguration) Error() string        { return "ratelimit: " + e.cause.Error() }
+func (e *refusedConfiguration) Unwrap() error        { return e.cause }
+func (e *refusedConfiguration) Is(target error) bool { return target == ratelimit.ErrUnavailable }
 
 // classify reports whether a call with an error of pgdb.DB.Run timed out (late), or its connection failed.
 func classify(err error) (late, failed bool) {
@@ -216,7 +232,7 @@ func (h *Health) probe(timeout time.Duration) {
 			return
 		}
 		if late || failed {
-			h.set(down, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err))
+			h.set(down, unavailable(err))
 		}
 		h.mu.Unlock()
 		Sleep(h.closing, interval/2+time.Duration(h.random()*float64(interval)))

@@ -167,8 +167,11 @@ func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, e *Server
 
 // NotSent handles an error that left the driver without a connection.
 func (a *Attempt) NotSent(statements []*pgdb.Statement, e *ServerError) {
-	setFailed(statements, e.Err, e.Code)
 	a.Err = e.Err
+	if IsWrongParameter(e.Code, e.Message) {
+		a.Err = fmt.Errorf("%w: %w", pgdb.ErrConfiguration, e.Err)
+	}
+	setFailed(statements, a.Err, e.Code)
 	a.notSent = true
 }
 

@@ -14,7 +14,9 @@ const (
 	InvalidAuthorization   = "28000"
 	SerializationFailure   = "40001"
 	DeadlockDetected       = "40P01"
+	InvalidName            = "42602"
 	UndefinedColumn        = "42703"
+	UndefinedObject        = "42704" // such as a setting that the server does not have
 	UndefinedTable         = "42P01"
 	DuplicateStatement     = "42P05" // another prepared statement has this name
 	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
@@ -30,6 +32,13 @@ const (
 	messageOfStalePlan     = "cached plan must not change result type"
 	messageOfLostStatement = "prepared statement"
 )
+
+// IsWrongParameter reports whether a login failed because the server or a pooler refuses a parameter of the
+// DSN.
+func IsWrongParameter(code, message string) bool {
+	return code == UndefinedObject || code == InvalidName ||
+		code == ProtocolViolation && strings.Contains(message, "unsupported startup parameter")
+}
 
 // IsTransient reports whether the same transaction may succeed on a retry. The store then retries it.
 func IsTransient(code string) bool {

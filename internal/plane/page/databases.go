@@ -12,7 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 const (
@@ -84,11 +86,11 @@ func newPools(o *Options) (p *pools, names string, err error) {
 	return p, names, nil
 }
 
-// configOf parses a DSN. The error does not contain the DSN, which may contain a password.
+// configOf parses a DSN.
 func configOf(dsn string) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(dsn)
+	config, err := pgxdb.ParseDSN(dsn)
 	if err != nil {
-		return nil, &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "a Postgres URL or key=value pairs"}
+		return nil, err
 	}
 	c := config.ConnConfig
 	if c.RuntimeParams["application_name"] == "" {
@@ -128,6 +130,9 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 		})
 	if _, ok := pgError(err); err == nil || ok {
 		return err
+	}
+	if failed, ok := errorAs[*pgconn.PgError](err); ok && pg.IsWrongParameter(failed.Code, failed.Message) {
+		return fmt.Errorf("%w: %w", pgdb.ErrConfiguration, err)
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("nothing came within %v", timeout)

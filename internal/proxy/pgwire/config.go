@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // config holds the validated parameters of a connection string, the environment and the defaults. It does not
@@ -63,10 +65,9 @@ func variable(parameter string) string {
 	return "PG" + strings.ToUpper(strings.ReplaceAll(parameter, "_", ""))
 }
 
-// ignored lists the parameters that have no effect in this client, by prefixes of their names.
-var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpassword", "sslkeylogfile",
-	"max_protocol_version", "keepalives", "tcp_user_timeout", "fallback_application_name", "pool_", "oauth_",
-	"scram_", "description_cache_capacity", "statement_cache_capacity", "default_query_exec_mode"}
+// ignored lists the parameters of pgx that have no effect in this client, by prefixes of their names.
+var ignored = []string{"sslpassword", "pool_", "min_read_buffer_size", "description_cache_capacity",
+	"statement_cache_capacity", "statement_cache_mode", "default_query_exec_mode"}
 
 // parameters holds the parameters of a connection string that have not been taken yet. The parameters that
 // are never taken become settings of the session.
@@ -106,11 +107,7 @@ func (p *parameters) oneOf(name string, words ...string) string {
 			return value
 		}
 	}
-	want := "one of " + strings.Join(words, ", ")
-	if words[0] == "" {
-		want = "empty: it is not supported"
-	}
-	p.fail(name, want)
+	p.fail(name, "one of "+strings.Join(words, ", "))
 	return ""
 }
 
@@ -142,27 +139,22 @@ func (p *parameters) duration(name string, fallback time.Duration) time.Duration
 	return d
 }
 
-// fixed lists the parameters that this client does not support and that would be unsafe to ignore. After the
-// name of a parameter come the values that are permitted, because they ask for what the client does anyway.
-var fixed = [][]string{
-	{"service", ""}, {"hostaddr", ""}, {"sslcrl", ""}, {"sslcrldir", ""}, {"requirepeer", ""},
-	{"require_auth", ""}, {"ssl", ""}, {"gssencmode", "disable", "prefer"}, {"min_protocol_version", "3.0"},
-	{"sslsni", "1"}, {"sslcertmode", "allow"}, {"sslnegotiation", "postgres"},
-	{"load_balance_hosts", "disable"},
-	{"client_encoding", "UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto"},
-	{"ssl_min_protocol_version", "TLSv1.2"}, {"ssl_max_protocol_version", "TLSv1.3"}, // as in Go
-}
-
 // parseConfig parses and validates a connection string. It reads certificates and keys to report their errors
 // early.
 func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
-	values, err := parseDSN(dsn)
+	values, err := pg.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
 	p := &parameters{values: values, env: env}
-	for _, f := range fixed {
-		p.oneOf(f[0], f[1:]...)
+	for i := range pg.Permitted {
+		name := pg.Permitted[i].Name
+		if _, ok := values[name]; !ok {
+			value, _ := env(variable(name))
+			if err := pg.Permitted[i].Check(value); err != nil {
+				return nil, err
+			}
+		}
 	}
 	c := &config{
 		env: env, log: log, targets: p.targets(), tls: p.tls(),

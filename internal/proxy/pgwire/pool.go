@@ -74,7 +74,7 @@ func Open(dsn string, o Options) (*Pool, error) {
 	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now()}, nil
 }
 
-// currentConfig returns the configuration for a new connection, from Options.Renew. If the server, the
+// currentConfig returns the configuration for a new connection, from Options.Renew, or the latest valid one. If the server, the
 // database or the user has changed, all older connections expire: idle connections are closed before their
 // next use, and connections in use when they are released.
 func (p *Pool) currentConfig() (*config, error) {
@@ -92,7 +92,9 @@ func (p *Pool) currentConfig() (*config, error) {
 	}
 	cfg, err := parseConfig(dsn, p.cfg.env, p.log)
 	if err != nil {
-		return nil, fmt.Errorf("pgwire: %w", err)
+		p.dsn = dsn // so that the log has it once
+		p.log("a changed DSN is refused, and the one before stays in use: " + err.Error())
+		return p.login, nil
 	}
 	if p.moved != nil {
 		cfg.targets = p.moved

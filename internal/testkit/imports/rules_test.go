@@ -87,8 +87,9 @@ var importRules = []importRule{
 	// Package archive moves rows from a table to files, and does not interpret them.
 	{"internal/plane/archive", "ratelimit",
 		"github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
-	// Package page finds the proxies in the database. It imports policy for policy.KeyPrefix.
-	{"internal/plane/page", "policy ratelimit",
+	// Package page finds the proxies in the database. It imports policy for policy.KeyPrefix, and pgxdb to
+	// read a DSN as proxies do.
+	{"internal/plane/page", "policy pg pgdb pgxdb ratelimit",
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// Package command prints the rows of SQL, and what the packages of the plane return.
 	{"caddymodule/command",

@@ -1,4 +1,4 @@
-package pgwire
+package pg
 
 import (
 	"errors"
@@ -6,22 +6,60 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"sort"
 	"strings"
 )
 
-// parseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). parseDSN
-// checks only the syntax. Its errors quote no text of the string, because in a malformed string nearly all
-// text could be part of a password.
-func parseDSN(dsn string) (map[string]string, error) {
+// ParseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). It leaves
+// out parameters that have no effect here, and refuses those that are unsafe to ignore and those of other
+// programs; see parameterName and Permitted. Its errors quote no text of the string but the names of known
+// parameters, because in a malformed string nearly all text could be part of a password.
+func ParseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")
 	}
-	scheme, rest, isURL := strings.Cut(dsn, "://")
-	if isURL && (scheme == "postgres" || scheme == "postgresql") {
-		return parseURL(rest)
+	if trimmed := strings.TrimSpace(dsn); strings.HasPrefix(trimmed, `"`) || strings.HasPrefix(trimmed, "'") {
+		return nil, errors.New("dsn is in quotation marks, must be without them")
 	}
-	return parsePairs(dsn)
+	parse, text := parsePairs, dsn
+	if scheme, rest, isURL := strings.Cut(dsn, "://"); isURL && schemeForm.MatchString(scheme) {
+		if scheme != "postgres" && scheme != "postgresql" {
+			return nil, fmt.Errorf("dsn has the scheme %s, must be postgres:// or postgresql://", scheme)
+		}
+		parse, text = parseURL, rest
+	}
+	values, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(values["host"], ";\"'") {
+		return nil, errors.New("host in the dsn must be names or addresses with commas between them")
+	}
+	for i := range Permitted {
+		if err := Permitted[i].Check(values[Permitted[i].Name]); err != nil {
+			return nil, err
+		}
+	}
+	for name := range values {
+		if withoutEffect[name] {
+			delete(values, name)
+		}
+	}
+	return values, nil
 }
+
+// FormatDSN returns a connection string of name=value pairs with the parameters.
+func FormatDSN(values map[string]string) string {
+	var pairs []string
+	for name, value := range values {
+		pairs = append(pairs, name+"='"+strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value)+"'")
+	}
+	sort.Strings(pairs)
+	return strings.Join(pairs, " ")
+}
+
+// schemeForm matches the scheme of a URL. The scheme may follow another one, as in jdbc:postgresql.
+var schemeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.:-]*$`)
 
 // parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&… Where libpq
 // and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@": the first "@" is then
@@ -68,9 +106,11 @@ func parseURL(rest string) (map[string]string, error) {
 		name, err := decode(part[0])
 		if err == nil {
 			name, err = parameterName(name)
+		} else {
+			err = errName
 		}
 		if err != nil {
-			return nil, fmt.Errorf("dsn: a parameter's name %w", err)
+			return nil, err
 		}
 		value, err := decode(part[1])
 		if err != nil {
@@ -120,8 +160,11 @@ func parsePairs(dsn string) (map[string]string, error) {
 			return nil, errPairs
 		}
 		name, err := parameterName(strings.Trim(parts[1], spaces))
-		if err != nil {
+		if errors.Is(err, errName) {
 			return nil, errPairs
+		}
+		if err != nil {
+			return nil, err
 		}
 		if strings.HasPrefix(parts[3], "'") {
 			return nil, fmt.Errorf("%s in the dsn has a quote that is not closed", name)
@@ -133,21 +176,6 @@ func parsePairs(dsn string) (map[string]string, error) {
 		}
 	}
 	return values, nil
-}
-
-// nameForm matches the name of a parameter.
-var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
-
-// parameterName validates the name of a parameter and returns libpq's name for it. Its error completes a
-// sentence that begins with the name.
-func parameterName(name string) (string, error) {
-	if !nameForm.MatchString(name) {
-		return "", errors.New("must be letters, digits, underscores and dots")
-	}
-	if name == "database" {
-		return "dbname", nil
-	}
-	return name, nil
 }
 
 // decode trims spaces and undoes the percent-encoding of a part of a URL. Its error completes a sentence and
