@@ -69,7 +69,8 @@ func (a *addresses) parsePlaceholder(name string) (piece, bool) {
 		parameter = ""
 	}
 	base, ok := placeholders[name]
-	if !ok || strings.HasSuffix(name, ".") && parameter == "" {
+	if !ok || strings.HasSuffix(name, ".") && parameter == "" ||
+		name == "header." && !settings.HeaderName(parameter) {
 		return piece{}, false
 	}
 	p := piece{placeholder: base, name: name, text: parameter, addresses: a}

@@ -63,7 +63,7 @@ func ParseAudit(text string, fallback Audit) (Audit, error) {
 	if text == "" {
 		return fallback, nil
 	}
-	if level, ok := auditLevels[text]; ok {
+	if level, ok := auditLevels[unquoted(text)]; ok {
 		return Audit{Level: level}, nil
 	}
 	words := strings.Fields(text)

@@ -53,6 +53,7 @@ func parseShare(text string, minShare, maxShare float64) (float64, error) {
 // oneOf returns a setting with one of texts as its value. The first text is the default.
 func oneOf(name string, set func(dst *Settings, text string), texts ...string) Setting {
 	read := func(dst *Settings, text string) error {
+		text = unquoted(text)
 		for _, valid := range texts {
 			if text == valid {
 				set(dst, text)
@@ -64,6 +65,15 @@ func oneOf(name string, set func(dst *Settings, text string), texts ...string) S
 	lastIndex := len(texts) - 1
 	want := strings.Join(texts[:lastIndex], ", ") + " or " + texts[lastIndex]
 	return Setting{Name: name, Form: Words, Want: want, Read: read, Unset: texts[0]}
+}
+
+// unquoted returns off for the forms of false. YAML 1.1, which Kubernetes reads, takes the word off without
+// quotation marks for false.
+func unquoted(text string) string {
+	if text == "false" || text == "0" {
+		return "off"
+	}
+	return text
 }
 
 // onOff returns a setting that is a switch.

@@ -34,6 +34,13 @@ const headerToken = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 var settlePattern = regexp.MustCompile("^(?:(bytes)|header (" + headerToken + ")|" +
 	`json ([^. ]+(?:\.[^. ]+)*)|status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15}))$`)
 
+// reserved matches the canonical names of headers without which a response has another meaning. The proxy
+// takes the header of a Settle from the response.
+var reserved = regexp.MustCompile("^(?:Grpc-.*|Content-.*|Access-Control-.*|Sec-.*|Proxy-.*|Set-Cookie|" +
+	"Trailer|Transfer-Encoding|Connection|Keep-Alive|Upgrade|Te|Date|Location|Vary|Etag|Last-Modified|" +
+	"Cache-Control|Expires|Age|Pragma|Allow|Accept-Ranges|Www-Authenticate|Authorization|Retry-After|" +
+	"Strict-Transport-Security|Link|Server|Via|Warning)$")
+
 // ParseSettle parses a Settle. For "" it returns nil. The error is a *ratelimit.FieldError.
 func ParseSettle(text string) (*Settle, error) {
 	s := &Settle{Text: strings.Join(strings.Fields(text), " ")}
@@ -46,6 +53,11 @@ func ParseSettle(text string) (*Settle, error) {
 	}
 	s.Bytes = parts[1] != ""
 	s.Header = textproto.CanonicalMIMEHeaderKey(parts[2])
+	if reserved.MatchString(s.Header) {
+		return nil, &ratelimit.FieldError{Field: "settle", Value: text,
+			Want: "header <name> with a header of its own, as in X-Cost: it is taken from the response, " +
+				"and clients need " + s.Header}
+	}
 	if parts[3] != "" {
 		s.Path = strings.Split(parts[3], ".")
 	}
