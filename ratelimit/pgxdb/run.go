@@ -100,6 +100,9 @@ func (d *DB) try(ctx context.Context, timeout time.Duration, statements []*pgdb.
 	if a.Close {
 		closeConn(conn)
 	}
+	if answer.Err() != nil && c.IsClosed() {
+		go cancel(c.PgConn)
+	}
 }
 
 var binaryFormat = []int16{1}
@@ -205,7 +208,11 @@ func (d *DB) Exec(ctx context.Context, timeout time.Duration, sql string) error 
 	defer d.release(conn)
 	answer, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	_, err = conn.Conn().PgConn().Exec(answer, sql).ReadAll()
+	c := conn.Conn().PgConn()
+	_, err = c.Exec(answer, sql).ReadAll()
+	if answer.Err() != nil && c.IsClosed() {
+		go cancel(c)
+	}
 	e := serverError(err)
 	if pg.ClosesConnection(e.Code) {
 		closeConn(conn)
@@ -214,6 +221,27 @@ func (d *DB) Exec(ctx context.Context, timeout time.Duration, sql string) error 
 		return pg.Outcome(ctx, err)
 	}
 	return err
+}
+
+// cancelInterval is the time between the CancelRequests for a session.
+const cancelInterval = 50 * time.Millisecond
+
+// cancel requests that the server cancel the statements of a connection that a call has given up, until pgx
+// has closed it. The connection counts until then. The CancelRequest of pgx itself ends at most one wait of a
+// pipeline, and a commit that waits for a synchronous standby does not notice that its client has gone.
+func cancel(conn *pgconn.PgConn) {
+	ctx, stop := context.WithTimeout(context.Background(), loginTimeout)
+	defer stop()
+	for {
+		select {
+		case <-conn.CleanupDone():
+			return
+		case <-time.After(cancelInterval):
+			if conn.CancelRequest(ctx) != nil {
+				return
+			}
+		}
+	}
 }
 
 // closeConn closes a connection, so that the pool does not keep it.

@@ -86,7 +86,7 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 			break
 		}
 	}
-	if p.open > len(p.dials) {
+	if p.open > len(p.dials)+p.cancels {
 		p.endWait(w, nil, &pg.ServerError{Err: fmt.Errorf(
 			"%w: pgwire: none of the %d connections became free: %w", pg.ErrBusy, p.open, ctx.Err())})
 		return
@@ -141,11 +141,17 @@ func putConn(p *Pool, c *conn) {
 	}
 }
 
-// drop closes a connection that the caller owns, after a Terminate message if terminate is set.
+// drop closes a connection that the caller owns, after a Terminate message if terminate is set. If the
+// connection has timed out, runCancel closes it later.
 func (p *Pool) drop(c *conn, terminate bool) {
 	closeConn(c, terminate)
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.canceling {
+		p.cancels++
+		go p.runCancel(c)
+		return
+	}
 	p.open--
 	p.dialIfNeeded()
-	p.mu.Unlock()
 }

@@ -3,32 +3,25 @@ package pgwire
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"net"
+	"os"
 	"time"
 )
 
-// cancelTimeout bounds a CancelRequest, including its connection.
-const cancelTimeout = 2 * time.Second
+const (
+	// cancelTimeout bounds a CancelRequest, including its connection.
+	cancelTimeout = 2 * time.Second
 
-// cancelIfLate starts a goroutine if c has timed out. The goroutine requests that the server cancel the
-// statements of c, and then closes c.raw. The caller still owns c and must release c.
-func cancelIfLate(p *Pool, c *conn) {
-	if !c.timedOut {
-		return
-	}
-	p.mu.Lock()
-	tooMany := p.cancels >= p.cfg.maxConns
-	if !tooMany {
-		p.cancels++
-	}
-	p.mu.Unlock()
-	if tooMany {
-		return
-	}
-	c.canceling = true
-	go p.runCancel(c)
-}
+	// cancelInterval is the time between the CancelRequests for a session. A session may need several,
+	// because each one ends at most one wait of a pipeline.
+	cancelInterval = 50 * time.Millisecond
+)
 
+// runCancel requests that the server cancel the statements of c, a connection that has timed out, until the
+// server has ended the session. Until then, the connection counts as open: a commit that waits for a
+// synchronous standby does not notice that its client has gone. It no longer counts if the server cannot be
+// reached. The call that used c has released it.
 func (p *Pool) runCancel(c *conn) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -37,20 +30,36 @@ func (p *Pool) runCancel(c *conn) {
 		_ = c.raw.Close()
 		p.mu.Lock()
 		p.cancels--
+		p.open--
+		p.dialIfNeeded()
 		p.mu.Unlock()
 	}()
-	sendCancel(c)
+	if half, ok := c.raw.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // the session ends after its statements
+	}
+	unread := make([]byte, firstBuffer)
+	for sendCancel(c) {
+		_ = c.raw.SetReadDeadline(time.Now().Add(cancelInterval))
+		var err error
+		for err == nil {
+			_, err = c.raw.Read(unread)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+	}
 }
 
-// sendCancel sends a CancelRequest on a new connection, as the protocol requires.
-func sendCancel(c *conn) {
+// sendCancel sends a CancelRequest on a new connection, as the protocol requires. It reports whether the
+// server has received it.
+func sendCancel(c *conn) bool {
 	if len(c.cancelKey) == 0 {
-		return
+		return false
 	}
 	end := time.Now().Add(cancelTimeout)
 	raw, err := net.DialTimeout(c.peer.network, c.peer.address, cancelTimeout)
 	if err != nil {
-		return
+		return false
 	}
 	defer func() { _ = raw.Close() }()
 	_ = raw.SetDeadline(end)
@@ -58,14 +67,15 @@ func sendCancel(c *conn) {
 	if c.secure != nil {
 		reply, err := requestTLS(raw)
 		if err != nil || reply != 'S' {
-			return
+			return false
 		}
 		nc = tls.Client(raw, c.secure)
 	}
 	message := append([]byte("\x00\x00\x00\x00\x04\xd2\x16\x2e"), c.cancelKey...)
 	binary.BigEndian.PutUint32(message, uint32(len(message)))
 	if _, err := nc.Write(message); err != nil {
-		return
+		return false
 	}
-	_, _ = nc.Read(make([]byte, 1)) // returns when the server has handled the request
+	_, err = nc.Read(make([]byte, 1)) // returns when the server has handled the request
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }

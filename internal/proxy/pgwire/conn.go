@@ -75,7 +75,7 @@ type conn struct {
 	grown      bool        // the buffers have grown
 	discard    bool        // close the connection after this call
 	timedOut   bool        // the server has not answered in time, and may still work on the request
-	canceling  bool        // another goroutine sends a CancelRequest and then closes raw
+	canceling  bool        // drop passes raw to runCancel
 	closed     bool
 	writing    chan error // receives the result of a Write in another goroutine; nil without one
 }

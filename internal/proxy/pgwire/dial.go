@@ -112,7 +112,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 			p.lastError = failure.text
 			p.lastFailure = time.Now()
 			// If another connection is in use or being made, the waiters wait for it.
-			if len(p.dials) == 0 && p.open == len(p.idle) {
+			if len(p.dials) == 0 && p.open == len(p.idle)+p.cancels {
 				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failure.text)
 				for _, w := range p.waiters {
 					p.endWait(w, nil, &pg.ServerError{Err: err, Code: failure.code})

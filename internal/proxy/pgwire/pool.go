@@ -13,8 +13,8 @@ import (
 
 // Options tune a Pool.
 type Options struct {
-	// MaxConns bounds the sum of the connections that are in use, idle or being made. Connections that are
-	// being canceled do not count. 0 means pool_max_conns of the connection string, or 8.
+	// MaxConns bounds the sum of the connections that are in use, idle or being made, and of the
+	// sessions that a call has given up and the server has not ended. 0 means pool_max_conns of the connection string, or 8.
 	MaxConns int
 
 	// Logger receives messages for the operator. Nil drops them.
@@ -45,13 +45,13 @@ type Pool struct {
 	login       *config    // parsed from dsn, for new connections
 	closed      bool
 	idle        []*conn     // the last element was used last and is used next
-	open        int         // the number of connections: idle, in use and being made
+	open        int         // the number of connections: idle, in use, being made and being canceled
 	dials       []*dial     // connections being made, oldest first
 	waiters     []*waiter   // oldest first; empty while there are idle connections
 	lastError   string      // the error of the last dial, or ""
 	lastFailure time.Time   // the time of the last failed dial
 	idleTimer   *time.Timer // calls closeExpired; nil before the first idle connection
-	cancels     int         // the number of CancelRequests under way
+	cancels     int         // the number of connections being canceled
 	uses        int         // conn.uses of a new connection: 0, except in tests
 }
 

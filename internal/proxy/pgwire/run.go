@@ -42,7 +42,7 @@ func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func
 		c.usable = usable
 		_ = c.raw.SetDeadline(time.Time{})
 	}
-	cancelIfLate(p, c)
+	c.canceling = c.timedOut
 }
 
 // startTimeout starts the timeout of a request that is about to be sent. A login has a deadline instead.

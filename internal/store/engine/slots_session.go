@@ -61,7 +61,8 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 //
 // A slot is a number. The statement or transaction of a request takes the slots of its hits. After
 // ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see Release). A
-// release is repeated until the server has answered. A second release of a slot has no effect, because a session uses a number again only after about 2^32 others.
+// release is repeated until the server has answered. A second release of a slot has no effect, because a
+// session uses a number again only after about 2^32 others.
 //
 // The high bits of the number name a session, which is a row that this process renews. SQL calls a session a
 // process: the row is in the table rate_limit_processes. For other processes, the session expires ten seconds
