@@ -80,7 +80,8 @@ func TestDSNHasOneMeaning(t *testing.T) {
 		if !psql {
 			continue
 		}
-		if out, err := exec.CommandContext(t.Context(), "psql", "-c", "SELECT 1", dsn).CombinedOutput(); err != nil {
+		psqlCommand := exec.CommandContext(t.Context(), "psql", "-c", "SELECT 1", dsn)
+		if out, err := psqlCommand.CombinedOutput(); err != nil {
 			t.Errorf("psql, %q: %v: %s, want it to connect", test.text, err, out)
 		}
 	}

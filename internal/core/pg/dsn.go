@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// ParseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). It leaves
-// out parameters that have no effect here, and refuses those that are unsafe to ignore and those of other
-// programs; see parameterName and Permitted. Its errors quote no text of the string but the names of known
-// parameters, because in a malformed string nearly all text could be part of a password.
+// ParseDSN splits a connection string into parameters by libpq's names ("dbname", never "database"). It
+// leaves out parameters that have no effect here, and refuses those that are unsafe to ignore and those of
+// other programs; see parameterName and Permitted. Its errors quote no text of the string but the names of
+// known parameters, because in a malformed string nearly all text could be part of a password.
 func ParseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")

@@ -20,7 +20,8 @@ type Parameter struct {
 // Permitted lists the parameters of libpq that both drivers support only in part.
 var Permitted = []Parameter{
 	{"service", nil}, {"hostaddr", nil}, {"sslcrl", nil}, {"sslcrldir", nil}, {"requirepeer", nil},
-	{"require_auth", nil}, {"replication", []string{"false", "off", "no", "0"}},
+	{"require_auth", nil}, {"requiressl", []string{"0"}},
+	{"replication", []string{"false", "off", "no", "0"}},
 	{"gssencmode", []string{"disable", "prefer"}},
 	{"min_protocol_version", []string{"3.0"}}, {"sslsni", []string{"1"}},
 	{"sslcertmode", []string{"allow"}}, {"sslnegotiation", []string{"postgres"}},
@@ -58,9 +59,9 @@ func setOf(text string) map[string]bool {
 // withoutEffect has the parameters of libpq that have no effect here, among them permitted ones.
 var withoutEffect = setOf(`keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout
 	fallback_application_name gssencmode gssdelegation gsslib krbsrvname krbspn sslcompression sslkeylogfile
-	servicefile service replication min_protocol_version max_protocol_version sslsni sslcertmode sslnegotiation
-	load_balance_hosts client_encoding ssl_min_protocol_version ssl_max_protocol_version hostaddr sslcrl
-	sslcrldir requirepeer require_auth requiressl authtype tty scram_client_key scram_server_key oauth_issuer
+	servicefile service replication min_protocol_version max_protocol_version sslsni sslcertmode
+	sslnegotiation load_balance_hosts client_encoding ssl_min_protocol_version ssl_max_protocol_version
+	hostaddr sslcrl sslcrldir requirepeer require_auth requiressl authtype tty scram_client_key scram_server_key oauth_issuer
 	oauth_client_id oauth_client_secret oauth_scope`)
 
 // own has the parameters that drivers read. libpq's names have lower case.
@@ -79,9 +80,9 @@ func init() {
 			"ssl_require sslrequire ssl_mode tls usessl sslhostnameverifier trustservercertificate " +
 			"uselibpqcompat",
 		"write connect_timeout=… in seconds, or the setting timeout": "pool_timeout socket_timeout " +
-			"sockettimeout command_timeout commandtimeout connection_timeout connectiontimeout query_timeout " +
-			"connectiontimeoutmillis idletimeoutmillis idle_timeout logintimeout checkout_timeout timeout " +
-			"connecttimeout cancelsignaltimeout pool_recycle max_lifetime max_idle_time",
+			"sockettimeout command_timeout commandtimeout connection_timeout connectiontimeout " +
+			"query_timeout connectiontimeoutmillis idletimeoutmillis idle_timeout logintimeout " +
+			"checkout_timeout timeout connecttimeout cancelsignaltimeout pool_recycle max_lifetime max_idle_time",
 		"write client_encoding=UTF8, or nothing":            "encoding charset characterencoding",
 		"write application_name=…":                          "applicationname",
 		"write user=…":                                      "username uid userid user_name",

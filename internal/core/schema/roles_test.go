@@ -164,7 +164,8 @@ func TestSessionsDoNotChangeWhatOwnersFunctionsMean(t *testing.T) {
 		AND (p.prosecdef OR p.prorettype = 'trigger'::regtype) AND NOT coalesce(
 			ARRAY(SELECT split_part(c, '=', 1) FROM unnest(p.proconfig) c) @>
 			'{search_path,TimeZone,DateStyle,IntervalStyle,bytea_output,extra_float_digits,array_nulls,
-				standard_conforming_strings,quote_all_identifiers,lc_numeric,lc_time,lc_monetary}', false)`, "-")
+				standard_conforming_strings,quote_all_identifiers,lc_numeric,lc_time,lc_monetary}', false)`,
+		"-")
 }
 
 // With the grants of docs/metrics.md, an account of Grafana may run the queries of the dashboards. The tables

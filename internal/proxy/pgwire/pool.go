@@ -74,9 +74,9 @@ func Open(dsn string, o Options) (*Pool, error) {
 	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now()}, nil
 }
 
-// currentConfig returns the configuration for a new connection, from Options.Renew, or the latest valid one. If the server, the
-// database or the user has changed, all older connections expire: idle connections are closed before their
-// next use, and connections in use when they are released.
+// currentConfig returns the configuration for a new connection, from Options.Renew, or the latest valid one.
+// If the server, the database or the user has changed, all older connections expire: idle connections are
+// closed before their next use, and connections in use when they are released.
 func (p *Pool) currentConfig() (*config, error) {
 	if p.renew == nil {
 		return p.cfg, nil

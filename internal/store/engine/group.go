@@ -201,12 +201,13 @@ func readColumns(g *group, width int) ([]algorithm.Cell, [][]byte, error) {
 	var arrays [][]byte
 	for column, value := range columns {
 		c := algorithm.Cell{}
-		if g.definition.SQL.ReadArray != nil && column%width == stateColumn {
+		switch {
+		case g.definition.SQL.ReadArray != nil && column%width == stateColumn:
 			arrays = append(arrays, value)
-		} else if len(value) == 8 {
+		case len(value) == 8:
 			c.Length = 8
 			c.Value = int64(binary.BigEndian.Uint64(value))
-		} else if value != nil {
+		case value != nil:
 			return nil, nil, fmt.Errorf("%w: a value has %d bytes, must have 8 (a column of the table has "+
 				"another type)", pg.ErrColumns, len(value))
 		}
