@@ -61,8 +61,8 @@ var withoutEffect = setOf(`keepalives keepalives_idle keepalives_interval keepal
 	fallback_application_name gssencmode gssdelegation gsslib krbsrvname krbspn sslcompression sslkeylogfile
 	servicefile service replication min_protocol_version max_protocol_version sslsni sslcertmode
 	sslnegotiation load_balance_hosts client_encoding ssl_min_protocol_version ssl_max_protocol_version
-	hostaddr sslcrl sslcrldir requirepeer require_auth requiressl authtype tty scram_client_key scram_server_key oauth_issuer
-	oauth_client_id oauth_client_secret oauth_scope`)
+	hostaddr sslcrl sslcrldir requirepeer require_auth requiressl authtype tty scram_client_key
+	scram_server_key oauth_issuer oauth_client_id oauth_client_secret oauth_scope`)
 
 // own has the parameters that drivers read. libpq's names have lower case.
 var own = setOf(`host port dbname database user password passfile connect_timeout application_name options
