@@ -82,7 +82,8 @@ func init() {
 		"write connect_timeout=… in seconds, or the setting timeout": "pool_timeout socket_timeout " +
 			"sockettimeout command_timeout commandtimeout connection_timeout connectiontimeout " +
 			"query_timeout connectiontimeoutmillis idletimeoutmillis idle_timeout logintimeout " +
-			"checkout_timeout timeout connecttimeout cancelsignaltimeout pool_recycle max_lifetime max_idle_time",
+			"checkout_timeout timeout connecttimeout cancelsignaltimeout pool_recycle " +
+			"max_lifetime max_idle_time",
 		"write client_encoding=UTF8, or nothing":            "encoding charset characterencoding",
 		"write application_name=…":                          "applicationname",
 		"write user=…":                                      "username uid userid user_name",

@@ -60,12 +60,12 @@
 //
 // A call waits for a connection for up to its timeout, and for the response for up to the timeout again. It
 // also ends when its context ends. If the server has not responded then, another goroutine cancels the
-// request on the server, until the server has ended the session. Connections are also made in other goroutines, so a
-// connection that takes longer than the call serves a later call. Without connect_timeout, an attempt ends
-// after 10 seconds, or after 2 seconds if there is another address to try. For 10 seconds, a host that did
-// not respond is tried after the other hosts. A call does not check an idle connection, because the check
-// would take a round trip. It need not: the watcher detects the end of a connection immediately, and TCP's
-// keep-alive probes find a connection that a firewall has dropped.
+// request on the server, until the server has ended the session. Connections are also made in other
+// goroutines, so a connection that takes longer than the call serves a later call. Without connect_timeout,
+// an attempt ends after 10 seconds, or after 2 seconds if there is another address to try. For 10 seconds, a
+// host that did not respond is tried after the other hosts. A call does not check an idle connection, because
+// the check would take a round trip. It need not: the watcher detects the end of a connection immediately,
+// and TCP's keep-alive probes find a connection that a firewall has dropped.
 //
 // # Goroutines
 //
