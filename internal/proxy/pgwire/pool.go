@@ -13,8 +13,9 @@ import (
 
 // Options tune a Pool.
 type Options struct {
-	// MaxConns bounds the sum of the connections that are in use, idle or being made, and of the sessions that
-	// a call has given up and the server has not ended. 0 means pool_max_conns of the connection string, or 8.
+	// MaxConns bounds the sum of the connections that are in use, idle or being made, and of the sessions
+	// that a call has given up and the server has not ended. 0 means pool_max_conns of the connection string,
+	// or 8.
 	MaxConns int
 
 	// Logger receives messages for the operator. Nil drops them.
