@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -56,15 +57,32 @@ func parseText(field, configured string) (serve.Text, error) {
 
 // Of implements serve.Text.
 func (t *template) Of(q *serve.Request) string {
+	return t.evaluate(q, func(value string) string { return value })
+}
+
+// evaluate returns the text for a request. address gets the values that may be addresses, which are all but
+// hosts.
+func (t *template) evaluate(q *serve.Request, address func(value string) string) string {
 	if t.fixed {
 		return t.text
 	}
 	repl := q.Data.(*caddy.Replacer)
-	if t.single != "" {
-		value, _ := repl.GetString(t.single)
-		return value
+	value := func(name, text string) string {
+		text = valueInKey(q.HTTP, name, text)
+		if strings.HasPrefix(name, hostPrefix) {
+			return text
+		}
+		return address(text)
 	}
-	return repl.ReplaceAll(t.text, "")
+	if t.single != "" {
+		text, _ := repl.GetString(t.single)
+		return value(t.single, text)
+	}
+	// ReplaceFunc returns only errors of its function, which returns none.
+	text, _ := repl.ReplaceFunc(t.text, func(name string, text any) (any, error) {
+		return value(name, caddy.ToString(text)), nil
+	})
+	return text
 }
 
 // braces matches an escaped brace, a placeholder, and an unclosed placeholder.
@@ -110,7 +128,7 @@ func mayExist(name string) (may bool) {
 	}
 	// The placeholders of these groups have a value only for some connections, or in an older Caddy for some
 	// requests.
-	for _, group := range []string{"http.request.tls.", "http.request.cookie."} {
+	for _, group := range []string{"http.request.tls.", cookiePrefix} {
 		if strings.HasPrefix(name, group) {
 			return true
 		}
@@ -143,29 +161,33 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 			return serve.Network(address, v4, v6)
 		}
 	}
-	repl := q.Data.(*caddy.Replacer)
-	if t.single != "" {
-		value, _ := repl.GetString(t.single)
-		return serve.Network(valueInKey(q.HTTP, t.single, value), v4, v6)
-	}
-	// ReplaceFunc returns only errors of its function, which returns none.
-	text, _ := repl.ReplaceFunc(t.text, func(name string, value any) (any, error) {
-		return serve.Network(valueInKey(q.HTTP, name, caddy.ToString(value)), v4, v6), nil
-	})
-	return text
+	return t.evaluate(q, func(value string) string { return serve.Network(value, v4, v6) })
 }
 
-// uriPrefix is the prefix of the placeholders of a URI.
-const uriPrefix = "http.request.uri"
+// The prefixes of the placeholders of a request.
+const (
+	hostPrefix   = "http.request.host" // also for the host with its port
+	labelPrefix  = hostPrefix + ".labels."
+	uriPrefix    = "http.request.uri"
+	headerPrefix = "http.request.header."
+	cookiePrefix = "http.request.cookie."
+)
 
-// valueInKey returns the text for a placeholder in a key. The Traefik plugin uses the same text, so that both
-// proxies use the same key.
+// valueInKey returns the text for a placeholder. The Traefik plugin uses the same text, so that both proxies
+// have the same keys, costs, routes and API keys.
 func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
-	case placeholder == "http.request.host":
+	case placeholder == hostPrefix:
 		return serve.HostOf(r)
-	case strings.HasPrefix(placeholder, "http.request.host"): // with the port, or a label
+	case strings.HasPrefix(placeholder, labelPrefix):
+		n, _ := strconv.Atoi(placeholder[len(labelPrefix):]) // checkPlaceholders has found that it exists
+		return serve.HostLabel(r, n)
+	case placeholder == "http.request.hostport":
 		return strings.ToLower(text)
+	case strings.HasPrefix(placeholder, headerPrefix):
+		return serve.HeaderValue(r.Header, http.CanonicalHeaderKey(placeholder[len(headerPrefix):]))
+	case strings.HasPrefix(placeholder, cookiePrefix):
+		return serve.CookieValue(r, placeholder[len(cookiePrefix):])
 	case strings.HasPrefix(placeholder, uriPrefix):
 		if clean := serve.CleanURL(r.URL); clean != r.URL {
 			return valueFor(r, clean, placeholder)
@@ -196,7 +218,7 @@ func (t *template) Parts() serve.Parts {
 	for _, name := range names {
 		parts.Placeholders = append(parts.Placeholders, strings.ToLower(name))
 		parts.Secret = parts.Secret || isCredential(name)
-		header, ok := strings.CutPrefix(name, "http.request.header.")
+		header, ok := strings.CutPrefix(name, headerPrefix)
 		switch {
 		case ok:
 			header = http.CanonicalHeaderKey(header)
@@ -206,7 +228,7 @@ func (t *template) Parts() serve.Parts {
 			}
 		case strings.HasPrefix(name, "http.auth."):
 			parts.User = true
-		case strings.HasPrefix(name, "http.request.host"):
+		case strings.HasPrefix(name, hostPrefix):
 			parts.Host = true
 		case strings.Contains(name, "uri.query"): // the query is recorded nowhere
 		case strings.HasPrefix(name, uriPrefix), strings.HasPrefix(name, "http.request.orig_uri"):
@@ -223,7 +245,7 @@ var (
 
 // isCredential reports whether a placeholder may stand for a secret.
 func isCredential(placeholder string) bool {
-	if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
+	if name, ok := strings.CutPrefix(placeholder, headerPrefix); ok {
 		return settings.CredentialHeader(name)
 	}
 	if named := namedPlaceholder.FindStringSubmatch(placeholder); named != nil {

@@ -54,8 +54,7 @@ func pieceValue(p *piece, r *http.Request) string {
 	case "hostport":
 		return strings.ToLower(r.Host)
 	case "labels.":
-		labels := strings.Split(strings.ToLower(serve.WithoutPort(r.Host)), ".")
-		return elementAt(labels, len(labels)-1-p.n)
+		return serve.HostLabel(r, p.n)
 	case "port":
 		_, port, _ := net.SplitHostPort(r.Host) // empty without a port
 		return port
@@ -71,14 +70,9 @@ func pieceValue(p *piece, r *http.Request) string {
 	case "query.":
 		return serve.QueryValue(r.URL, p.text)
 	case "header.":
-		return strings.Join(r.Header[p.text], ",")
+		return serve.HeaderValue(r.Header, p.text)
 	case "cookie.":
-		for _, c := range r.Cookies() {
-			if strings.EqualFold(c.Name, p.text) {
-				return c.Value // of the first cookie with that name
-			}
-		}
-		return ""
+		return serve.CookieValue(r, p.text)
 	}
 	return urlPieceValue(p, serve.CleanURL(r.URL))
 }

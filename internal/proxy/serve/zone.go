@@ -116,7 +116,9 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 	}
 	if z.alternatives == nil {
 		parts := z.Key.Parts()
-		z.Header = parts.Header
+		if !hasScheme(parts.Header) { // FrequentKey does not normalize credentials
+			z.Header = parts.Header
+		}
 		z.connection = parts.Connection
 		if parts.Fixed {
 			z.fixed = z.Key.Of(nil)
@@ -228,17 +230,21 @@ func setKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 // maxCost exceeds any quota.
 const maxCost = 1 << 62
 
-// ParseCost parses the cost of a request. ParseCost returns 1 for 0 and for text other than a whole number,
-// because a client that chooses the text must not get a refund or a free pass.
+// ParseCost parses the cost of a request. Of several numbers, separated by commas, the largest counts. 0 and
+// text other than a whole number count as 1, because a client that chooses the text must not get a refund or
+// a free pass.
 func ParseCost(text string) int64 {
-	cost, err := strconv.ParseUint(text, 10, 64)
-	switch {
-	case cost > maxCost: // including a number beyond 64 bits
-		return maxCost
-	case err != nil || cost == 0:
-		return 1
+	largest := uint64(1)
+	for _, one := range strings.Split(text, ",") {
+		cost, _ := strconv.ParseUint(strings.TrimSpace(one), 10, 64) // 0, or for a huge number its maximum
+		if cost > largest {
+			largest = cost
+		}
 	}
-	return int64(cost)
+	if largest > maxCost {
+		return maxCost
+	}
+	return int64(largest)
 }
 
 // checkRows returns an error and the index of the second limit if two hits of one request could be on the
