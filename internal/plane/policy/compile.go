@@ -62,10 +62,12 @@ type rule struct {
 	position    int  // in ruleSet.rules
 	mark        *Mark
 	until       int64    // row.Until, or noEnd
+	methods     []string // row.Methods, with HEAD if a rule that restricts has GET
 	hosts       []string // normal forms; see parseHost
 	paths       []*pathPattern
-	endpoint    string // the paths, joined by spaces
-	dynamic     bool   // the rule has conditions on time or networks, which the memo cannot store
+	folded      []*pathPattern // the paths in lower case
+	endpoint    string         // the paths, joined by spaces
+	dynamic     bool           // the rule has conditions on time or networks, which the memo cannot store
 	countBy     counterBy
 	needsSender bool // the rule does not apply to a sender that could not be looked up
 	limits      []*limit

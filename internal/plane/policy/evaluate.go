@@ -127,7 +127,7 @@ func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 // selectRules sets v to the verdict of the rules that match. It ends at a rule that exempts or blocks the
 // request. Otherwise it adds the hits of the rules to v.Hits, and calls setAmounts. It skips
 //
-//   - a rule of a family in which an enforced rule already charges the request
+//   - a rule that takes the place of its family (see takesFamily), if an enforced rule has taken it before
 //   - a rule that counts by a value that the request lacks
 //   - a rule that needs the sender, if the sender could not be looked up
 func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
@@ -145,7 +145,8 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 			}
 			continue
 		}
-		if r.row.Family != "" && contains(v.families, r.row.Family) {
+		inFamily := r.row.Family != "" && takesFamily(r, f)
+		if inFamily && contains(v.families, r.row.Family) {
 			continue
 		}
 		if user == "" && r.countBy.hasUser {
@@ -164,7 +165,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 			continue
 		}
 		if r.row.Mode != settings.Shadow {
-			if r.row.Family != "" {
+			if inFamily {
 				v.families = append(v.families, r.row.Family)
 			}
 			if v.Rule == "" {

@@ -35,8 +35,8 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 // condition: networks, paths, hosts or tiers. For each kind, newIndex counts how many rules have the rule's
 // most common value, and uses the kind with the smallest count.
 type index struct {
-	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard. A host that
-	// begins with a dot stands for its subdomains. "" has the rules without conditions of these kinds. A
+	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard, in lower case.
+	// A host that begins with a dot stands for its subdomains. "" has the rules without conditions of these kinds. A
 	// search can find a rule by an equal value of another kind, such as a tier with the name of a host;
 	// keepMatching then drops the rule.
 	byText     map[string][]*rule
@@ -55,7 +55,7 @@ func conditionValues(r *rule) [][]string {
 		networks = append(networks, network.String())
 	}
 	for _, p := range r.paths {
-		paths = append(paths, p.literal)
+		paths = append(paths, lowerASCII.Replace(p.literal))
 	}
 	for _, host := range r.hosts {
 		hosts = append(hosts, strings.TrimPrefix(host, "*"))
@@ -121,7 +121,7 @@ func larger(a, b int) int {
 // omits rules that are filed under networks: see findByNetwork.
 func findRules(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 	start := len(rules)
-	path := f.Path
+	path := lowerASCII.Replace(f.Path)
 	if strings.IndexByte(path, '\\') >= 0 {
 		path = backslashAsSlash(path) // the part before a wildcard is equal in both readings
 	}
@@ -176,7 +176,7 @@ func keepMatching(rules []*rule, start int, f *Facts, tier string) []*rule {
 	for _, r := range rules[start:] {
 		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
 		if (r.row.Tiers == nil || permits(r.row.Tiers, tier)) &&
-			(r.row.Methods == nil || permits(r.row.Methods, method)) &&
+			(r.methods == nil || permits(r.methods, method)) &&
 			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
 			rules[end] = r
 			end++
@@ -215,6 +215,10 @@ func (r *rule) compileConditions() error {
 		methods = append(methods, strings.ToUpper(method))
 	}
 	row.Methods = methods
+	r.methods = methods
+	if row.Action != Exempt && contains(methods, "GET") {
+		r.methods = append([]string{"HEAD"}, methods...)
+	}
 	for _, host := range row.Hosts {
 		p, err := parseHost(host)
 		if err != nil {
@@ -229,10 +233,13 @@ func (r *rule) compileConditions() error {
 			return err
 		}
 		r.paths = append(r.paths, p)
+		folded, _ := parsePath(lowerASCII.Replace(path))
+		r.folded = append(r.folded, folded)
 		everywhere = everywhere || p.rest && p.literal == "" && len(p.segments) == 0
 	}
 	if everywhere {
 		r.paths = nil
+		r.folded = nil
 	} else {
 		r.endpoint = strings.Join(row.Paths, " ")
 	}
@@ -270,23 +277,38 @@ func matchesHost(r *rule, host string) bool {
 	return len(r.hosts) == 0
 }
 
-// matchesPath reports whether a rule matches a normal path. See NormalPath for the readings of a backslash.
+// matchesPath reports whether a rule matches a normal path: an exempt rule narrowly, and any other rule
+// widely, which is without case and in one of the readings of a backslash (see NormalPath).
 func matchesPath(r *rule, path string) bool {
-	matches := matchesReading(r, path)
-	needsBoth := r.row.Action == Exempt // for other actions, one reading is enough
-	if matches != needsBoth || strings.IndexByte(path, '\\') < 0 {
-		return matches
+	if r.row.Action == Exempt {
+		return matchesExactly(r, path)
 	}
-	return matchesReading(r, backslashAsSlash(path))
+	path = lowerASCII.Replace(path)
+	return matchesReading(r.folded, path) ||
+		strings.IndexByte(path, '\\') >= 0 && matchesReading(r.folded, backslashAsSlash(path))
 }
 
-func matchesReading(r *rule, path string) bool {
-	for i := range r.paths {
-		if pathMatches(r.paths[i], path) {
+// matchesExactly reports whether a rule matches a normal path with its case, in both readings of a backslash.
+func matchesExactly(r *rule, path string) bool {
+	return matchesReading(r.paths, path) &&
+		(strings.IndexByte(path, '\\') < 0 || matchesReading(r.paths, backslashAsSlash(path)))
+}
+
+// takesFamily reports whether a rule of a family takes the place of the other rules in its family. It does
+// so if it matches the method and the path narrowly, as an exempt rule does. A rule that matches only widely
+// is charged in addition, because the server may answer such a request as another rule expects.
+func takesFamily(r *rule, f *Facts) bool {
+	return (r.row.Methods == nil || contains(r.row.Methods, strings.ToUpper(f.Method))) &&
+		(r.paths == nil || matchesExactly(r, f.Path))
+}
+
+func matchesReading(patterns []*pathPattern, path string) bool {
+	for i := range patterns {
+		if pathMatches(patterns[i], path) {
 			return true
 		}
 	}
-	return len(r.paths) == 0
+	return len(patterns) == 0
 }
 
 // matchesNow reports whether a rule matches by the conditions with results that the memo cannot store: time

@@ -59,7 +59,7 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 	} else {
 		m.rules = entry.rules
 		m.complete = true
-		cacheVerdict(m, f.Path, tier)
+		cacheVerdict(m, f, tier)
 	}
 	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > maxMemoBytes || len(m.rules) > maxMemoRules {
 		return m.rules
@@ -82,8 +82,8 @@ const anyUser = " "
 
 // cacheVerdict sets m.verdict if the rules result in the same verdict for all plain senders at any time, and
 // it refuses no request. For a path with a semicolon, m.verdict stays nil.
-func cacheVerdict(m *matches, path, tier string) {
-	if strings.IndexByte(path, ';') >= 0 {
+func cacheVerdict(m *matches, f *Facts, tier string) {
+	if strings.IndexByte(f.Path, ';') >= 0 {
 		return
 	}
 	for _, r := range m.rules {
@@ -99,7 +99,7 @@ func cacheVerdict(m *matches, path, tier string) {
 		}
 	}
 	v := &Verdict{Tier: tier}
-	selectRules(m.rules, &Facts{}, &senderState{user: anyUser}, 0, v)
+	selectRules(m.rules, &Facts{Method: f.Method, Path: f.Path}, &senderState{user: anyUser}, 0, v)
 	if v.Refused() {
 		return
 	}

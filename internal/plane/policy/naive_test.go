@@ -69,12 +69,11 @@ func (n *naive) isBanned(f *policy.Facts, id *policy.Identity, now time.Time) bo
 }
 
 // matching returns the rules that match a request.
-func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*policy.Rule {
-	var rules []*policy.Rule
-	segments := strings.Split(f.Path, "/")
+func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*naiveRule {
+	var rules []*naiveRule
 	for i := range n.rules {
-		if n.rules[i].matches(f, segments, tier, now) {
-			rules = append(rules, n.rules[i].Rule)
+		if n.rules[i].matches(f, tier, now) {
+			rules = append(rules, &n.rules[i])
 		}
 	}
 	return rules
@@ -82,7 +81,7 @@ func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*policy.
 
 // blockOutcome returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
 // shadow rules to v.ShadowMarks.
-func blockOutcome(rules []*policy.Rule, v *policy.Verdict) string {
+func blockOutcome(rules []*naiveRule, v *policy.Verdict) string {
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
 		for _, r := range rules {
 			switch {
@@ -92,7 +91,7 @@ func blockOutcome(rules []*policy.Rule, v *policy.Verdict) string {
 			case action == policy.Exempt:
 				return "exempt " + r.Name + policytest.FormatShadow(v)
 			default:
-				return fmt.Sprintf("blocked %d %s%s", statusOr(r, 403), r.Name, policytest.FormatShadow(v))
+				return fmt.Sprintf("blocked %d %s%s", statusOr(r.Rule, 403), r.Name, policytest.FormatShadow(v))
 			}
 		}
 	}
@@ -118,7 +117,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		}
 		if ended != policy.NotRefused && f.RejectUnknown {
 			rules := slices.DeleteFunc(n.matching(f, "", now),
-				func(r *policy.Rule) bool { return len(r.Tiers) > 0 })
+				func(r *naiveRule) bool { return len(r.Tiers) > 0 })
 			if text := blockOutcome(rules, v); strings.HasPrefix(text, "blocked") {
 				return text
 			}
@@ -140,18 +139,19 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 	families := make(map[string]bool)
 	hits, shadows := "", ""
 	for _, r := range matching {
-		if r.Action != policy.Charge || r.Family != "" && families[r.Family] {
+		exact := r.matchesExactly(f)
+		if r.Action != policy.Charge || r.Family != "" && exact && families[r.Family] {
 			continue
 		}
-		key := naiveKey(r, f, v)
+		key := naiveKey(r.Rule, f, v)
 		if key == "" {
 			continue
 		}
-		if r.Mode != settings.Shadow {
+		if r.Mode != settings.Shadow && exact {
 			families[r.Family] = true
 		}
 		for i := range r.Limits {
-			hit, mark := n.hitOf(r, &r.Limits[i], id, v.Tier, now)
+			hit, mark := n.hitOf(r.Rule, &r.Limits[i], id, v.Tier, now)
 			if hit == nil {
 				continue
 			}
@@ -160,7 +160,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 					v.ShadowMarks = append(v.ShadowMarks, mark)
 					continue
 				}
-				return fmt.Sprintf("no_quota %d %s%s", statusOr(r, 429), r.Name, policytest.FormatShadow(v))
+				return fmt.Sprintf("no_quota %d %s%s", statusOr(r.Rule, 429), r.Name, policytest.FormatShadow(v))
 			}
 			hit.Key = key
 			if mark.Shadow {
@@ -212,11 +212,14 @@ func anyMatches[T any](list []T, match func(T) bool) bool {
 	return len(list) == 0 || slices.ContainsFunc(list, match)
 }
 
-func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now time.Time) bool {
+func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
+	matchesTarget := r.matchesWidely
+	if r.Action == policy.Exempt {
+		matchesTarget = r.matchesExactly
+	}
 	return isValid(r.From, r.Until, now) &&
 		anyMatches(r.Tiers, func(t string) bool { return t == tier }) &&
-		anyMatches(r.Methods, func(m string) bool { return m == strings.ToUpper(f.Method) }) &&
-		anyMatches(r.paths, func(p []string) bool { return pathMatches(p, path) }) &&
+		matchesTarget(f) &&
 		anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) &&
 		anyMatches(r.hosts, func(h string) bool {
 			suffix, below := strings.CutPrefix(h, "*")

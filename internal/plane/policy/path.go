@@ -32,7 +32,7 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 // paths, parameters stay in the result, and Evaluate refuses the request with AmbiguousPath if the verdict
 // depends on the parameters.
 //
-// Paths are case-sensitive.
+// The result keeps the case of the path. See matchesPath for the rules that ignore it.
 func NormalPath(escaped string) (string, error) {
 	normal := encodedSlashes.Replace(escaped)
 	if strings.IndexByte(normal, '%') >= 0 {
@@ -52,6 +52,11 @@ var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
 // dotSegment matches a dot segment, with or without parameters, in a path that begins with a slash. A
 // backslash separates segments.
 var dotSegment = regexp.MustCompile(`[/\\]\.\.?(;[^/\\]*)?([/\\]|$)`)
+
+// lowerASCII replaces ASCII letters by those in lower case.
+var lowerASCII = strings.NewReplacer("A", "a", "B", "b", "C", "c", "D", "d", "E", "e", "F", "f", "G", "g",
+	"H", "h", "I", "i", "J", "j", "K", "k", "L", "l", "M", "m", "N", "n", "O", "o", "P", "p", "Q", "q",
+	"R", "r", "S", "s", "T", "t", "U", "u", "V", "v", "W", "w", "X", "x", "Y", "y", "Z", "z")
 
 // backslashAsSlash returns the reading of a normal path in which backslashes separate segments.
 func backslashAsSlash(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }

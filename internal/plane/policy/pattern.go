@@ -114,7 +114,7 @@ func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 // read the path differently (see NormalPath), the request matches if any reading matches, or if the readings
 // cannot be determined. Otherwise a client could choose which limits apply.
 func (c *Conditions) Hold(method, host, escaped string) bool {
-	if !permits(c.rule.row.Methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
+	if !permits(c.rule.methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false
 	}
 	path, err := NormalPath(escaped)

@@ -56,7 +56,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, l := range v.limits {
 		row := &l.rule.row
 		applied[row.Name] = true
-		if row.Mode != settings.Shadow {
+		if row.Mode != settings.Shadow && takesFamily(l.rule, f) {
 			families[row.Family] = row.Name
 		}
 	}
@@ -76,6 +76,9 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 			applies, why = true, "matches"
 			if r.row.Mode == settings.Shadow {
 				why = "matches, in the shadow"
+			}
+			if r.row.Action == Charge && r.row.Family != "" && !takesFamily(r, f) {
+				why += "; charged beside family " + r.row.Family + ", because of the spelling of the request"
 			}
 		case v.Exempt || v.Reason == Blocked:
 			why = "the rule " + v.Rule + " comes first"
@@ -111,7 +114,7 @@ func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdic
 	check("valid", at >= r.row.From && at < r.until, "at this time")
 	check("tiers", permits(r.row.Tiers, v.Tier), v.Tier)
 	check("networks", matchesNetwork(r, f), addressText(f.Address))
-	check("methods", permits(r.row.Methods, strings.ToUpper(f.Method)), f.Method)
+	check("methods", permits(r.methods, strings.ToUpper(f.Method)), f.Method)
 	check("hosts", matchesHost(r, f.Host), f.Host)
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {

@@ -31,7 +31,7 @@ var (
 	methods      = []string{"GET", "POST", "DELETE", "PATCH"}
 	hosts        = []string{"a.test", "api.a.test", "v2.api.a.test", "b.test", "x.b.test"}
 	hostPatterns = []string{"a.test", "*.a.test", "*.api.a.test", "B.test", "*.test", "api.a.test"}
-	words        = []string{"api", "v1", "v2", "u", "files", "x"}
+	words        = []string{"api", "Api", "v1", "V1", "v2", "u", "files", "x"}
 	countBys     = [][]string{
 		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"},
 		{"header:x-tenant"}, {"all"},
