@@ -56,7 +56,8 @@ func TestRestrictionsIgnoreSpellingAndExemptionsDoNot(t *testing.T) {
 				s := policy.Compile([]policy.Rule{rule}, nil, nil, remember)
 				v := evaluateThrice(s, method, path)
 				if got := v.Reason == policy.Blocked || v.Exempt || len(v.Hits) > 0; got != want {
-					t.Errorf("%s %s, %s %s: got %v, want %v", action, step.pattern, method, step.path, got, want)
+					t.Errorf("%s %s, %s %s: got %v, want %v", action, step.pattern, method, step.path, got,
+						want)
 				}
 			}
 		}
@@ -87,7 +88,8 @@ func TestOddSpellingTakesNoFamily(t *testing.T) {
 			Paths: []string{path}, Methods: []string{method}, Limits: []policy.RuleLimit{hourly(9)}}
 	}
 	rules := []policy.Rule{
-		rule("generous", "/API/*", "GET", 9), rule("strict", "/api/*", "GET", 5), rule("head", "/api/*", "HEAD", 3),
+		rule("generous", "/API/*", "GET", 9), rule("strict", "/api/*", "GET", 5),
+		rule("head", "/api/*", "HEAD", 3),
 		rule("split", "/api/up/load", "GET", 2),
 	}
 	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
