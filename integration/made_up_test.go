@@ -141,7 +141,8 @@ func (c *randomConfig) limit(path string) object {
 			zone[name] = value
 		}
 		if z["match"] != "" {
-			zone["match"] = object{"paths": path + z["match"], "methods": "GET,POST"}
+			// HEAD is named, because in Traefik GET covers it, and in Caddy's matcher it does not.
+			zone["match"] = object{"paths": path + z["match"], "methods": "GET,HEAD,POST"}
 		}
 		zones = append(zones, zone)
 	}
