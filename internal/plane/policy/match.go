@@ -36,9 +36,9 @@ func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 // most common value, and uses the kind with the smallest count.
 type index struct {
 	// byText files rules under hosts, tiers, and the parts of paths before the first wildcard, in lower case.
-	// A host that begins with a dot stands for its subdomains. "" has the rules without conditions of these kinds. A
-	// search can find a rule by an equal value of another kind, such as a tier with the name of a host;
-	// keepMatching then drops the rule.
+	// A host that begins with a dot stands for its subdomains. "" has the rules without conditions of these
+	// kinds. A search can find a rule by an equal value of another kind, such as a tier with the name of a
+	// host; keepMatching then drops the rule.
 	byText     map[string][]*rule
 	maxSlashes int // the maximum number of slashes in a path in byText
 	maxDots    int // the maximum number of dots in a host in byText that begins with a dot

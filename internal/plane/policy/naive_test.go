@@ -91,7 +91,8 @@ func blockOutcome(rules []*naiveRule, v *policy.Verdict) string {
 			case action == policy.Exempt:
 				return "exempt " + r.Name + policytest.FormatShadow(v)
 			default:
-				return fmt.Sprintf("blocked %d %s%s", statusOr(r.Rule, 403), r.Name, policytest.FormatShadow(v))
+				return fmt.Sprintf("blocked %d %s%s", statusOr(r.Rule, 403), r.Name,
+					policytest.FormatShadow(v))
 			}
 		}
 	}
@@ -160,7 +161,8 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 					v.ShadowMarks = append(v.ShadowMarks, mark)
 					continue
 				}
-				return fmt.Sprintf("no_quota %d %s%s", statusOr(r.Rule, 429), r.Name, policytest.FormatShadow(v))
+				return fmt.Sprintf("no_quota %d %s%s", statusOr(r.Rule, 429), r.Name,
+					policytest.FormatShadow(v))
 			}
 			hit.Key = key
 			if mark.Shadow {

@@ -48,7 +48,8 @@ func TestRestrictionsIgnoreSpellingAndExemptionsDoNot(t *testing.T) {
 		for action, want := range map[policy.Action]bool{
 			policy.Block: step.restricts, policy.Charge: step.restricts, policy.Exempt: step.frees,
 		} {
-			rule := policy.Rule{Name: "r", Action: action, Paths: []string{step.pattern}, Methods: []string{"get"}}
+			rule := policy.Rule{Name: "r", Action: action, Paths: []string{step.pattern},
+				Methods: []string{"get"}}
 			if action == policy.Charge {
 				rule.Limits = []policy.RuleLimit{hourly(9)}
 			}
