@@ -35,9 +35,12 @@ func repository(t *testing.T) string {
 // output returns the output of a command that must succeed, without white space at its ends.
 func output(t *testing.T, command ...string) string {
 	t.Helper()
-	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	var stderr strings.Builder
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stderr = &stderr // apart: with an empty cache, Go names there what it downloads
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%q: %v\n%s", command, err, out)
+		t.Fatalf("%q: %v\n%s%s", command, err, out, &stderr)
 	}
 	return strings.TrimSpace(string(out))
 }
