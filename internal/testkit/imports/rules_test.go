@@ -66,6 +66,8 @@ var importRules = []importRule{
 	// Package respond writes responses for both proxies. It imports policy for the type policy.Reason, and
 	// pgdb for pgdb.DB, from which it reads the salt.
 	{"internal/proxy/respond", "policy settings ratelimit pgdb", ""},
+	// Package usage reads bodies, which need nothing else.
+	{"internal/proxy/usage", "", ""},
 	// Both proxies share the databases that it opens, so package host imports no proxy and no request.
 	{"internal/proxy/host", "health settings respond ratelimit history policy pgdb store engine registry " +
 		"store/memory", ""},

@@ -1,0 +1,139 @@
+package usage
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+)
+
+// streamed has the fields of an event that may be new text. Some are text at one API, and an object or an
+// array at another.
+type streamed struct {
+	// OpenAI: chat and completions. Other servers name the reasoning in two ways, or in both.
+	Choices []struct {
+		Text  string `json:"text"`
+		Delta struct {
+			Content          json.RawMessage `json:"content"`
+			Refusal          string          `json:"refusal"`
+			Reasoning        string          `json:"reasoning"`
+			ReasoningContent string          `json:"reasoning_content"`
+			Function         struct {
+				Arguments string `json:"arguments"`
+			} `json:"function_call"`
+			Tools []tool `json:"tool_calls"`
+			Audio struct {
+				Transcript string `json:"transcript"`
+			} `json:"audio"`
+		} `json:"delta"`
+	} `json:"choices"`
+
+	// OpenAI: Responses. Anthropic.
+	Type  string          `json:"type"`
+	Delta json.RawMessage `json:"delta"`
+	Block struct {
+		Text string `json:"text"`
+	} `json:"content_block"`
+
+	// Gemini.
+	Candidates []struct {
+		Content struct {
+			Parts []struct {
+				Text     string `json:"text"`
+				Function struct {
+					Args json.RawMessage `json:"args"`
+				} `json:"functionCall"`
+				Code struct {
+					Code string `json:"code"`
+				} `json:"executableCode"`
+			} `json:"parts"`
+		} `json:"content"`
+	} `json:"candidates"`
+
+	// Ollama: chat and generate.
+	Message struct {
+		Content  string `json:"content"`
+		Thinking string `json:"thinking"`
+		Tools    []tool `json:"tool_calls"`
+	} `json:"message"`
+	Response json.RawMessage `json:"response"`
+	Thinking string          `json:"thinking"`
+}
+
+// tool is a call of a tool. OpenAI has the arguments as a text, Ollama as an object.
+type tool struct {
+	Function struct {
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+// part is the delta of Anthropic, or an element of a content at Mistral.
+type part struct {
+	Text     string          `json:"text"`
+	Thinking json.RawMessage `json:"thinking"`
+	Partial  string          `json:"partial_json"`
+}
+
+// newText returns the number of characters of new text in an event of a stream. It calls no function for a
+// field that is empty, because an interpreted call takes long.
+func newText(event []byte) int {
+	var e streamed
+	_ = json.Unmarshal(event, &e) // a field of another type has no text
+	n := utf8.RuneCountInString(e.Block.Text + e.Message.Content + e.Message.Thinking + e.Thinking)
+	for i := range e.Choices {
+		delta := &e.Choices[i].Delta
+		if delta.ReasoningContent == "" {
+			delta.ReasoningContent = delta.Reasoning
+		}
+		n += utf8.RuneCountInString(e.Choices[i].Text + delta.Refusal + delta.ReasoningContent +
+			delta.Audio.Transcript)
+		if len(delta.Content) > 0 {
+			n += length(delta.Content)
+		}
+		for j := range delta.Tools {
+			n += length(delta.Tools[j].Function.Arguments)
+		}
+		n += utf8.RuneCountInString(delta.Function.Arguments)
+	}
+	for i := range e.Candidates {
+		for _, p := range e.Candidates[i].Content.Parts {
+			n += utf8.RuneCountInString(p.Text+p.Code.Code) + utf8.RuneCount(p.Function.Args)
+		}
+	}
+	for i := range e.Message.Tools {
+		n += utf8.RuneCount(e.Message.Tools[i].Function.Arguments)
+	}
+	if len(e.Delta) > 0 && !strings.HasSuffix(e.Type, "audio.delta") { // sound at Responses
+		n += length(e.Delta)
+	}
+	if len(e.Response) > 0 && e.Response[0] == '"' {
+		n += length(e.Response)
+	}
+	return n
+}
+
+// length returns the number of characters of a text, or of the texts of a part or of an array of parts.
+func length(text json.RawMessage) int {
+	if len(text) == 0 {
+		return 0
+	}
+	var all []part
+	switch text[0] {
+	case '"':
+		s := ""
+		_ = json.Unmarshal(text, &s) // text is valid
+		return utf8.RuneCountInString(s)
+	case '{':
+		all = make([]part, 1)
+		_ = json.Unmarshal(text, &all[0])
+	case '[':
+		_ = json.Unmarshal(text, &all)
+	}
+	n := 0
+	for i := range all {
+		n += utf8.RuneCountInString(all[i].Text + all[i].Partial)
+		if len(all[i].Thinking) > 0 {
+			n += length(all[i].Thinking)
+		}
+	}
+	return n
+}

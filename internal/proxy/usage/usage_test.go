@@ -1,0 +1,306 @@
+package usage_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+)
+
+const plain, events = "application/json", "text/event-stream"
+
+// truth says what a body of testdata has cost. A nil count was not reported.
+type truth struct {
+	Status      int
+	ContentType string `json:"content_type"`
+	Rule        string
+	Tokens      int64
+	Input       *int64
+	CacheRead   *int64 `json:"cache_read"`
+	CacheWrite  *int64 `json:"cache_write"`
+	Output      *int64
+	Events      int64 `json:"events_after"`
+	Characters  int64 `json:"characters_after"`
+}
+
+// want returns the text of the Usage of a body.
+func (x *truth) want(name string) string {
+	if x.Rule == "free" {
+		u := usage.Usage{Input: usage.Unreported, CacheRead: usage.Unreported,
+			CacheWrite: usage.Unreported, Output: usage.Unreported,
+			PromptOnly: strings.HasSuffix(name, "/nousage.json")}
+		return shown(&u)
+	}
+	or := func(n *int64) int64 {
+		if n == nil {
+			return usage.Unreported
+		}
+		return *n
+	}
+	u := usage.Usage{Input: or(x.Input), CacheRead: or(x.CacheRead), CacheWrite: or(x.CacheWrite),
+		Output: or(x.Output), Stream: x.Rule == "stream" || strings.Contains(name, "stream") ||
+			!strings.HasSuffix(name, ".json")}
+	if x.Rule == "stream" {
+		u.Sent = max(x.Events, (x.Characters+3)/4)
+	}
+	return shown(&u)
+}
+
+// shown returns the text of a Usage: its four kinds, and the rest. Some APIs leave out a cache that was not
+// used, which testdata calls 0.
+func shown(u *usage.Usage) string {
+	text := fmt.Sprint(u.Input, max(u.CacheRead, 0), max(u.CacheWrite, 0), u.Output, " sent ", u.Sent)
+	if u.Stream {
+		text += ", stream"
+	}
+	if u.PromptOnly {
+		text += ", prompt only"
+	}
+	return strings.TrimSuffix(text+", "+u.Invalid, ", ")
+}
+
+// truths returns the truth about each body of testdata.
+func truths(t testing.TB) map[string]*truth {
+	t.Helper()
+	text, err := os.ReadFile("testdata/truth.json")
+	all := make(map[string]*truth)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// bodyOf returns the body of a file of testdata.
+func bodyOf(t testing.TB, name string) []byte {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// read returns the text of the usage in a body, which is written in parts of a size.
+func read(h http.Header, body []byte, size int) string {
+	var total int64
+	r := usage.New(h, &total)
+	for len(body) > size {
+		_, _ = r.Write(body[:size])
+		body = body[size:]
+	}
+	_, _ = r.Write(body)
+	u := r.End()
+	if total != 0 {
+		return fmt.Sprint(total, " bytes are held after the end")
+	}
+	return shown(&u)
+}
+
+func header(contentType string) http.Header { return http.Header{"Content-Type": {contentType}} }
+
+// packed returns a body encoded as gzip.
+func packed(t testing.TB, body []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := w.Write(body)
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestUsageIsReadAsEachProviderReportsIt(t *testing.T) {
+	for name, x := range truths(t) {
+		body := bodyOf(t, name)
+		for _, size := range []int{1, 7, 1 << 20} {
+			what := fmt.Sprintf("%s in parts of %d bytes", name, size)
+			check.Equal(t, what, read(header(x.ContentType), body, size), x.want(name))
+			h := header(x.ContentType)
+			h.Set("Content-Encoding", "gzip")
+			check.Equal(t, what+" of gzip", read(h, packed(t, body), size), x.want(name))
+		}
+	}
+}
+
+// Streams may have other line ends, comments, a byte order mark, no space after data:, and several lines of
+// data. Proxies and servers change them.
+func TestStreamsAreReadInEachOfTheirForms(t *testing.T) {
+	all := truths(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		name := rapid.SampledFrom([]string{"openai-chat/stream.sse", "openai-chat/cut.sse",
+			"openai-responses/cached.sse", "anthropic/cached.sse", "anthropic/cut.sse", "gemini/cut.sse",
+			"gemini/stream.sse", "ollama/stream.ndjson", "ollama/cut.ndjson"}).Draw(rt, "name")
+		body := strings.ReplaceAll(string(bodyOf(t, name)), "\r\n", "\n")
+		if strings.HasSuffix(name, "sse") {
+			if rapid.Bool().Draw(rt, "no space") {
+				body = strings.ReplaceAll(body, "data: ", "data:")
+			}
+			if rapid.Bool().Draw(rt, "comments") {
+				body = ": ping\n\n" + strings.ReplaceAll(body, "\n\n",
+					"\nid: 7\n\n: {\"usage\":{}}\nretry: 9\n\n")
+			}
+			if rapid.Bool().Draw(rt, "lines of data") {
+				body = strings.ReplaceAll(body, `{"`, "{\ndata: \"")
+			}
+		}
+		body = strings.ReplaceAll(body, "\n", rapid.SampledFrom([]string{"\n", "\r\n", "\r"}).Draw(rt, "end"))
+		if rapid.Bool().Draw(rt, "mark") {
+			body = "\ufeff" + body
+		}
+		if rapid.Bool().Draw(rt, "no last line end") {
+			body = strings.TrimRight(body, "\r\n")
+		}
+		size := rapid.IntRange(1, len(body)).Draw(rt, "size")
+		got := read(header(all[name].ContentType), []byte(body), size)
+		if want := all[name].want(name); got != want {
+			rt.Errorf("%s: got %s, want %s: %q", name, got, want, body)
+		}
+	})
+}
+
+// Each case is a response of a provider that the files of testdata lack.
+func TestUsageIsReadOfFurtherAnswers(t *testing.T) {
+	for _, one := range []struct{ what, contentType, body, want string }{
+		{"embeddings", plain, `{"object":"list","data":[{"embedding":[0.1]}],"model":"m",` +
+			`"usage":{"prompt_tokens":8,"total_tokens":8}}`,
+			"8 0 0 -1 sent 0"},
+		{"completions", plain, `{"choices":[{"text":"a b"}],"usage":{"prompt_tokens":77.0,` +
+			`"completion_tokens":2e0,"total_tokens":79}}`,
+			"77 0 0 2 sent 0"},
+		{"reasoning only in the total", plain, `{"usage":{"prompt_tokens":10,"completion_tokens":5,` +
+			`"total_tokens":40,"completion_tokens_details":{"reasoning_tokens":25}}}`,
+			"10 0 0 30 sent 0"},
+		{"thoughts and tools", plain, `{"usageMetadata":{"promptTokenCount":10,` +
+			`"toolUsePromptTokenCount":3,"candidatesTokenCount":4,"thoughtsTokenCount":20}}`,
+			"13 0 0 24 sent 0"},
+		{"cache of another kind beside that of OpenAI", plain, `{"usage":{"prompt_tokens":100,` +
+			`"completion_tokens":5,"total_tokens":105,"prompt_tokens_details":{"cached_tokens":60},` +
+			`"cache_read_input_tokens":60,"cache_creation_input_tokens":0}}`,
+			"40 60 0 5 sent 0"},
+		{"NDJSON called JSON", plain, `{"message":{"content":"one two "},"done":false}` + "\n" +
+			`{"message":{"content":"three"},"done":false}` + "\n",
+			"-1 0 0 -1 sent 4, stream"},
+		{"a cut array", plain, `[{"candidates":[{"content":{"parts":[{"text":"abcdefghi"}]}}]}` +
+			"\n,\n" + `{"candidates":[{"content":{"parts":[{"te`,
+			"-1 0 0 -1 sent 3, stream"},
+		{"an array of another API", plain, `[{"generated_text":"abc"}]`, "-1 0 0 -1 sent 0"},
+		{"a cut text", plain, `{"usage":{"prompt_tokens":8,"completion_tokens":9},"choices":[`,
+			"-1 0 0 -1 sent 0"},
+		{"a count of tokens", plain, `{"totalTokens":31,"promptTokensDetails":[{"tokenCount":31}]}`,
+			"-1 0 0 -1 sent 0, prompt only"},
+		{"an answer with a count beside", plain, `{"content":[{"text":"a"}],"input_tokens":9}`,
+			"-1 0 0 -1 sent 0"},
+		{"text that looks like usage", plain, `{"choices":[{"message":{"content":` +
+			`"{\"usage\":{\"completion_tokens\":1}}"}}],` +
+			`"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}`,
+			"-1 0 0 -1 sent 0"},
+		{"another type", "text/html", `{"usage":{"prompt_tokens":8,"completion_tokens":9}}`,
+			"-1 0 0 -1 sent 0"},
+		{"an event with arguments and reasoning", events, `data: {"choices":[{"delta":` +
+			`{"reasoning":"abcd","reasoning_content":"abcd","tool_calls":[{"function":{"name":"f",` +
+			`"arguments":"{\"a\":1}"}}]}},{"delta":{"content":"äöü世"}}],"usage":null}` + "\n\n",
+			"-1 0 0 -1 sent 4, stream"},
+		{"sound", events, `data: {"type":"response.audio.delta","delta":"UklGRgAAAAA="}` + "\n\n",
+			"-1 0 0 -1 sent 0, stream"},
+		{"the last of several reports", events, `data: {"usage":{"prompt_tokens":9,` +
+			`"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":4}}}` + "\n\n" +
+			`data: {"choices":[{"delta":{"content":"x"}}],` +
+			`"usage":{"prompt_tokens":9,"completion_tokens":2}}` +
+			"\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"y\"}}]}\n\ndata: [DONE]\n\n",
+			"5 4 0 2 sent 1, stream"},
+	} {
+		for _, size := range []int{1, 1 << 20} {
+			check.Equal(t, one.what, read(header(one.contentType), []byte(one.body), size), one.want)
+		}
+	}
+}
+
+func TestBodiesBeyondTheBoundsAreNotHeld(t *testing.T) {
+	const report = `{"usage":{"prompt_tokens":8,"completion_tokens":9},"x":"`
+	const none, some = "-1 0 0 -1 sent 0", "8 0 0 9 sent 0"
+	long := report + strings.Repeat("x", usage.MaxBody-len(report)-99) + `"}`
+	tooLong := report + strings.Repeat("x", usage.MaxBody) + `"}`
+	event := func(text string) string { return "data: " + text + "\n\n" }
+	for _, one := range []struct{ what, contentType, body, want string }{
+		{"a long text", plain, long, some},
+		{"a longer text", plain, tooLong, none + ", too long"},
+		{"a long event", events, event(long), some + ", stream"},
+		{"a longer event", events, event(tooLong), none + ", stream"},
+		{"one after a longer event", events, event(tooLong) + event(report+`"}`),
+			some + ", stream"},
+		{"a longer line", "application/x-ndjson", tooLong + "\n" + report + "\"}\n",
+			some + ", stream"},
+		{"a long stream", events, strings.Repeat(event(long[:1<<20]), 8) + event(report+`"}`),
+			some + ", stream"},
+		{"a longer element", plain, "[" + tooLong + "]", none + ", too long"},
+	} {
+		check.Equal(t, one.what, read(header(one.contentType), []byte(one.body), 1<<14), one.want)
+	}
+	h := header(events)
+	h.Set("Content-Encoding", "gzip")
+	stream := bytes.Repeat([]byte(event(long[:1<<20])+event(report+`"}`)), 65)
+	check.Equal(t, "a stream of 65 MB as gzip", read(h, packed(t, stream), 1<<14),
+		some+", stream, too long")
+	h.Set("Content-Encoding", "br")
+	check.Equal(t, "brotli", read(h, []byte("x"), 1), none+", stream, encoded (br)")
+}
+
+// Readers hold at most MaxBodies together, and a stream holds only its current event.
+func TestStreamsHoldOnlyTheirEvents(t *testing.T) {
+	var total int64
+	stream := usage.New(header(events), &total)
+	body := usage.New(header(plain), &total)
+	part := bytes.Repeat([]byte("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"), 1000)
+	for range 20 {
+		_, _ = stream.Write(part)
+		if total > 0 {
+			t.Fatalf("a stream holds %d bytes after whole events, want 0", total)
+		}
+	}
+	_, _ = body.Write([]byte(`{"x":"`))
+	total += usage.MaxBodies - total - 1000
+	_, _ = body.Write(part)
+	check.Equal(t, "a body beyond the bound of all", body.End().Invalid, "too long")
+	check.Equal(t, "the stream beside it", stream.End().Sent, 20*1000)
+}
+
+// FuzzBodies reads any body in any parts. The result must not depend on the parts.
+func FuzzBodies(f *testing.F) {
+	for name, x := range truths(f) {
+		f.Add(bodyOf(f, name), x.ContentType, uint16(5))
+	}
+	f.Add([]byte("\r\n\rdata:{\n"), events, uint16(0))
+	f.Add([]byte("[1,[{\"usage\":{}}]"), "", uint16(0))
+	f.Fuzz(func(t *testing.T, body []byte, contentType string, part uint16) {
+		if len(body) > 1<<14 {
+			return
+		}
+		whole := read(header(contentType), body, len(body)+1)
+		if parts := read(header(contentType), body, int(part)+1); parts != whole {
+			t.Errorf("%s in parts of %d bytes: %s, want %s as for the whole: %q", contentType, part+1, parts,
+				whole, body)
+		}
+		h := header(contentType)
+		h.Set("Content-Encoding", "gzip")
+		if decoded := read(h, packed(t, body), int(part)+1); decoded != whole {
+			t.Errorf("%s as gzip: %s, want %s as without: %q", contentType, decoded, whole, body)
+		}
+	})
+}
