@@ -176,10 +176,14 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: ownArgs,
 		Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
 	tr.AwaitAddress(t, web)
-	// HEAD does not match the limit, so it is not charged.
+	// PROPFIND does not match the limit, so it is not charged.
 	tr.Await(t, "its router", func() bool {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		response, err := client.Head(tr.url)
+		request, err := http.NewRequest("PROPFIND", tr.url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(request)
 		if err != nil {
 			return false
 		}

@@ -16,12 +16,16 @@ const (
 	// cancelInterval is the time between the CancelRequests for a session. A session may need several,
 	// because each one ends at most one wait of a pipeline.
 	cancelInterval = 50 * time.Millisecond
+
+	// cancelPeriod bounds the time of all CancelRequests for a session. A session that they do not end is
+	// one whose connection the network has lost without a message.
+	cancelPeriod = 2 * time.Second
 )
 
 // runCancel requests that the server cancel the statements of c, a connection that has timed out, until the
 // server has ended the session. Until then, the connection counts as open: a commit that waits for a
 // synchronous standby does not notice that its client has gone. It no longer counts if the server cannot be
-// reached. The call that used c has released it.
+// reached, or after cancelPeriod. The call that used c has released it.
 func (p *Pool) runCancel(c *conn) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -34,11 +38,15 @@ func (p *Pool) runCancel(c *conn) {
 		p.dialIfNeeded()
 		p.mu.Unlock()
 	}()
-	if half, ok := c.raw.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // the session ends after its statements
+	// The session ends after its statements. (Yaegi has no methods for a type assertion to an interface.)
+	switch raw := c.raw.(type) {
+	case *net.TCPConn:
+		_ = raw.CloseWrite()
+	case *net.UnixConn:
+		_ = raw.CloseWrite()
 	}
 	unread := make([]byte, firstBuffer)
-	for sendCancel(c) {
+	for end := time.Now().Add(cancelPeriod); sendCancel(c) && time.Now().Before(end); {
 		_ = c.raw.SetReadDeadline(time.Now().Add(cancelInterval))
 		var err error
 		for err == nil {
