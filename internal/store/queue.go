@@ -14,6 +14,7 @@ import (
 type Queue struct {
 	store         *Store
 	timeout       time.Duration
+	synchronous   bool
 	fill, deliver func(calls []*batch.Call)
 
 	opened int32          // the number of queues, or 0 before they are set; atomic
@@ -21,9 +22,10 @@ type Queue struct {
 	queues []*batch.Queue // by engine
 }
 
-// OpenQueue returns a Queue. fill and deliver are as in batch.Options.
-func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *Queue {
-	return &Queue{store: s, timeout: timeout, fill: fill, deliver: deliver}
+// OpenQueue returns a Queue. Its arguments are as for engine.Store.OpenQueue.
+func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
+	fill, deliver func(calls []*batch.Call)) *Queue {
+	return &Queue{store: s, timeout: timeout, synchronous: synchronous, fill: fill, deliver: deliver}
 }
 
 // Ask sends a call to the engine of its subject and waits for its decision. With one engine, fill is called
@@ -84,7 +86,7 @@ func prepare(q *Queue) error {
 		fill = nil
 	}
 	for _, e := range s.engines {
-		q.queues = append(q.queues, e.OpenQueue(q.timeout, fill, q.deliver))
+		q.queues = append(q.queues, e.OpenQueue(q.timeout, q.synchronous, fill, q.deliver))
 	}
 	atomic.StoreInt32(&q.opened, int32(len(q.queues)))
 	return nil

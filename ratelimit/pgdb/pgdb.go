@@ -45,7 +45,7 @@ var (
 )
 
 // Statement is one SQL statement, its parameters and its result. The caller sets the fields up
-// to Joined, and Run sets the fields after it.
+// to Synchronous, and Run sets the fields after it.
 type Statement struct {
 	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB prepares each text
 	// once on each connection.
@@ -63,6 +63,9 @@ type Statement struct {
 	// Joined puts the next statement into the same transaction. Consecutive joined statements and
 	// the statement after them take effect together or not at all.
 	Joined bool
+	// Synchronous marks a statement whose commit may wait for a synchronous standby. A DB runs such
+	// statements on at most half of its connections, or on one, so that others go on if a standby is lost.
+	Synchronous bool
 	// Result holds the rows one after another. A row holds its columns; a column is its length in four
 	// bytes (big endian, -1 for NULL) and its value in Postgres's binary format. A DB appends to
 	// Result[:0], and so reuses the memory of an earlier result.

@@ -70,7 +70,7 @@ type DB struct {
 	logins logins
 	closed atomic.Bool
 	used   atomic.Bool // a call has had a connection
-	lost   int32       // see pg.Run
+	runner *pg.Runner
 
 	config *pgxpool.Config // the settings for At; does not change
 	renew  renewal
@@ -195,6 +195,7 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 // usePool sets the pool of d and returns d.
 func (d *DB) usePool(pool *pgxpool.Pool) *DB {
 	d.pool, d.slots = pool, make(chan struct{}, pool.Config().MaxConns)
+	d.runner = pg.NewRunner(cap(d.slots))
 	for range cap(d.slots) {
 		d.slots <- struct{}{}
 	}

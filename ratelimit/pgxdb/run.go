@@ -66,7 +66,7 @@ func connectionOf(conn *pgconn.PgConn) *connection {
 
 // Run implements pgdb.DB.
 func (d *DB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	return pg.Run(ctx, &d.lost, statements,
+	return pg.Run(ctx, timeout, d.runner, statements,
 		func(statements []*pgdb.Statement, a *pg.Attempt) { d.try(ctx, timeout, statements, a) })
 }
 
@@ -102,6 +102,7 @@ func (d *DB) try(ctx context.Context, timeout time.Duration, statements []*pgdb.
 	}
 	if answer.Err() != nil && c.IsClosed() {
 		go cancel(c.PgConn)
+		a.GivenUp = c.CleanupDone()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -35,8 +36,27 @@ type Attempt struct {
 	Close bool              // the connection must be closed
 	Err   error             // the error of the connection; nil if each statement has its own result
 
+	// GivenUp is not nil if the server may still run statements after the attempt. The driver sets it to a
+	// channel that it closes when the session has ended.
+	GivenUp <-chan struct{}
+
 	lost    bool // the server lacked prepared statements of the connection
 	notSent bool // there was no connection
+}
+
+// Runner has the state of Run for all calls of a driver.
+type Runner struct {
+	Lost        int32         // the number of losses of prepared statements; atomic
+	synchronous chan struct{} // has an element for each session that runs Synchronous statements
+}
+
+// NewRunner returns the Runner of a driver with a number of connections.
+func NewRunner(connections int) *Runner {
+	half := connections / 2
+	if half < 1 {
+		half = 1
+	}
+	return &Runner{synchronous: make(chan struct{}, half)}
 }
 
 // ServerError is an error that a server has reported. An error that has ended the connection without a report
@@ -55,15 +75,26 @@ func (e *ServerError) EndsConnection() bool {
 var ErrBusy = errors.New("busy")
 
 // Run implements pgdb.DB.Run for drivers. It calls try with the statements, and again with those that may be
-// sent again. lost counts the losses of prepared statements in all calls of the driver.
-func Run(ctx context.Context, lost *int32, statements []*pgdb.Statement,
+// sent again. Synchronous statements first wait, for up to timeout, until fewer than half of the connections
+// run others.
+func Run(ctx context.Context, timeout time.Duration, r *Runner, statements []*pgdb.Statement,
 	try func(statements []*pgdb.Statement, a *Attempt)) error {
+	synchronous := false
+	for _, s := range statements {
+		synchronous = synchronous || s.Synchronous
+	}
+	if synchronous {
+		if err := r.enter(ctx, timeout); err != nil {
+			setFailed(statements, err, "")
+			return NotSent(ctx, err)
+		}
+	}
 	left := statements
-	a := &Attempt{Unnamed: atomic.LoadInt32(lost) >= maxLost}
+	a := &Attempt{Unnamed: atomic.LoadInt32(&r.Lost) >= maxLost}
 	for n := 1; len(left) > 0; n++ {
 		try(left, a)
 		if a.lost {
-			atomic.AddInt32(lost, 1)
+			atomic.AddInt32(&r.Lost, 1)
 		}
 		if n == maxAttempts || len(a.Retry) == 0 || ctx.Err() != nil {
 			break
@@ -71,10 +102,38 @@ func Run(ctx context.Context, lost *int32, statements []*pgdb.Statement,
 		left = a.Retry
 		a = &Attempt{Unnamed: a.Unnamed}
 	}
+	if synchronous {
+		r.leave(a.GivenUp)
+	}
 	if a.notSent && len(left) == len(statements) { // else some have taken effect in an earlier attempt
 		return NotSent(ctx, a.Err)
 	}
 	return Outcome(ctx, a.Err)
+}
+
+// enter waits until another session may run Synchronous statements.
+func (r *Runner) enter(ctx context.Context, timeout time.Duration) error {
+	limited, stop := context.WithTimeout(ctx, timeout)
+	defer stop()
+	select {
+	case r.synchronous <- struct{}{}:
+		return nil
+	case <-limited.Done():
+		return fmt.Errorf("%w: none of the %d connections for commits that wait for a standby became free: "+
+			"%w", ErrBusy, cap(r.synchronous), limited.Err())
+	}
+}
+
+// leave ends an enter, when the session has ended if a call has given it up.
+func (r *Runner) leave(givenUp <-chan struct{}) {
+	if givenUp == nil {
+		<-r.synchronous
+		return
+	}
+	go func() {
+		<-givenUp
+		<-r.synchronous
+	}()
 }
 
 // Outcome returns the error of a driver's call for err, with which its connection failed, or nil for nil.

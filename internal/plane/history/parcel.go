@@ -72,6 +72,7 @@ func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement
 	if cells != nil {
 		statements = append(statements, metrics.statement([]any{region}, cells))
 	}
+	statements[0].Synchronous = true
 	statements[len(statements)-1].Joined = false
 	return statements
 }

@@ -128,7 +128,7 @@ func (w *Writer) writeRetention(ctx context.Context) error {
 	}
 	statement := &pgdb.Statement{
 		SQL:  "SELECT rate_limit_retain(what, keep, $3) FROM unnest($1::text[], $2::text[]) AS r(what, keep)",
-		Args: []any{parts, keeps, w.settings.Node},
+		Args: []any{parts, keeps, w.settings.Node}, Synchronous: true,
 	}
 	err := w.db.Run(ctx, prepareTimeout, []*pgdb.Statement{statement})
 	if err == nil {

@@ -56,7 +56,7 @@ func (w *Writer) upkeepLoop() {
 
 // runUpkeep runs the upkeep, unless another process ran it within upkeepPause.
 func (w *Writer) runUpkeep() error {
-	statement := &pgdb.Statement{SQL: UpkeepSQL(upkeepPause), Unnamed: true}
+	statement := &pgdb.Statement{SQL: UpkeepSQL(upkeepPause), Unnamed: true, Synchronous: true}
 	return batch.Try(func() error {
 		failure := w.db.Run(w.closing, upkeepTimeout, []*pgdb.Statement{statement})
 		if failure == nil {

@@ -51,7 +51,8 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
 			p.forgotAt = now
-			forget := &pgdb.Statement{SQL: "SELECT rate_limit_forget()::text", Unnamed: true}
+			forget := &pgdb.Statement{SQL: "SELECT rate_limit_forget()::text", Unnamed: true,
+				Synchronous: true}
 			_, failure := read(ctx, p.db, loadTimeout, "deleting old changes", forget)
 			p.report("forget", failure)
 		}

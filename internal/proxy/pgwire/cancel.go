@@ -32,6 +32,7 @@ func (p *Pool) runCancel(c *conn) {
 			p.log(panicError(r).Error())
 		}
 		_ = c.raw.Close()
+		close(c.ended)
 		p.mu.Lock()
 		p.cancels--
 		p.open--

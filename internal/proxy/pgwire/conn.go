@@ -69,13 +69,14 @@ type conn struct {
 
 	request    []byte // a buffer for the next request
 	statements map[string]*prepared
-	plan       []*prepared // the plan of each statement in the pipeline
-	uses       int         // how often the connection may still be used without pg.Guard
-	usable     bool        // the connection is in a known state after a call
-	grown      bool        // the buffers have grown
-	discard    bool        // close the connection after this call
-	timedOut   bool        // the server has not answered in time, and may still work on the request
-	canceling  bool        // drop passes raw to runCancel
+	plan       []*prepared   // the plan of each statement in the pipeline
+	uses       int           // how often the connection may still be used without pg.Guard
+	usable     bool          // the connection is in a known state after a call
+	grown      bool          // the buffers have grown
+	discard    bool          // close the connection after this call
+	timedOut   bool          // the server has not answered in time, and may still work on the request
+	canceling  bool          // drop passes raw to runCancel
+	ended      chan struct{} // closed when runCancel has ended; not nil if canceling is set
 	closed     bool
 	writing    chan error // receives the result of a Write in another goroutine; nil without one
 }

@@ -170,7 +170,7 @@ func TestRepeatedParseError(t *testing.T) {
 			t.Errorf("Run() = %v, codes %q and %q; want nil and 42P01 twice", err, a.Code, b.Code)
 		}
 	}
-	if p.lost != 0 {
-		t.Errorf("prepared statements lost %d times, want 0", p.lost)
+	if p.runner.Lost != 0 {
+		t.Errorf("prepared statements lost %d times, want 0", p.runner.Lost)
 	}
 }

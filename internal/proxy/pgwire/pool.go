@@ -39,7 +39,7 @@ type Pool struct {
 	moved   []target               // the target of At; nil means the connection string's targets
 	created time.Time
 	targets targetMemory
-	lost    int32 // see pg.Run
+	runner  *pg.Runner
 
 	mu          sync.Mutex // guards the fields below
 	dsn         string     // the latest connection string
@@ -72,7 +72,8 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if o.MaxConns > 0 {
 		cfg.maxConns = o.MaxConns
 	}
-	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now()}, nil
+	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now(),
+		runner: pg.NewRunner(cfg.maxConns)}, nil
 }
 
 // currentConfig returns the configuration for a new connection, from Options.Renew, or the latest valid one.
@@ -115,7 +116,7 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 	cfg := *p.login
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
 	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, log: p.log,
-		created: time.Now()}, nil
+		created: time.Now(), runner: pg.NewRunner(cfg.maxConns)}, nil
 }
 
 // MaxConns returns the bound on the connections.

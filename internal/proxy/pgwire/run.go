@@ -14,7 +14,7 @@ import (
 
 // Run implements pgdb.DB.
 func (p *Pool) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	return pg.Run(ctx, &p.lost, statements, func(statements []*pgdb.Statement, a *pg.Attempt) {
+	return pg.Run(ctx, timeout, p.runner, statements, func(statements []*pgdb.Statement, a *pg.Attempt) {
 		c, unavailable := acquire(p, ctx, timeout)
 		if unavailable != nil {
 			a.NotSent(statements, unavailable)
@@ -25,6 +25,9 @@ func (p *Pool) Run(ctx context.Context, timeout time.Duration, statements []*pgd
 				func(guarded []*pgdb.Statement) { pipeline(ctx, c, guarded, a) })
 			return a.Err == nil && !a.Close
 		})
+		if c.canceling {
+			a.GivenUp = c.ended
+		}
 	})
 }
 
@@ -42,7 +45,9 @@ func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func
 		c.usable = usable
 		_ = c.raw.SetDeadline(time.Time{})
 	}
-	c.canceling = c.timedOut
+	if c.canceling = c.timedOut; c.canceling {
+		c.ended = make(chan struct{})
+	}
 }
 
 // startTimeout starts the timeout of a request that is about to be sent. A login has a deadline instead.

@@ -22,6 +22,7 @@ type LimitSet struct {
 	Shadow   bool // one of Hits is Independent
 	Settled  bool // one of Settles is not nil
 	InFlight bool // one of Hits is on a limit in_flight
+	Awaits   bool // a commit of one of Hits may wait for a synchronous standby
 	Simple   bool // none of Shadow, Settled, InFlight and Site.Hits, and responses have no IETF fields
 }
 
@@ -47,6 +48,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Varies = set.Varies || z.cost != nil
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.Settle != nil
+		set.Awaits = set.Awaits || z.Hit.Limit.Durable && z.Hit.Limit.SynchronousCommit
 	}
 	set.InFlight = hasSlots(set.Hits)
 	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !s.Fields.IETF && s.Hits == nil

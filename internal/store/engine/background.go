@@ -14,15 +14,42 @@ import (
 // defaultSettleWait is the maximum time that a settlement waits for a request's batch.
 const defaultSettleWait = 5 * time.Millisecond
 
-// newBackground returns the queue of background calls.
-func (s *Store) newBackground(report func(error)) *batch.Background {
-	return batch.NewBackground(batch.BackgroundOptions{
-		Closing: s.server.closing, Health: s.server.health,
-		Send: func() { batch.Enter(context.Background(), s.backgroundQueue, batch.NewCall(), time.Now()) },
-		Report: func(lost int, err error) {
-			report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
-		},
-	})
+// A lane decides the calls that may wait for a synchronous standby, or all others. If the standby is lost,
+// the others do not wait with them.
+type lane struct {
+	background *batch.Background
+	queue      *batch.Queue // runs batches without requests
+}
+
+// laneOf returns the index of the lane of hits: 1 if the commit of one may wait for a standby, otherwise 0.
+func laneOf(hits []ratelimit.Hit) int {
+	for i := range hits {
+		if l := hits[i].Limit; l.Durable && l.SynchronousCommit {
+			return 1
+		}
+	}
+	return 0
+}
+
+// openLanes makes the lanes of a new store.
+func (s *Store) openLanes(report func(error)) {
+	for i := range s.lanes {
+		l := &lane{}
+		s.lanes[i] = l
+		l.background = batch.NewBackground(batch.BackgroundOptions{
+			Closing: s.server.closing, Health: s.server.health,
+			Send: func() { batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
+			Report: func(lost int, err error) {
+				report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
+			},
+		})
+		l.queue = s.newQueue(closeTimeout, i, nil, nil)
+	}
+}
+
+// addCall adds a call to the background of its lane, see batch.Add.
+func addCall(lanes [2]*lane, c *batch.Call, wait time.Duration) {
+	batch.Add(lanes[laneOf(c.Hits)].background, c, wait)
 }
 
 // Settle corrects a charge in the background. It does nothing if the database did not make the charge.
@@ -32,7 +59,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 		return
 	}
 	key := strings.Clone(h.Key) // it may be a part of a long request
-	batch.Add(s.background, &batch.Call{Order: batch.Before,
+	addCall(s.lanes, &batch.Call{Order: batch.Before,
 		Hits:  []ratelimit.Hit{{Limit: h.Limit, Key: key, Cost: -h.Refund}},
 		Claim: h.DecidedAt, Window: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset), End: s.settled},
 		s.settleWait)
@@ -42,7 +69,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 // charges at most the free quota, and creates a missing row. end is called once with the charged units. If it
 // gets an error, the database may have charged all units.
 func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
-	batch.Add(s.background, &batch.Call{Order: batch.Before, Partial: true,
+	addCall(s.lanes, &batch.Call{Order: batch.Before, Partial: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: key, Cost: units}},
 		End: func(charged int64, err error) {
 			s.settled(charged, err)

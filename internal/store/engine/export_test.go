@@ -34,10 +34,13 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Arrived = now
 	}
+	for _, c := range batch.Collect(s.lanes[1].background, true, true) {
+		batch.Add(s.lanes[0].background, c, time.Hour)
+	}
 	s.mu.Lock()
-	side := s.newQueue(time.Minute, nil, nil)
+	side := s.newQueue(time.Minute, 0, nil, nil)
 	s.mu.Unlock()
-	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.background}), side,
+	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.lanes[0].background}), side,
 		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
@@ -61,7 +64,9 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 }
 
 // Waiting returns the number of background calls that wait.
-func (s *Store) Waiting() int32 { return atomic.LoadInt32(&s.background.Waiting) }
+func (s *Store) Waiting() int32 {
+	return atomic.LoadInt32(&s.lanes[0].background.Waiting) + atomic.LoadInt32(&s.lanes[1].background.Waiting)
+}
 
 // Meaning describes a statement on rows.
 type Meaning struct {

@@ -248,7 +248,7 @@ func (s *Store) chargeLease(row *lease.Row) {
 		return
 	}
 	if l, n := lease.NextCharge(s.rows, row); n > 0 {
-		batch.Add(s.background, &batch.Call{Order: batch.After, Partial: true, Rows: []*lease.Row{row},
+		addCall(s.lanes, &batch.Call{Order: batch.After, Partial: true, Rows: []*lease.Row{row},
 			Hits: []ratelimit.Hit{{Limit: l, Key: row.ID.Key, Cost: n}}}, 0)
 	}
 }
@@ -259,7 +259,7 @@ func (s *Store) refundLeases() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	for _, r := range lease.Refunds(s.rows) {
-		batch.Add(s.background, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
+		addCall(s.lanes, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
 			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
 	}
 }

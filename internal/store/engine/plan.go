@@ -216,7 +216,8 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 			args = append(args, argument(g.entries, parameter, key.uniform && parameter.Name != "n"))
 		}
 		size := len(keys) * (stateColumn + g.definition.SQL.Width) * cellSize
-		g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size)}
+		g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size),
+			Synchronous: key.durable && key.sync && key.kind != peek}
 		if g.kind == peek || g.takesSlots && texts.guarded {
 			// texts.index is indexSQL, with the guard if the tables have one (see Table.Guard). A take of
 			// slots reads the processes table, so the guard must have run before.

@@ -20,7 +20,7 @@ type queueCaller struct{ queue *batch.Queue }
 type callOwner struct{ delivered []ratelimit.Decision }
 
 func newQueueCaller(store *engine.Store, timeout time.Duration) *queueCaller {
-	return &queueCaller{store.OpenQueue(timeout, nil, func(calls []*batch.Call) {
+	return &queueCaller{store.OpenQueue(timeout, false, nil, func(calls []*batch.Call) {
 		for _, call := range calls {
 			call.Owner.(*callOwner).delivered = append([]ratelimit.Decision(nil), call.Decisions...)
 		}
@@ -41,7 +41,7 @@ func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) 
 func TestQueueFillsCallBeforeSharding(t *testing.T) {
 	_, citus := newFakeCitus(t)
 	delivered := 0
-	q := citus.OpenQueue(time.Minute, func(calls []*batch.Call) {
+	q := citus.OpenQueue(time.Minute, false, func(calls []*batch.Call) {
 		for _, c := range calls {
 			c.Hits = append(c.Hits[:0], c.Owner.([]ratelimit.Hit)...)
 			c.Decisions, c.Err = c.Decisions[:0], nil

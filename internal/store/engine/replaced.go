@@ -38,7 +38,9 @@ func (s *server) checkIdentity(identity *pgdb.Statement) {
 	s.started, s.policyChanges = started, changes
 	if lost {
 		lease.Clear(s.rows)
-		batch.DropRefunds(s.background)
+		for _, l := range s.lanes {
+			batch.DropRefunds(l.background)
+		}
 	}
 	s.mu.Unlock()
 }

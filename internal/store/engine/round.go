@@ -24,7 +24,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		singles, several = singlesAndSeveral(requests)
 	}
 	var background []*request // calls that nobody waits for
-	if !oneByOne && (atomic.LoadInt32(&w.store.background.Waiting) > 0 ||
+	if !oneByOne && (atomic.LoadInt32(&w.queue.Background.Waiting) > 0 ||
 		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
 		background = w.collectBackground(requests)
 	}
@@ -121,7 +121,7 @@ func (w *work) collectBackground(requests []*request) []*request {
 	}
 	var collected []*request
 	var locked []*batch.Call
-	for _, c := range batch.Collect(w.store.background, idle, w.hasRefunds) {
+	for _, c := range batch.Collect(w.queue.Background, idle, w.hasRefunds) {
 		if lease.HadLockTimeout(w.store.rows, rowOf(&c.Hits[0])) {
 			c.Err = errLocked
 			locked = append(locked, c)

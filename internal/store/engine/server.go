@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -28,8 +27,8 @@ type server struct {
 	report  func(error)     // Options.Report
 	stats   Stats           // counts statements and errors
 
-	rows       *lease.Set        // the rows of the store
-	background *batch.Background // the background calls of the store
+	rows  *lease.Set // the rows of the store
+	lanes [2]*lane   // the lanes of the store
 
 	discover func(ctx context.Context) (bool, error) // Options.Discover
 	migrates bool                                    // the setup creates and upgrades the tables

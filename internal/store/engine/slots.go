@@ -104,7 +104,7 @@ func (s *slots) Release(ranges []slotRange) {
 	s.mu.Unlock()
 	for _, r := range ranges {
 		r := r
-		batch.Add(s.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
+		addCall(s.lanes, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
 			End:  func(_ int64, err error) { s.releaseEnded(r, err) },
 			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
 	}

@@ -73,10 +73,9 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 // (ratelimit.Slot.Lost). During an outage no process can take slots, so no request loses its slots to
 // another.
 type slots struct {
-	server     *server
-	sessions   Table             // the table of sessions
-	background *batch.Background // runs releases
-	queue      *batch.Queue      // decides the takes of retake
+	server   *server
+	sessions Table    // the table of sessions
+	lanes    [2]*lane // run releases, and the takes of retake
 
 	used       int32 // 1 after the first session; atomic
 	unanswered int32 // the number of releases in releasing; atomic
@@ -119,20 +118,21 @@ type heldSlots struct {
 }
 
 // newSlots returns slots without a session and without held slots.
-func newSlots(v *server, sessions Table, b *batch.Background, q *batch.Queue) *slots {
-	return &slots{server: v, sessions: sessions, background: b, queue: q, held: map[*heldSlots]bool{},
+func newSlots(v *server, sessions Table, lanes [2]*lane) *slots {
+	return &slots{server: v, sessions: sessions, lanes: lanes, held: map[*heldSlots]bool{},
 		rows: map[lease.RowID]int64{}, local: map[lease.RowID]int64{},
 		releasing: map[lease.RowID][]slotRange{}}
 }
 
 // statements returns a pipeline with the guard, if there is one, and a statement on the table of sessions.
+// Its commit waits for no standby: a failover ends sessions that the standby lacks.
 func (s *slots) statements(statement *pgdb.Statement) []*pgdb.Statement {
 	statement.SQL = strings.ReplaceAll(statement.SQL, "{table}", s.sessions.Name)
-	if s.sessions.Guard == "" {
-		return []*pgdb.Statement{statement}
+	settings := "SELECT true" + diskSQL
+	if s.sessions.Guard != "" {
+		settings += guardedSQL + s.sessions.Guard
 	}
-	guard := "SELECT true" + guardedSQL + s.sessions.Guard
-	return []*pgdb.Statement{{SQL: guard, Joined: true, Unnamed: true}, statement}
+	return []*pgdb.Statement{{SQL: settings, Joined: true, Unnamed: true}, statement}
 }
 
 // current returns the session, and reports whether the store may use it.
@@ -278,7 +278,7 @@ func (s *slots) tryRetake(lost []*heldSlots) []*heldSlots {
 		}
 		calls[i] = batch.NewCall()
 		calls[i].Prepare([]ratelimit.Hit{{Limit: h.Limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
-		batch.Send(s.queue, calls[i], time.Now())
+		batch.Send(s.lanes[laneOf(calls[i].Hits)].queue, calls[i], time.Now())
 	}
 	var undecided []*heldSlots
 	for i, c := range calls {

@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -57,5 +60,77 @@ func TestLostStandbyLeavesNoSessionsBehind(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// While requests wait in vain for a lost standby, the limits that do not wait for one stay exact, and free
+// the slots of requests in flight.
+func TestOtherLimitsStayExactWithoutStandby(t *testing.T) {
+	t.Parallel()
+	server := cluster.Private(t, cluster.Options{})
+	admin := server.DSN("postgres")
+	stores := map[string]ratelimit.Store{}
+	for name, open := range drivers.All {
+		for _, conns := range []int{2, 8} {
+			store := newEngine(t, open(t, fmt.Sprintf("%s&pool_max_conns=%d", admin, conns)),
+				engine.Options{DisableRememberedRefusals: true})
+			if _, _, err := tryOne(store, testTimeout, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "first",
+				Events: 1, Window: time.Hour}, Key: "k", Cost: 1}); err != nil {
+				t.Fatal(err)
+			}
+			stores[fmt.Sprint(name, " ", conns)] = store
+		}
+	}
+	cluster.Execute(t, admin, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	cluster.Execute(t, admin, "SELECT pg_reload_conf()")
+	for name, store := range stores {
+		t.Run(name, func(t *testing.T) {
+			waits := &ratelimit.Limit{Prefix: "waits " + name, Events: 1e6, Window: time.Hour, Durable: true,
+				SynchronousCommit: true}
+			var flood sync.WaitGroup
+			defer flood.Wait()
+			ended := make(chan struct{})
+			defer close(ended)
+			for i := range 16 {
+				flood.Go(func() {
+					for n := 0; ; n++ {
+						select {
+						case <-ended:
+							return
+						default:
+							_, _, _ = tryOne(store, floodTimeout,
+								ratelimit.Hit{Limit: waits, Key: fmt.Sprint(i), Cost: 1})
+						}
+					}
+				})
+			}
+			time.Sleep(floodTimeout)
+			for _, durable := range []bool{false, true} {
+				checkExactWithoutStandby(t, store, fmt.Sprint(name, durable), durable)
+			}
+		})
+	}
+}
+
+// floodTimeout is the timeout of requests that wait for a standby, and of those beside them.
+const floodTimeout = time.Second
+
+// checkExactWithoutStandby checks that limits which wait for no standby decide all requests, and rightly.
+func checkExactWithoutStandby(t *testing.T, store ratelimit.Store, prefix string, durable bool) {
+	t.Helper()
+	window := &ratelimit.Limit{Prefix: "window " + prefix, Events: 20, Window: time.Hour, Durable: durable}
+	flight := conformance.InFlight("flight "+prefix, 1)
+	flight.Durable = durable
+	for n := range 30 {
+		d, _, err := tryOne(store, floodTimeout, ratelimit.Hit{Limit: window, Key: "k", Cost: 1})
+		if err != nil || d.Allowed != (n < 20) {
+			t.Fatalf("durable %v: request %d of 20: allowed %v, error %v", durable, n+1, d.Allowed, err)
+		}
+		slot := &ratelimit.Slot{}
+		d, _, err = tryOne(store, floodTimeout, ratelimit.Hit{Limit: flight, Key: "k", Cost: 1, Slot: slot})
+		if err != nil || !d.Allowed {
+			t.Fatalf("durable %v: request in flight %d: allowed %v, error %v", durable, n+1, d.Allowed, err)
+		}
+		slot.Release()
 	}
 }

@@ -108,27 +108,26 @@ type Bounded interface{ MaxConns() int }
 
 // Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
-	server          *server
-	cleaner         cleaner
-	texts           *statements
-	rows            *lease.Set       // the remembered rows
-	now             func() time.Time // Options.Now
-	stats           Stats            // the counters; Stats adds gauges from the other fields
-	background      *batch.Background
-	settleWait      time.Duration // defaultSettleWait; tests change it
-	slots           *slots
-	workers         int
-	idleCalls       sync.Pool // unused calls
-	idleBuffers     sync.Pool // unused buffers of batches
-	close           context.CancelFunc
-	backgroundQueue *batch.Queue // runs batches without requests
-	ticking         int32        // 1 while Tick reads the identity of the server; atomic
-	maintained      int32        // 1 after the start of maintainLeases; atomic
-	closed          int32        // 1 after Close; atomic
+	server      *server
+	cleaner     cleaner
+	texts       *statements
+	rows        *lease.Set       // the remembered rows
+	now         func() time.Time // Options.Now
+	stats       Stats            // the counters; Stats adds gauges from the other fields
+	settleWait  time.Duration    // defaultSettleWait; tests change it
+	slots       *slots
+	workers     int
+	idleCalls   sync.Pool // unused calls
+	idleBuffers sync.Pool // unused buffers of batches
+	close       context.CancelFunc
+	lanes       [2]*lane
+	ticking     int32 // 1 while Tick reads the identity of the server; atomic
+	maintained  int32 // 1 after the start of maintainLeases; atomic
+	closed      int32 // 1 after Close; atomic
 
-	mu        sync.Mutex                     // guards the fields below
-	byTimeout map[time.Duration]*batch.Queue // the queues of Decide, by timeout
-	queues    []*batch.Queue                 // all queues
+	mu        sync.Mutex                // guards the fields below
+	byTimeout map[queueKey]*batch.Queue // the queues of Decide
+	queues    []*batch.Queue            // all queues
 }
 
 // New returns a store on db, and closes db in its Close. It does not use the network yet. The error is a
@@ -159,16 +158,14 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
-		workers: o.Workers, close: cancel, byTimeout: map[time.Duration]*batch.Queue{},
+		workers: o.Workers, close: cancel, byTimeout: map[queueKey]*batch.Queue{},
 	}
 	s.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
-	s.background = s.newBackground(o.Report)
 	server.rows = s.rows
-	server.background = s.background
-	// newQueue needs no mutex here, because no other goroutine has s yet.
-	s.backgroundQueue = s.newQueue(closeTimeout, nil, nil)
-	s.slots = newSlots(server, texts.tables[processesTable], s.background, s.backgroundQueue)
+	s.openLanes(o.Report) // needs no mutex, because no other goroutine has s yet
+	server.lanes = s.lanes
+	s.slots = newSlots(server, texts.tables[processesTable], s.lanes)
 	s.idleCalls.New = func() any { return batch.NewCall() }
 	s.idleBuffers.New = func() any { return &buffers{} }
 	return s, nil
@@ -216,7 +213,7 @@ func (s *Store) Decide(ctx context.Context, arrived time.Time, timeout time.Dura
 	case unavailable != nil:
 		c.Err = unavailable
 	default:
-		reusable = batch.Enter(ctx, s.queueFor(timeout), c, arrived)
+		reusable = batch.Enter(ctx, s.queueFor(timeout, laneOf(hits)), c, arrived)
 	}
 	err := c.Err
 	if err == nil {
@@ -238,19 +235,26 @@ func (s *Store) Decide(ctx context.Context, arrived time.Time, timeout time.Dura
 // it computes timeouts from deadlines.
 const maxTimeouts = 16
 
-// queueFor returns the queue for a timeout. After maxTimeouts different timeouts, further ones are rounded
-// down by up to a fifth.
-func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
+// queueKey selects a queue of Decide.
+type queueKey struct {
+	timeout time.Duration
+	lane    int
+}
+
+// queueFor returns the queue for a timeout in a lane. After maxTimeouts different timeouts, further ones are
+// rounded down by up to a fifth.
+func (s *Store) queueFor(timeout time.Duration, lane int) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.byTimeout[timeout]
-	if q == nil && len(s.byTimeout) >= maxTimeouts {
-		timeout = roundDown(timeout)
-		q = s.byTimeout[timeout]
+	key := queueKey{timeout, lane}
+	q := s.byTimeout[key]
+	if q == nil && len(s.byTimeout) >= maxTimeouts*len(s.lanes) {
+		key.timeout = roundDown(timeout)
+		q = s.byTimeout[key]
 	}
 	if q == nil {
-		q = s.newQueue(timeout, nil, nil)
-		s.byTimeout[timeout] = q
+		q = s.newQueue(key.timeout, lane, nil, nil)
+		s.byTimeout[key] = q
 	}
 	return q
 }
@@ -264,17 +268,24 @@ func roundDown(d time.Duration) time.Duration {
 	return d / unit * unit
 }
 
-// OpenQueue returns a queue for calls that a proxy sends itself. fill, which may be nil, and deliver are the
-// Fill and Deliver of batch.Options. The queue lasts as long as the store.
-func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
+// OpenQueue returns a queue for calls that a proxy sends itself. synchronous is set for calls with a hit that
+// may wait for a standby. fill, which may be nil, and deliver are the Fill and Deliver of batch.Options. The
+// queue lasts as long as the store.
+func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
+	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.newQueue(timeout, fill, deliver)
+	lane := 0
+	if synchronous {
+		lane = 1
+	}
+	return s.newQueue(timeout, lane, fill, deliver)
 }
 
 // newQueue returns a queue, with a side queue for locked rows. With deliver, the queue tries decideFromMemory
 // first; if deliver is nil, callers have already tried it. The caller holds the mutex.
-func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
+func (s *Store) newQueue(timeout time.Duration, lane int,
+	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q, side *batch.Queue
 	side = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: 1, Health: s.server.health, Deliver: deliver,
@@ -282,7 +293,7 @@ func (s *Store) newQueue(timeout time.Duration, fill, deliver func(calls []*batc
 		Expire: func(calls []*batch.Call, _ error) { s.failCalls(side, calls, errLocked) },
 	})
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Health: s.server.health, Background: s.background,
+		Timeout: timeout, Workers: s.workers, Health: s.server.health, Background: s.lanes[lane].background,
 		Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if deliver != nil {
@@ -332,12 +343,16 @@ func (s *Store) Close() {
 	lease.EndAll(s.rows)
 	s.refundLeases()
 	flushed := time.Now().Add(closeTimeout)
-	batch.Flush(s.background, closeTimeout)
-	for batch.Busy(s.backgroundQueue) && time.Now().Before(flushed) {
-		time.Sleep(time.Millisecond) // a batch may have taken refunds before Flush
+	for _, l := range s.lanes {
+		batch.Flush(l.background, time.Until(flushed))
+		for batch.Busy(l.queue) && time.Now().Before(flushed) {
+			time.Sleep(time.Millisecond) // a batch may have taken refunds before Flush
+		}
 	}
 	s.refundLeases() // the units of charges that were sent since EndAll
-	batch.Flush(s.background, time.Until(flushed))
+	for _, l := range s.lanes {
+		batch.Flush(l.background, time.Until(flushed))
+	}
 	s.slots.Close()
 	s.close()
 	s.server.db.Close()
