@@ -168,11 +168,26 @@ func (h *Health) Failed(sent time.Time, timeout time.Duration, err error) error 
 	} else if !h.Silent() {
 		h.set(suspected, nil)
 	}
+	h.startProbe(timeout)
+	return err
+}
+
+// Check starts a probe after a call with a timeout that may have waited for something else than the server,
+// such as a synchronous standby. The server is not suspected.
+func (h *Health) Check(timeout time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing.Err() == nil {
+		h.startProbe(timeout)
+	}
+}
+
+// startProbe starts a probe, unless one runs. The caller holds the mutex.
+func (h *Health) startProbe(timeout time.Duration) {
 	if !h.probing {
 		h.probing = true
 		go h.probe(timeout)
 	}
-	return err
 }
 
 // unavailable returns an error that wraps ratelimit.ErrUnavailable and err. Its text does not say that the

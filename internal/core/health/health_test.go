@@ -19,6 +19,7 @@ var transitions = []struct {
 }{
 	{"none", "answering"},
 	{"late", "suspected"},
+	{"late for a standby", "answering"},
 	{"short", "answering"},
 	{"busy", "answering"},
 	{"lost", "down"},
@@ -38,12 +39,13 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 		return func(h *health.Health) { _ = h.Failed(time.Now(), timeout, err) }
 	}
 	call := map[string]func(h *health.Health){
-		"none":     func(*health.Health) {},
-		"answered": func(h *health.Health) { h.Answered() },
-		"late":     failed(time.Second, pgdb.ErrNoAnswer),
-		"busy":     failed(time.Second, pgdb.ErrNotSent),
-		"lost":     failed(time.Second, pgdb.ErrConnectionLost),
-		"short":    failed(10*time.Millisecond, pgdb.ErrNoAnswer),
+		"none":               func(*health.Health) {},
+		"answered":           func(h *health.Health) { h.Answered() },
+		"late":               failed(time.Second, pgdb.ErrNoAnswer),
+		"late for a standby": func(h *health.Health) { h.Check(time.Second) },
+		"busy":               failed(time.Second, pgdb.ErrNotSent),
+		"lost":               failed(time.Second, pgdb.ErrConnectionLost),
+		"short":              failed(10*time.Millisecond, pgdb.ErrNoAnswer),
 		"lost beside others": func(h *health.Health) {
 			sent := time.Now()
 			time.Sleep(time.Millisecond)

@@ -79,10 +79,7 @@ var ErrBusy = errors.New("busy")
 // run others.
 func Run(ctx context.Context, timeout time.Duration, r *Runner, statements []*pgdb.Statement,
 	try func(statements []*pgdb.Statement, a *Attempt)) error {
-	synchronous := false
-	for _, s := range statements {
-		synchronous = synchronous || s.Synchronous
-	}
+	synchronous := Synchronous(statements)
 	if synchronous {
 		if err := r.enter(ctx, timeout); err != nil {
 			setFailed(statements, err, "")
@@ -109,6 +106,16 @@ func Run(ctx context.Context, timeout time.Duration, r *Runner, statements []*pg
 		return NotSent(ctx, a.Err)
 	}
 	return Outcome(ctx, a.Err)
+}
+
+// Synchronous reports whether one of statements is Synchronous.
+func Synchronous(statements []*pgdb.Statement) bool {
+	for _, s := range statements {
+		if s.Synchronous {
+			return true
+		}
+	}
+	return false
 }
 
 // enter waits until another session may run Synchronous statements.

@@ -62,7 +62,11 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 	for attempt := 0; len(statements) > 0; attempt++ {
 		sent := time.Now()
 		if err := s.db.Run(ctx, timeout, statements); err != nil {
-			err = s.health.Failed(sent, timeout, err)
+			if errors.Is(err, pgdb.ErrNoAnswer) && pg.Synchronous(statements) {
+				s.health.Check(timeout) // only the standby may be lost
+			} else {
+				err = s.health.Failed(sent, timeout, err)
+			}
 			notSent := errors.Is(err, pgdb.ErrNotSent)
 			if notSent && ctx.Err() == nil && !s.health.Silent() && attempt < health.MaxTimeouts {
 				continue
