@@ -1,10 +1,6 @@
 package ratelimit
 
-import (
-	"errors"
-	"strings"
-	"time"
-)
+import "time"
 
 // Calendar selects the calendar unit that a window lasts.
 type Calendar uint8
@@ -24,16 +20,6 @@ const (
 
 // calendarUnits holds the name of each Calendar in configurations.
 var calendarUnits = []string{"", "1d", "1w", "1mo", "1y"}
-
-// checkZone returns an error unless zone is "" (UTC) or the IANA name of a time zone. It
-// rejects "Local", because that zone differs between machines.
-func checkZone(zone string) error {
-	if strings.EqualFold(zone, "local") {
-		return errors.New("the zone Local is another one on each machine")
-	}
-	_, err := time.LoadLocation(zone)
-	return err
-}
 
 // maxAnchor is the largest Anchor: 31 December 1972, in days since 1 January 1970.
 const maxAnchor = 1095

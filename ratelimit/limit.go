@@ -39,7 +39,8 @@ type Limit struct {
 	// Calendar aligns the windows of a FixedWindow with the calendar in Zone: a window begins at midnight,
 	// on Monday, on the first day of a month or on the first day of a year.
 	Calendar Calendar
-	// Zone is the IANA name of Calendar's time zone, such as "Europe/Berlin". "" means UTC.
+	// Zone is the IANA name of Calendar's time zone, such as "Europe/Berlin", as ParseZone returns it. ""
+	// means UTC.
 	Zone string
 	// Anchor moves the first day of the windows of a Month or Year. It is a day in 1970 to 1972, in days
 	// since 1 January 1970, as AnchorOn returns it. 0 means the first day of the month or year. In a month

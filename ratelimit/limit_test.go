@@ -33,6 +33,11 @@ func TestParseRateReturnsRateOrFieldError(t *testing.T) {
 			Events: 10000, Calendar: ratelimit.Month, Zone: "Europe/Berlin"},
 		"10000/1mo calendar Africa/Porto-Novo": {
 			Events: 10000, Calendar: ratelimit.Month, Zone: "Africa/Porto-Novo"},
+		"1 1d calendar US/Eastern": {Events: 1, Calendar: ratelimit.Day, Zone: "America/New_York"},
+		"1/1d calendar Asia/Macao": {Events: 1, Calendar: ratelimit.Day, Zone: "Asia/Macau"},
+		"1 1d calendar MET":        {Events: 1, Calendar: ratelimit.Day, Zone: "Europe/Brussels"},
+		"1 1d calendar Iceland":    {Events: 1, Calendar: ratelimit.Day, Zone: "Atlantic/Reykjavik"},
+		"1 1d calendar Etc/Zulu":   {Events: 1, Calendar: ratelimit.Day, Zone: "UTC"},
 	} {
 		got, err := ratelimit.ParseRate(text)
 		if err != nil || got != want {
@@ -44,7 +49,10 @@ func TestParseRateReturnsRateOrFieldError(t *testing.T) {
 		"1 999us", "1 1000001ns", "1 876601h", "1 -1s",
 		"1 1x", "1 1d1", "1 99999999999d", "1 4294967296w", "1 d", "1 1mo", "1 calendar", "1 1h calendar",
 		"0 1d calendar", "1 2d calendar",
-		"1 1d calendar Mars/Base", "1 1d calendar Local", "1 1d calendar UTC UTC", "1 1d Calendar",
+		"1 1d calendar Mars/Base", "1 1d calendar Local", "1 1d calendar localtime",
+		"1 1d calendar posixrules", "1 1d calendar right/Europe/Berlin", "1 1d calendar Factory",
+		"1 1d calendar posix/Europe/Berlin", "1 1d calendar EST5", "1 1d calendar Etc/GMT+5",
+		"1 1d calendar UTC UTC", "1 1d Calendar",
 	} {
 		got, err := ratelimit.ParseRate(text)
 		var field *ratelimit.FieldError
@@ -128,6 +136,8 @@ var wrongLimits = []struct {
 	{asGCRA(1<<42+1, gcraWindow, 1), "events: "},
 	{onCalendar(ratelimit.Day, "Mars/Base", 0), `zone: "Mars/Base": must be`},
 	{onCalendar(ratelimit.Day, "Local", 0), `zone: "Local": must be`},
+	{onCalendar(ratelimit.Day, "localtime", 0), `zone: "localtime": must be`},
+	{onCalendar(ratelimit.Day, "CET", 0), `zone: "CET": must be Europe/Brussels, the name`},
 	{func(l *ratelimit.Limit) { l.Anchor = 30 }, `anchor: "30": must be`},
 	{onCalendar(ratelimit.Week, "", 3), `anchor: "3": must be`},
 	{onCalendar(ratelimit.Month, "", -1), `anchor: "-1": must be`},

@@ -17,7 +17,7 @@ type Rate struct {
 
 // ParseRate parses a quota and its window. The window is a duration (see ParseWindow), as in
 // "100 1m" or "100/1m", or a calendar unit, as in "10000 1mo calendar", optionally with a time
-// zone: "10000 1d calendar Europe/Berlin". The error is a *FieldError.
+// zone (see ParseZone): "10000 1d calendar Europe/Berlin". The error is a *FieldError.
 func ParseRate(text string) (Rate, error) {
 	invalid := func(want string) (Rate, error) { return Rate{}, &FieldError{"limit", text, want} }
 	fields := strings.Fields(strings.Replace(text, "/", " ", 1))
@@ -45,8 +45,9 @@ func ParseRate(text string) (Rate, error) {
 	if r.Calendar == NoCalendar {
 		return invalid(wantCalendar)
 	}
-	r.Zone = strings.Join(fields[3:], "/") // the replaced slash may belong to the zone
-	if !strings.HasSuffix(strings.TrimSpace(text), r.Zone) || checkZone(r.Zone) != nil {
+	zone := strings.Join(fields[3:], "/") // the replaced slash may belong to the zone
+	r.Zone, err = ParseZone(zone)
+	if !strings.HasSuffix(strings.TrimSpace(text), zone) || err != nil {
 		return invalid("with " + wantZone)
 	}
 	return r, nil
@@ -88,7 +89,7 @@ const (
 		"10000 1mo calendar"
 	wantEvents   = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
 	wantWindow   = "from 1ms to 876600h (100 years) in whole microseconds"
-	wantZone     = "a time zone of the IANA database, such as Europe/Berlin, that this machine knows"
+	wantZone     = "UTC or a place of the IANA time zones, such as Europe/Berlin, that this machine knows"
 	wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in " +
 		"10000 1mo calendar Europe/Berlin"
 )

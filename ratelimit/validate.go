@@ -99,8 +99,12 @@ func (l *Limit) validateCalendar() error {
 	if l.Window != 0 {
 		return &FieldError{"window", l.Window.String(), "0 for a limit on the calendar"}
 	}
-	if err := checkZone(l.Zone); err != nil {
+	zone, err := ParseZone(l.Zone)
+	if err != nil {
 		return &FieldError{"zone", l.Zone, wantZone}
+	}
+	if zone != l.Zone {
+		return &FieldError{"zone", l.Zone, zone + ", the name of the same zone as a place"}
 	}
 	return nil
 }

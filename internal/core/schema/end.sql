@@ -11,8 +11,8 @@
 -- must not have one, because Postgres would then not inline the function. An IMMUTABLE function uses no
 -- table. All roles may call functions of these two kinds, because views and constraints call them with the
 -- rights of the role that reads or writes. For the same reason, all roles may call the functions of
--- rate_limit_proxies, and also rate_limit_counters and rate_limit_override_of, which name their schema and so
--- need no search_path.
+-- rate_limit_proxies and rate_limit_state, and also rate_limit_counters and rate_limit_override_of, which
+-- name their schema and so need no search_path.
 
 DO $$
 DECLARE
@@ -36,8 +36,8 @@ BEGIN
 			ELSE '{}' END LOOP
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
-		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at')
-		THEN
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at',
+			'rate_limit_unknown_zones') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;

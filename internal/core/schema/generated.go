@@ -93,8 +93,7 @@ BEGIN
 			ELSE '{}' END LOOP
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
-		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at')
-		THEN
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_unknown_zones') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -817,6 +816,20 @@ locally: The number of requests that the proxy decided without the database, at 
 busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
+CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
+	LANGUAGE plpgsql STABLE ROWS 1 AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
+		AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
+		RETURN QUERY WITH RECURSIVE found(name) AS ( SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone <> 'UTC'
+			UNION ALL SELECT (SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone > f.name AND u.time_zone <> 'UTC') FROM found f WHERE f.name IS NOT NULL
+		), named AS (SELECT f.name FROM found f UNION SELECT l.time_zone FROM rate_limit_rule_limits l)
+		SELECT n.name, (SELECT count(*) FROM rate_limit_users u WHERE u.time_zone = n.name AND u.time_zone <> 'UTC'),
+			ARRAY(SELECT concat(l.rule, '/', l.name) FROM rate_limit_rule_limits l WHERE l.time_zone = n.name ORDER BY 1)
+		FROM named n WHERE n.name IS NOT NULL AND rate_limit_known_zone(n.name) IS NULL;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unknown_zones IS 'The time zones of the policy that the server does not know, with the number of their users, and their limits.';
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
@@ -826,18 +839,20 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
 					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
 			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
-		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live )
-	SELECT f.state, f.node, f.summary FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
-				ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing,
-					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
-					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
-				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
-	) AS f ORDER BY f.place, f.node;
+		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live
+		UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
+			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z ) SELECT f.state, f.node, f.summary FROM (
+		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
+			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
+				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
+						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
+				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy.
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy or a time zone.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
+	State of a time zone: unknown zone.
 node: The proxy of the sentence. NULL: all proxies.
 summary: The sentence.
 $$);
@@ -1071,8 +1086,8 @@ END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of list as the tables would have them: the name for messages, '
 	'the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields that do not have their defaults.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
-	- coalesce(refs, '{}');
-COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys.';
+	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone', coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END;
+COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys, and without links of time zones.';
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1161,8 +1176,6 @@ BEGIN
 	ELSIF taken IS NOT NULL THEN
 		RETURN format('priority: %s: must differ from the priority of the rule %s, which is in the same family', taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
-	ELSIF message LIKE 'time zone "%" not recognized' THEN
-		RETURN concat('time_zone: ', fields -> 'time_zone', ': must be known to the server');
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
@@ -1289,12 +1302,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "1"
+const policyVersion = "2"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -1636,17 +1649,16 @@ $$);
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server CHECK (isfinite(timezone(time_zone, timestamptz 'epoch')))
-);
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31') );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
+CREATE INDEX IF NOT EXISTS rate_limit_users_time_zone ON rate_limit_users (time_zone) WHERE time_zone <> 'UTC';
 CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
 tier_until: When the tier ends. Then the user has the tier anonymous. infinity: never.
 period_start: A day on which a billing period starts. In limits that count by user or key, the user's months and years start on this day, too. NULL: calendar months and years.
-time_zone: The IANA name of the time zone in which the billing periods start at midnight.
+time_zone: The IANA name of the time zone in which the billing periods start at midnight: UTC or a place. A link such as US/Eastern becomes its target.
 comment: A note. Proxies ignore it.
 created_at: When the row was created.
 updated_at: When the row was last changed.
@@ -1839,10 +1851,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 		CHECK (calendar IN ('day', 'week', 'month', 'year')),
 	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
 	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
-		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
-	CONSTRAINT time_zone_must_be_known_to_the_server
-		CHECK (isfinite(timezone(time_zone, timestamptz 'epoch'))),
 	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
 	CONSTRAINT burst_needs_token_bucket_or_gcra
 		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
@@ -1864,8 +1872,8 @@ algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_f
 events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.
 per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
 calendar: In place of per: day, week, month or year of the calendar. For users with a period_start, months and years start on that day.
-time_zone: The IANA name of the calendar's time zone. NULL: UTC. Users with a period_start use their own
-	time zone.
+time_zone: The IANA name of the calendar's time zone, as for users. NULL: UTC. Users with a period_start use
+	their own time zone.
 burst: The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket
 	with a burst below events refills evenly.
 durable: true: the counts survive a crash of the server.
@@ -2029,6 +2037,36 @@ Rules that proxies cannot use, or that probably do not have the intended effect.
 field: What the warning is about: a column of the rule, the name of a limit, or proxies.
 warning: The text of the warning.
 $$);
+`
+
+const policyZones = `
+CREATE OR REPLACE FUNCTION rate_limit_check_zone() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	known CONSTANT text := rate_limit_known_zone(NEW.time_zone);
+BEGIN
+	IF TG_OP = 'UPDATE' AND NEW.time_zone = OLD.time_zone THEN
+		RETURN NEW; -- It may be from a dump.
+	ELSIF known IS NULL THEN
+		RAISE invalid_parameter_value USING MESSAGE = format('time_zone: %s: must be UTC or a place of the IANA time zones, such as Europe/Berlin, that the server knows', to_json(NEW.time_zone));
+	END IF;
+	NEW.time_zone := known;
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_zone IS 'Replaces the links of time zones, and refuses zones that the server does not know.';
+DO $$
+DECLARE
+	zoned text;
+	old text;
+BEGIN
+	FOREACH zoned IN ARRAY '{rate_limit_users,rate_limit_rule_limits}'::text[] LOOP
+		EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_check_zone BEFORE INSERT OR UPDATE OF time_zone ON %I FOR EACH ROW WHEN (NEW.time_zone <> ''UTC'' AND current_setting(''search_path'') '
+			'NOT IN (%L, %L)) EXECUTE FUNCTION rate_limit_check_zone()', zoned, '', '""');
+		FOR old IN SELECT c.conname FROM pg_constraint c WHERE c.conrelid = zoned::regclass AND c.conname LIKE 'time\_zone\_must\_%' LOOP
+			EXECUTE format('ALTER TABLE %I DROP CONSTRAINT %I', zoned, old);
+			EXECUTE format('UPDATE %I SET time_zone = rate_limit_known_zone(time_zone) WHERE time_zone <> ''UTC'' AND time_zone <> rate_limit_known_zone(time_zone)', zoned);
+		END LOOP;
+	END LOOP;
+END $$;
 `
 
 const usage = `

@@ -130,6 +130,28 @@ busiest: The proxy's limits with the most requests since its start, at most 20: 
 	refused]}.
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
+-- The policy may be missing, or the role may not read it. The index on time_zone finds the zones of users.
+CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
+	LANGUAGE plpgsql STABLE ROWS 1 AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT')
+		AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
+		AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
+		RETURN QUERY WITH RECURSIVE found(name) AS (
+			SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone <> 'UTC'
+			UNION ALL SELECT (SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone > f.name
+				AND u.time_zone <> 'UTC') FROM found f WHERE f.name IS NOT NULL
+		), named AS (SELECT f.name FROM found f UNION SELECT l.time_zone FROM rate_limit_rule_limits l)
+		SELECT n.name, (SELECT count(*) FROM rate_limit_users u WHERE u.time_zone = n.name
+				AND u.time_zone <> 'UTC'),
+			ARRAY(SELECT concat(l.rule, '/', l.name) FROM rate_limit_rule_limits l WHERE l.time_zone = n.name
+				ORDER BY 1)
+		FROM named n WHERE n.name IS NOT NULL AND rate_limit_known_zone(n.name) IS NULL;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unknown_zones IS
+	'The time zones of the policy that the server does not know, with the number of their users, and their '
+	'limits.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -169,6 +191,12 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 		UNION ALL
 		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
 		FROM proxies p, unnest(p.problems) AS problem WHERE p.live
+		UNION ALL
+		SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit '
+				'has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
+			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user'
+				ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), '')))
+		FROM rate_limit_unknown_zones() AS z
 	)
 	SELECT f.state, f.node, f.summary FROM (
 		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
@@ -188,10 +216,12 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 		UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy.
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy
+	or a time zone.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
+	State of a time zone: unknown zone.
 node: The proxy of the sentence. NULL: all proxies.
 summary: The sentence.
 $$);

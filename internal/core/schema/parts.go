@@ -20,7 +20,8 @@ const History = refuseHistory + describe + historyTables + historyPartitions + h
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. Policy needs Counters.
 const Policy = refusePolicy + describe + policyLists + policyPeople + policyRules + policyOverrides +
-	policyChanges + policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyFunctions +
+	knownZone + policyZones + policyChanges + policyOverrideAmounts + policyUsable + policyRenames +
+	policyTriggers + policyFunctions +
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 

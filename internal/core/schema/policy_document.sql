@@ -86,9 +86,10 @@ COMMENT ON FUNCTION rate_limit_policy_rows IS
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
-	- coalesce(refs, '{}');
+	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone',
+		coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END;
 COMMENT ON FUNCTION rate_limit_policy_values IS
-	'The values of a row of a document, without its references to API keys.';
+	'The values of a row of a document, without its references to API keys, and without links of time zones.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
@@ -214,8 +215,6 @@ BEGIN
 			'family',
 			taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
-	ELSIF message LIKE 'time zone "%" not recognized' THEN
-		RETURN concat('time_zone: ', fields -> 'time_zone', ': must be known to the server');
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN

@@ -92,7 +92,7 @@ var limitsSQL = `SELECT json_build_object('Name', r.name, 'Action', r.action, 'c
 	(SELECT coalesce(json_agg(` + policy.OverrideSQL + ` - '{From,Until}'::text[]), '[]')
 		FROM rate_limit_overrides o WHERE o.rule = r.name AND o.valid @> now()),
 	(SELECT coalesce(json_object_agg(u.user_id, json_build_object('PeriodStart', u.period_start::text ||
-		'T00:00:00Z', 'TimeZone', u.time_zone)), '{}') FROM rate_limit_users u
+		'T00:00:00Z', 'TimeZone', rate_limit_known_zone(u.time_zone))), '{}') FROM rate_limit_users u
 		WHERE u.period_start IS NOT NULL AND EXISTS (SELECT FROM rate_limit_rule_limits l
 			WHERE l.rule = r.name AND l.calendar IN ('month', 'year'))),
 	coalesce(s.limits, '')

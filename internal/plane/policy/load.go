@@ -41,11 +41,13 @@ func positionSQL(list, expression string) string {
 	return `coalesce(array_position('{` + list + `}'::text[], ` + expression + `), 256) - 1`
 }
 
-// LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit.
+// LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
+// place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unlimited', l.events IS NULL,
 	'Overage', l.on_exceed = 'overage', 'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
-	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `, 'Zone', l.time_zone,
+	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
+	'Zone', rate_limit_known_zone(l.time_zone),
 	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
 	'Durable', l.durable)) ORDER BY l.name)
 	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
@@ -140,7 +142,7 @@ FROM unnest($2::text[]) AS a(user_id)
 func userSQL(user, condition string) string {
 	return `'User', ` + user + `, 'Known', u.user_id IS NOT NULL,
 		'PeriodStart', u.period_start::text || 'T00:00:00Z',
-		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END,
+		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN rate_limit_known_zone(u.time_zone) END,
 		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
 		WHERE (` + condition + `) AND ` + relevantSQL("o") + `)`
 }

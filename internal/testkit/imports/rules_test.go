@@ -43,8 +43,8 @@ var importRules = []importRule{
 	{"internal/core/settings", "ratelimit", ""},
 	// Drivers and the users of statements share facts about Postgres.
 	{"internal/core/pg", "pgdb", ""},
-	// Package schema is SQL text, which every package may run.
-	{"internal/core/schema", "pg", ""},
+	// Package schema is SQL text, which every package may run. The links of time zones are in ratelimit.
+	{"internal/core/schema", "pg ratelimit", ""},
 	// Package pgdb is the interface between drivers and their users, and depends on neither.
 	{"ratelimit/pgdb", "", ""},
 	// Stores and proxies use the registry, which uses only a database.
