@@ -16,8 +16,8 @@ import (
 // While the database makes no decisions, a Store decides at a share of each limit for this process. After
 // UseLocal, its engines remember what rows last held. During an outage, the used and the remaining quota of a
 // row are divided by the number of proxies, so that the proxies together admit about what the limit allows.
-// Units that were admitted on durable limits become debts, which are charged after the outage. The database's
-// next decision on a row replaces the share.
+// Admitted units become debts, which are charged after the outage. A row that owes stays at its share until
+// then, see local_charge.go. The database's next decision on any other row replaces the share.
 
 // linger is the time without local decisions after which limits count as exact again.
 const linger = 2 * time.Second
@@ -26,7 +26,7 @@ const linger = 2 * time.Second
 const (
 	localText = "the database makes no decisions: this proxy limits by itself, at %.3g %% of each limit"
 	exactText = "limits are exact again: this proxy has admitted %d requests by itself, and refused %d. Of " +
-		"durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged"
+		"their units, %d were charged, %d were beyond the quotas, and %d could not be charged"
 )
 
 // UseLocal starts remembering what rows last held, for TakeLocal.
@@ -69,13 +69,13 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		}
 		e := s.localEngine(h)
 		id := lease.RowOf(h.Limit, h.StoredKey())
-		shares[i] = lease.ShareOf(e.Leases(), id, parts)
+		times[i] = s.serverTime(e)
+		shares[i] = lease.ShareOf(e.Leases(), id, parts, &limits[i], times[i])
 		rows[i] = &shares[i].Row
 		if h.Limit.Algorithm == ratelimit.InFlight {
 			rows[i].Slots = e.Held(id)
 		}
 		before[i] = *rows[i]
-		times[i] = s.serverTime(e)
 	}
 	passes := algorithm.Decide(shareHits, rows, times, decisions)
 	s.countLocal(parts, passes)
@@ -88,8 +88,8 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		switch {
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			s.localEngine(h).HoldLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
-		case charged && h.Limit.Durable && owed:
-			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i])
+		case charged && owed:
+			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, engine.ErrOwes))
 		}
 		// The units that all proxies have used, if each proxy has used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
@@ -124,8 +124,8 @@ type Local struct {
 	Since, Last       time.Time // the times of the first and the last decision
 	Admitted, Refused int64     // the numbers of requests
 
-	// Charged, Unfit and Lost count units that were admitted on durable limits. After the outage, Charged
-	// were charged, Unfit exceeded the quota, and Lost may or may not have been charged.
+	// Charged, Unfit and Lost count admitted units. After the outage, Charged were charged, Unfit exceeded
+	// the quota, and Lost may or may not have been charged.
 	Charged, Unfit, Lost int64
 }
 

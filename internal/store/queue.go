@@ -73,6 +73,7 @@ func prepare(q *Queue) error {
 	if atomic.LoadInt32(&q.opened) != 0 {
 		return nil
 	}
+	atomic.StoreInt32(&s.timeout, int32(q.timeout/time.Millisecond))
 	if err := s.await(context.Background(), q.timeout); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"encoding/binary"
 	"math/rand"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -46,13 +47,16 @@ type Store struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup // counts the goroutine
 
+	timeout int32 // the timeout of the last call, in milliseconds; atomic
 	proxies int32 // the number of shares of each limit; atomic
 
 	mu        sync.Mutex // guards the fields below, and the shares of rows
 	closed    bool
 	usesLocal bool // see UseLocal
 	debts     map[*lease.State]*debt
-	charging  int64 // units of charges in flight
+	debtCount map[bool]int // the number of debts, by Limit.Durable
+	repaying  bool         // a goroutine runs repay
+	charging  int64        // units of charges in flight
 	local     Local
 }
 
@@ -69,7 +73,8 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.State]*debt{}, options: o}
+	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.State]*debt{},
+		debtCount: map[bool]int{}, options: o}
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {
@@ -222,6 +227,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		return err
 	}
 	arrived := time.Now()
+	atomic.StoreInt32(&s.timeout, int32(timeout/time.Millisecond))
 	if err := s.await(ctx, timeout); err != nil {
 		return err
 	}
@@ -325,13 +331,12 @@ func (s *Store) run() {
 	}
 }
 
-// tick charges debts, ends the time of local limits, renews the row in the registry, and checks in the
+// tick ends the time of local limits, renews the row in the registry, and checks in the
 // background whether the engines' servers were restored or replaced.
 func (s *Store) tick() error {
 	for _, e := range s.allEngines() {
 		e.Tick()
 	}
-	s.ChargeDebts()
 	s.endLocal()
 	proxies, err := s.node.Poll(s.closing, s.db, !s.options.DisableMigration, time.Now())
 	if proxies > 0 {

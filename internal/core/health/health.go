@@ -226,17 +226,33 @@ func (h *Health) set(state int32, cause error) {
 	atomic.StoreInt32(&h.state, state)
 }
 
-// probe pings the server until it answers, or until a server that is not down has answered another call.
-func (h *Health) probe(timeout time.Duration) {
+// Answers pings a server, as a call with a timeout, and reports whether it answers in time.
+func (h *Health) Answers(timeout time.Duration) bool {
+	timeout = probeTime(timeout)
+	sent := time.Now()
+	err := h.ping(h.closing, timeout)
+	if err != nil {
+		_ = h.Failed(sent, timeout, err)
+	}
+	return err == nil && h.Unavailable() == nil
+}
+
+// probeTime returns how long a probe waits for its answer, if calls have a timeout.
+func probeTime(timeout time.Duration) time.Duration {
 	if timeout < minProbeTime {
-		timeout = minProbeTime
+		return minProbeTime
 	}
 	if timeout > maxProbeTime {
-		timeout = maxProbeTime
+		return maxProbeTime
 	}
+	return timeout
+}
+
+// probe pings the server until it answers, or until a server that is not down has answered another call.
+func (h *Health) probe(timeout time.Duration) {
 	for interval := minProbeInterval; ; {
 		sent := time.Now()
-		err := h.ping(h.closing, timeout)
+		err := h.ping(h.closing, probeTime(timeout))
 		late, failed := classify(err)
 		h.mu.Lock()
 		if err == nil || h.state != down && h.answersOthers(sent, late, timeout) ||

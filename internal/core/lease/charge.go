@@ -27,7 +27,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
 	now := Now(s)
-	if r.Limit == nil || now < r.nextChargeAt {
+	if r.Limit == nil || now < r.nextChargeAt || owes(r) {
 		return nil, 0
 	}
 	horizon := Horizon(s, r.Limit)

@@ -90,8 +90,9 @@ type Options struct {
 // Set holds the rows that a store remembers.
 type Set struct {
 	// The first fields are atomic. On a 32-bit processor, only the beginning of a struct is aligned for them.
-	RowCount  int64 // the number of rows that can decide a hit: with a lease, a refusal or a lock
-	LockCount int64 // the number of rows with a lock
+	RowCount   int64 // the number of rows that can decide a hit: with a lease, a refusal, a lock, or owing
+	LockCount  int64 // the number of rows with a lock
+	OwingCount int64 // the number of rows that owe, see SetOwes
 
 	// Sequence is the number of the last batch, refund or reset. A new batch adds 1, and passes the sum to
 	// RememberRefusal. RememberRefusal ignores a refusal if Stripe.cleared has a higher number than the
@@ -195,7 +196,7 @@ func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
 }
 
 // evictRows deletes random rows without a lease from a stripe until there is room for another row. It spares
-// a few rows with State.Owed. The caller holds the mutex of the stripe.
+// a few rows that owe. The caller holds the mutex of the stripe.
 func evictRows(s *Set, stripe *Stripe) {
 	bound := s.half
 	if atomic.LoadInt32(&s.States) == 1 {
@@ -208,11 +209,14 @@ func evictRows(s *Set, stripe *Stripe) {
 		}
 		switch {
 		case r.Limit != nil:
-		case r.state != nil && atomic.LoadInt32(&r.state.Owed) == 1 && spared < maxSpared:
+		case owes(r) && spared < maxSpared:
 			spared++
 		default:
 			r.refusal = nil
-			r.state = nil
+			if r.state != nil {
+				setOwes(s, r.state, false)
+				r.state = nil
+			}
 			setLock(s, r, nil)
 			refreshRow(s, stripe, r)
 		}
@@ -229,7 +233,7 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 	if r.lock != nil && now-r.lock.last >= lockExpiry {
 		setLock(s, r, nil)
 	}
-	decides := r.Limit != nil || r.refusal != nil || r.lock != nil
+	decides := r.Limit != nil || r.refusal != nil || r.lock != nil || owes(r)
 	switch {
 	case decides && !r.counted:
 		atomic.AddInt32(&s.RowsBy[r.hashIndex], 1)

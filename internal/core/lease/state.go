@@ -4,22 +4,26 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // State holds what a row held after the last decision of the database, or this process's share of that, see
-// ShareOf. The mutex of the stripe guards a State until it is a share.
+// ShareOf. The mutex of the stripe guards all fields, except that the callers of ShareOf guard Row of a
+// share.
 type State struct {
 	Row       algorithm.Row
-	Owed      int32 // 1 while the database lacks charges of Row, so that other rows are evicted first; atomic
 	decidedAt int64 // the server's time of the decision; 0 before the first
 	isShare   bool
+	owes      bool   // see SetOwes
+	uncertain bool   // see SetUncertain
+	earlier   *State // the uncertain share that the last decision replaced, or nil
 }
 
 const (
 	// statesFactor is the factor by which KeepStates raises the bound on the rows without a lease.
 	statesFactor = 5
 
-	// maxSpared bounds the rows that evictRows spares because of State.Owed.
+	// maxSpared bounds the rows that evictRows spares because they owe.
 	maxSpared = 100
 )
 
@@ -32,8 +36,8 @@ type Held struct {
 	View *algorithm.View
 }
 
-// KeepRows remembers what rows held after statements. The caller checks Set.States. KeepRows is one loop,
-// because calls are expensive in Yaegi.
+// KeepRows remembers what rows held after statements. A row that owes keeps its share. The caller checks
+// Set.States. KeepRows is one loop, because calls are expensive in Yaegi.
 func KeepRows(s *Set, held []Held) {
 	now := Now(s)
 	for i := range held {
@@ -51,12 +55,19 @@ func KeepRows(s *Set, held []Held) {
 		// A batch that is answered late has an older row. After a jump of Trust, the server's clock was set
 		// back.
 		if late := r.state.decidedAt - h.View.Now; late <= 0 || late >= Trust {
-			if r.state.isShare {
+			atomic.StoreInt64(&s.serverOffset, h.View.Now-now)
+			if r.state.owes {
+				stripe.Mu.Unlock()
+				continue
+			}
+			if share := r.state; share.isShare {
 				r.state = &State{}
+				if share.uncertain {
+					r.state.earlier = share
+				}
 			}
 			r.state.Row = h.View.Row
 			r.state.decidedAt = h.View.Now
-			atomic.StoreInt64(&s.serverOffset, h.View.Now-now)
 		}
 		stripe.Mu.Unlock()
 	}
@@ -64,20 +75,76 @@ func KeepRows(s *Set, held []Held) {
 
 // ShareOf makes the State of a row this process's share, one of a number of parts, unless it is one already.
 // It returns the share, which local decisions change. Its callers share a mutex, which guards the shares. The
-// next decision of the database gives the row another State. The share of a row without a State is blank.
-func ShareOf(s *Set, id RowID, parts float64) *State {
+// next decision of the database gives the row another State, unless the row owes. The share of a row without
+// a State is blank. If an earlier share is uncertain and has less quota left at the server's time now, it
+// becomes the share again. l is the share of the limit.
+func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *State {
 	var share *State
 	withRow(s, id, true, func(_ *Stripe, r *Row) {
 		if r.state == nil {
 			r.state = &State{}
 		}
 		share = r.state
-		if !share.isShare {
-			share.isShare = true
-			algorithm.ShareRow(&share.Row, parts)
+		if share.isShare {
+			return
+		}
+		share.isShare = true
+		algorithm.ShareRow(&share.Row, parts)
+		if earlier := share.earlier; earlier != nil {
+			share.earlier = nil
+			left, _ := algorithm.Of(l).Peek(l, &share.Row, now)
+			if less, _ := algorithm.Of(l).Peek(l, &earlier.Row, now); less < left {
+				share = earlier
+				r.state = earlier
+			}
 		}
 	})
 	return share
+}
+
+// SetOwes sets whether a row owes, which means that the database lacks charges of its share. The row then
+// keeps the share, Owes reports it, its lease gets no units, and other rows are evicted first.
+func SetOwes(s *Set, id RowID, share *State, on bool) {
+	withRow(s, id, on, func(_ *Stripe, r *Row) {
+		if on {
+			r.state = share // a decision may have replaced it
+		}
+		if r.state == share {
+			setOwes(s, share, on)
+		}
+	})
+}
+
+// setOwes sets State.owes. The caller holds the mutex of the stripe.
+func setOwes(s *Set, share *State, on bool) {
+	if on && !share.owes {
+		atomic.AddInt64(&s.OwingCount, 1)
+	} else if share.owes && !on {
+		atomic.AddInt64(&s.OwingCount, -1)
+	}
+	share.owes = on
+}
+
+// Owes reports whether a row owes.
+func Owes(s *Set, r *Row) bool {
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
+	return owes(r)
+}
+
+// owes is Owes for a caller that holds the mutex of the stripe.
+func owes(r *Row) bool { return r.state != nil && r.state.owes }
+
+// SetUncertain records that the database may lack charges of a share for ever. The next share of the row then
+// has no more quota than this one.
+func SetUncertain(s *Set, id RowID, share *State) {
+	withRow(s, id, false, func(_ *Stripe, r *Row) {
+		share.uncertain = true
+		if r.state != nil && r.state != share && !r.state.isShare {
+			r.state.earlier = share
+		}
+	})
 }
 
 // ServerNow returns the server's time in microseconds, which never goes back between two calls of KeepRows.

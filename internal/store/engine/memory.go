@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,8 +17,8 @@ import (
 
 // decideFromMemory decides calls from memory: a call passes if leases have units for all its hits, and is
 // refused if a refusal of one of its hits is remembered. decideFromMemory returns the number of decided
-// calls. The error is the reason why the database cannot decide the other calls, or nil. First,
-// decideFromMemory replaces the keys of hits by their stored keys.
+// calls, with those that fail by ErrOwes. The error is the reason why the database cannot decide the other
+// calls, or nil. First, decideFromMemory replaces the keys of hits by their stored keys.
 func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	decided := 0
@@ -83,10 +84,34 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // a caller may compute it from a past deadline
 	}
+	if mayHaveRows && unavailable == nil && atomic.LoadInt64(&rows.OwingCount) > 0 {
+		decided += s.failOwing(calls)
+	}
 	if mayHaveRows {
 		decided += s.refuseRemembered(calls, unavailable)
 	}
 	return decided, unavailable
+}
+
+// ErrOwes is the error of a call on a row that owes (lease.SetOwes): the process then decides by its share.
+var ErrOwes = fmt.Errorf("%w for a row of which it lacks charges", ratelimit.ErrUnavailable)
+
+// failOwing sets ErrOwes for the undecided calls with a row that owes, and returns their number.
+func (s *Store) failOwing(calls []*batch.Call) int {
+	failed := 0
+	for _, c := range calls {
+		if len(c.Decisions) > 0 || c.Reset {
+			continue
+		}
+		for _, row := range c.Rows {
+			if row != nil && lease.Owes(s.rows, row) {
+				c.Err = ErrOwes
+				failed++
+				break
+			}
+		}
+	}
+	return failed
 }
 
 // storeKeys replaces the keys of hits by their stored keys. Most keys are equal to their stored keys, so
@@ -131,7 +156,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	outage := unavailable != nil
 	var last refusedHit
 	for _, c := range calls {
-		if len(c.Rows) == 0 || c.Order != batch.With || c.HasIndependent && !outage {
+		if len(c.Rows) == 0 || c.Order != batch.With || c.HasIndependent && !outage || c.Err != nil {
 			continue
 		}
 		for i, row := range c.Rows {
@@ -187,12 +212,12 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// finishDecided finishes the calls with decisions, and returns the other calls.
+// finishDecided finishes the calls with decisions or an error, and returns the other calls.
 func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 	var decided []*batch.Call
 	n := 0
 	for _, c := range calls {
-		if len(c.Decisions) > 0 {
+		if len(c.Decisions) > 0 || c.Err != nil {
 			decided = append(decided, c)
 			continue
 		}

@@ -32,6 +32,7 @@ const (
 	simCrash simKind = "crash" // the unlogged table is empty after it
 	// a standby takes over, without the last transactions and the rows of the unlogged table
 	simFailover  simKind = "failover"
+	simCut       simKind = "cut"       // connections are reset, and new ones refused
 	simHang      simKind = "hang"      // the server executes nothing until the end of the hang
 	simHole      simKind = "hole"      // messages vanish
 	simPartition simKind = "partition" // messages of some proxies vanish
@@ -186,9 +187,9 @@ func (p *simPlan) fate(proxy int, sent, at int64, reply bool, c chance) messageF
 	for i := range p.outages {
 		switch o := &p.outages[i]; {
 		case !p.affects(o, proxy) || o.to <= sent || at < o.from:
-		case o.endsServer() && (reply || sent < o.from):
+		case (o.endsServer() || o.kind == simCut) && (reply || sent < o.from):
 			return messageFate{at: o.from + c.intn(int64(time.Millisecond)), failure: errSimReset}
-		case o.endsServer() && at < o.to:
+		case (o.endsServer() || o.kind == simCut) && at < o.to:
 			return messageFate{at: 2*at - sent, failure: errSimRefused}
 		case o.kind == simHole || o.kind == simPartition:
 			return simLost
