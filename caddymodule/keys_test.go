@@ -75,3 +75,28 @@ func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 		t.Fatal(err)
 	}
 }
+
+// All clients with an unknown address, as of a Unix socket, have one key.
+func TestUnknownAddressIsOneKey(t *testing.T) {
+	for _, key := range []string{"", "{client_ip}", "{remote_ip}", "{header.X} | {client_ip}"} {
+		h := newHandler(t, LimitSettings{Prefix: "a", Limit: "2 1h", Key: Text(key)})
+		for i, want := range []int{200, 200, 429} {
+			r := request()
+			r.RemoteAddr = "@"
+			caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "")
+			w := httptest.NewRecorder()
+			if err := h.ServeHTTP(w, r, emptyPage); statusOf(w, err) != want {
+				t.Errorf("%q, request %d: %v, want the status %d", key, i, err, want)
+			}
+		}
+	}
+}
+
+// statusOf returns the status of a response, or of the error of a handler.
+func statusOf(w *httptest.ResponseRecorder, err error) int {
+	var refusal caddyhttp.HandlerError
+	if errors.As(err, &refusal) {
+		return refusal.StatusCode
+	}
+	return w.Code
+}

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -158,7 +160,7 @@ func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	}
 	if t.text == clientIP {
 		if address, ok := caddyhttp.GetVar(q.HTTP.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			return serve.Network(address, v4, v6)
+			return serve.Network(cmp.Or(address, policy.UnknownAddress), v4, v6)
 		}
 	}
 	return t.evaluate(q, func(value string) string { return serve.Network(value, v4, v6) })
@@ -177,6 +179,10 @@ const (
 // have the same keys, costs, routes and API keys.
 func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
+	case "{"+placeholder+"}" == clientIP:
+		return cmp.Or(text, policy.UnknownAddress)
+	case placeholder == "http.request.remote.host":
+		return serve.Connection(r)
 	case placeholder == hostPrefix:
 		return serve.HostOf(r)
 	case strings.HasPrefix(placeholder, labelPrefix):

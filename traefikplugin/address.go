@@ -47,12 +47,12 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 // is then true, because the address may be a load balancer's.
 func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	if a.plain {
-		return serve.WithoutPort(r.RemoteAddr), false
+		return serve.Connection(r), false
 	}
 	if address, err := parseAddress(a.forwarded(r)); err == nil {
 		return address.String(), false
 	}
-	return serve.WithoutPort(r.RemoteAddr), true
+	return serve.Connection(r), true
 }
 
 // forwarded returns the client's entry in X-Forwarded-For, or "" without one. A client can write any text

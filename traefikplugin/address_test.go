@@ -27,7 +27,7 @@ func TestClientAddressIsThatOfTraefik(t *testing.T) {
 		{name: "connection", forwarded: "203.0.113.1", want: "192.0.2.7"},
 		{name: "empty strategy", strategy: &IPStrategy{}, forwarded: "203.0.113.1", want: "192.0.2.7"},
 		{name: "connection, IPv6", remote: "[2001:db8::1]:80", want: "2001:db8::1"},
-		{name: "no port", remote: "@", want: "@"},
+		{name: "no port", remote: "@", want: "unknown"},
 		{name: "depth 1", strategy: last, forwarded: two, want: "203.0.113.2"},
 		{name: "depth 2", strategy: &IPStrategy{Depth: 2}, forwarded: two, want: "203.0.113.1"},
 		{name: "depth too deep", strategy: &IPStrategy{Depth: 3},

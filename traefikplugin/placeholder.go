@@ -48,7 +48,7 @@ func pieceValue(p *piece, r *http.Request) string {
 		text, _ := p.addresses.client(r)
 		return text
 	case "remote_ip":
-		return serve.WithoutPort(r.RemoteAddr)
+		return serve.Connection(r)
 	case "host":
 		return serve.HostOf(r)
 	case "hostport":

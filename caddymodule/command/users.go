@@ -1,6 +1,9 @@
 package command
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // ownedColumns selects the keys of @USER, and the overrides and bans of the user and these keys.
 var ownedColumns = listColumn("keys", `SELECT k.*, r.* FROM rate_limit_key_states k
@@ -117,6 +120,11 @@ var banCommand = commandSpec{
 			return invalid("NETWORK", network.String(), "an IPv4 /8 or an IPv6 /16 at most, which is the "+
 				"most that one organization holds, or given with --yes: a wider ban shuts "+
 				"out unrelated clients")
+		}
+		if address := network.Addr(); address.Is6() && network.IsSingleIP() {
+			client, _ := address.Prefix(64)
+			fmt.Fprintf(c.cmd.ErrOrStderr(), "Warning: %s is one of 2^64 addresses of its client: ban %s to "+
+				"ban the client\n", address, client)
 		}
 		return c.list(c.sql, "")
 	},

@@ -4,7 +4,6 @@ package httplimit
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -17,8 +16,8 @@ import (
 // Options are the settings of a middleware. Limit or Hits is required.
 type Options struct {
 	// Limit charges 1 for each request to the address of the connection, the host of
-	// http.Request.RemoteAddr. Behind a proxy, that is the address of the proxy: set Hits instead, which
-	// replaces Limit.
+	// http.Request.RemoteAddr, or to the /64 of an IPv6 address. Behind a proxy, that is the address of the
+	// proxy: set Hits instead, which replaces Limit.
 	Limit *ratelimit.Limit
 	// Hits returns the hits of a request, on one or several valid limits. A request without hits passes. An
 	// invalid hit makes a decision impossible: see DenyOnError.
@@ -81,13 +80,11 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	}, nil
 }
 
-// hitsByAddress returns an Options.Hits that charges 1 to the address of the connection.
+// hitsByAddress returns an Options.Hits that charges 1 to the address of the connection, or its /64 if it is
+// IPv6.
 func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {
 	return func(r *http.Request) []ratelimit.Hit {
-		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		if err != nil {
-			host = r.RemoteAddr
-		}
-		return []ratelimit.Hit{{Limit: &limit, Key: host, Cost: 1}}
+		key := serve.Network(serve.Connection(r), 32, 64)
+		return []ratelimit.Hit{{Limit: &limit, Key: key, Cost: 1}}
 	}
 }

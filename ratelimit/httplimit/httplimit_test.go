@@ -90,7 +90,8 @@ func TestEachAddressHasItsQuota(t *testing.T) {
 		{remote: "192.0.2.1:2", status: http.StatusTeapot, remaining: "0"}, // the same address
 		{remote: "192.0.2.1:1", status: http.StatusTooManyRequests, remaining: "0"},
 		{remote: "[2001:db8::1]:1", status: http.StatusTeapot, remaining: "1"},
-		{remote: "@", status: http.StatusTeapot, remaining: "1"}, // a Unix socket
+		{remote: "[2001:db8::2]:1", status: http.StatusTeapot, remaining: "0"}, // the same /64
+		{remote: "@", status: http.StatusTeapot, remaining: "1"},               // a Unix socket
 		{remote: "@", status: http.StatusTeapot, remaining: "0"},
 	} {
 		before := time.Now()

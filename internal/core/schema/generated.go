@@ -1441,6 +1441,8 @@ BEGIN
 		RAISE invalid_parameter_value USING MESSAGE = 'network, user_id, key_id: exactly one of them must be given';
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4) USING ERRCODE = 'invalid_parameter_value';
+	ELSIF family($1) = 6 AND masklen($1) = 128 THEN
+		RAISE NOTICE 'network: %: is one of 2^64 addresses of its client: ban % to ban the client', $1, network(set_masklen($1::inet, 64));
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3, 'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
@@ -1786,13 +1788,21 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text PRIMARY KEY, fami
 	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT paths_must_not_have_empty_or_dot_segments_or_escapes_or_queries
 		CHECK (rate_limit_each_matches(paths, '^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')), CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0), CONSTRAINT tiers_must_be_null_or_names_of_tiers
-		CHECK (rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')), CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')), CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
+		CHECK (rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')), CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
 	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)), CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
 		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
 		date_trunc('month', retry_after) = '0' AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND pg_get_constraintdef(oid) LIKE '%ip/128%') THEN
+		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all;
+		UPDATE rate_limit_rules SET count_by = ARRAY( SELECT replace(regexp_replace(n, '(^|\|)ip(?=\||$)', '\1ip/128'), 'ip/64', 'ip') FROM unnest(count_by) WITH ORDINALITY AS u(n, place) ORDER BY place)
+			WHERE '|' || array_to_string(count_by, '|') || '|' LIKE '%|ip/64|%';
+		ALTER TABLE rate_limit_rules ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/128|host|route|'
+				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
+	END IF;
+END $$;
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.
 name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
@@ -1803,10 +1813,11 @@ action: limit: the limits of the rule apply; block: requests are refused; exempt
 hosts: Host names without a port. *.example.com matches every name below example.com.
 paths: Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches /api/a/b.
 methods: Methods, such as GET.
-networks: Networks that contain the client's address.
+networks: Networks that contain the client's address. An unknown address is in none, except that for limit
+	and block it is in {0.0.0.0/0,::/0}.
 tiers: The user's tier must be one of these.
-count_by: What each counter counts: a combination of user, key, tier, ip, ip/64, host, route and header:NAME. Alternatives such as user|ip use the first that the request has. all: one counter for all
-	requests.
+count_by: What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address.
+	Alternatives such as user|ip use the first that the request has. all: one counter for all requests.
 without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one counter; skip: the rule does not match them.
 valid: When the rule applies.
 cost: The units that a request charges to each limit.

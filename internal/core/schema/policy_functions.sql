@@ -187,6 +187,9 @@ BEGIN
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4)
 			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF family($1) = 6 AND masklen($1) = 128 THEN
+		RAISE NOTICE 'network: %: is one of 2^64 addresses of its client: ban % to ban the client', $1,
+			network(set_masklen($1::inet, 64));
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,

@@ -46,9 +46,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 		CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0),
 	CONSTRAINT tiers_must_be_null_or_names_of_tiers
 		CHECK (rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
-	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
-		CHECK (rate_limit_each_matches(count_by,
-		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
 	CONSTRAINT count_by_all_must_stand_alone
 		CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
 	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)),
@@ -64,6 +61,22 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
 		date_trunc('month', retry_after) = '0' AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
+-- Before version 2, ip was one address, and ip/64 the network that is one client. Now ip is the client.
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass
+			AND pg_get_constraintdef(oid) LIKE '%ip/128%') THEN
+		ALTER TABLE rate_limit_rules
+			DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all;
+		UPDATE rate_limit_rules SET count_by = ARRAY(
+				SELECT replace(regexp_replace(n, '(^|\|)ip(?=\||$)', '\1ip/128'), 'ip/64', 'ip')
+				FROM unnest(count_by) WITH ORDINALITY AS u(n, place) ORDER BY place)
+			WHERE '|' || array_to_string(count_by, '|') || '|' LIKE '%|ip/64|%';
+		ALTER TABLE rate_limit_rules
+			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
+			CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/128|host|route|'
+				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
+	END IF;
+END $$;
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A
 	condition that is NULL always holds.
@@ -77,11 +90,12 @@ hosts: Host names without a port. *.example.com matches every name below example
 paths: Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches
 	/api/a/b.
 methods: Methods, such as GET.
-networks: Networks that contain the client's address.
+networks: Networks that contain the client's address. An unknown address is in none, except that for limit
+	and block it is in {0.0.0.0/0,::/0}.
 tiers: The user's tier must be one of these.
-count_by: What each counter counts: a combination of user, key, tier, ip, ip/64, host, route and
-	header:NAME. Alternatives such as user|ip use the first that the request has. all: one counter for all
-	requests.
+count_by: What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and
+	header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address.
+	Alternatives such as user|ip use the first that the request has. all: one counter for all requests.
 without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one
 	counter; skip: the rule does not match them.
 valid: When the rule applies.

@@ -63,7 +63,7 @@ func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 		"//", "b", "ü", ";x=1", "/..a", " "}
 	hosts := []string{"a", "example.com", "*.", "*", ".", ":", "::", "1", "ff", "[", "]", "[::1]",
 		"192.0.2.1", ":80", "-", "_", "Z"}
-	counts := []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:X", "header:x-Y",
+	counts := []string{"user", "key", "tier", "ip", "ip/128", "host", "route", "header:X", "header:x-Y",
 		"header:", "all", "|", "|", "|", "x"}
 	accepted := map[string]int{}
 	steps := 4000

@@ -52,12 +52,20 @@ func lastBan(a, b *Ban) *Ban {
 }
 
 // networkBan returns the ban of the client's network, or nil. If several bans apply to the client's address,
-// it returns the ban that ends last.
+// it returns the ban that ends last. An unknown address is never banned.
 func networkBan(b *banSet, f *Facts) *Ban {
+	last := addressBan(b, f.Address)
+	if client := ClientOf(f.Address); client != f.Address {
+		last = lastBan(last, addressBan(b, client))
+	}
+	return last
+}
+
+func addressBan(b *banSet, address netip.Addr) *Ban {
 	var last *Ban
 	for _, bits := range b.prefixLengths {
-		if bits <= f.Address.BitLen() {
-			network, _ := f.Address.Prefix(bits)
+		if bits <= address.BitLen() {
+			network, _ := address.Prefix(bits)
 			last = lastBan(last, b.byNetwork[network])
 		}
 	}

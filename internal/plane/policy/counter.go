@@ -11,9 +11,9 @@ import (
 )
 
 // dimensionNames are the valid names in CountBy, besides header:NAME.
-var dimensionNames = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "all"}
+var dimensionNames = []string{"user", "key", "tier", "ip", "ip/128", "host", "route", "all"}
 
-const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
+const wantCountBy = "user, key, tier, ip, ip/128, host, route, header:NAME, " +
 	"or alternatives of them such as user|ip, each once; or all alone"
 
 // counterBy is a parsed CountBy.
@@ -47,6 +47,9 @@ func parseCountBy(row *Rule) (counterBy, error) {
 		alternatives := strings.Split(name, "|")
 		ofSender := true // all previous alternatives are properties of the sender
 		for _, text := range alternatives {
+			if text == "ip/64" { // before version 2 of the tables
+				text = "ip"
+			}
 			d := &dimension{name: text}
 			if header := strings.TrimPrefix(text, "header:"); header != text && settings.HeaderName(header) {
 				d.name = "header:"
@@ -92,27 +95,44 @@ func userText(user string) string {
 	return text
 }
 
-// anonymousText returns the value of a request without a user in a counter key, or "" if the address is
-// unknown.
-func anonymousText(address netip.Addr) string {
-	text := networkText(address)
-	if text != "" {
-		text = "ip:" + text
+// anonymousText returns the value of a request without a user in a counter key.
+func anonymousText(address netip.Addr) string { return "ip:" + networkText(address) }
+
+// UnknownAddress is the value of an unknown address in keys.
+const UnknownAddress = "unknown"
+
+var (
+	nat64  = netip.MustParsePrefix("64:ff9b::/96")
+	shared = netip.MustParsePrefix("100.64.0.0/10")
+)
+
+// ClientOf returns the address that counts for a client's address: the IPv4 address in an address of NAT64
+// (RFC 6052), and otherwise the address itself. An IPv4 address that is not global does not count, because no
+// translator uses it, so somebody has made up such an address.
+func ClientOf(address netip.Addr) netip.Addr {
+	if !nat64.Contains(address) {
+		return address
 	}
-	return text
+	bytes := address.As16()
+	inner, _ := netip.AddrFromSlice(bytes[12:])
+	if !inner.IsGlobalUnicast() || inner.IsPrivate() || shared.Contains(inner) {
+		return address
+	}
+	return inner
 }
 
-// addressText returns the canonical text of an address, or "" if it is unknown.
+// addressText returns the canonical text of an address.
 func addressText(address netip.Addr) string {
 	if !address.IsValid() {
-		return ""
+		return UnknownAddress
 	}
-	return address.String()
+	return ClientOf(address).String()
 }
 
 // NetworkOf returns the network that counts as one client: a single IPv4 address, or the /64 of an IPv6
 // address. NetworkOf returns the zero Prefix if the address is unknown.
 func NetworkOf(address netip.Addr) netip.Prefix {
+	address = ClientOf(address)
 	bits := 64
 	if address.Is4() {
 		bits = 32
@@ -121,11 +141,10 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	return network
 }
 
-// networkText returns the text of an IPv4 address, or of the /64 of an IPv6 address. networkText returns ""
-// if the address is unknown.
+// networkText returns the text of an IPv4 address, or of the /64 of an IPv6 address.
 func networkText(address netip.Addr) string {
 	if !address.IsValid() {
-		return ""
+		return UnknownAddress
 	}
 	return strings.TrimSuffix(NetworkOf(address).String(), "/32")
 }
@@ -167,9 +186,9 @@ func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, 
 			case "tier":
 				value = counterText(tier)
 			case "ip":
-				value = addressText(f.Address)
-			case "ip/64":
 				value = networkText(f.Address)
+			case "ip/128":
+				value = addressText(f.Address)
 			case "host":
 				value = counterText(f.Host)
 			case "route":

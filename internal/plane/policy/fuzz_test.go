@@ -22,7 +22,7 @@ func requestOf(path, host string) (policy.Facts, bool) {
 func FuzzRulesAreUsableOrReported(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],
-		"count_by":["user|header:X-Tenant","ip/64"],
+		"count_by":["user|header:X-Tenant","ip/128"],
 		"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
 		`{"Action":"block","Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1}`,
 		`{"Action":"exempt","Mode":"shadow","From":"2026-01-31T00:00:00Z","Family":"f",

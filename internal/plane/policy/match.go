@@ -157,16 +157,28 @@ func findRules(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 // by tier, method, host and path. It sorts the whole list.
 func findByNetwork(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 	start := len(rules)
-	for _, bits := range idx.prefixLengths {
-		if bits <= f.Address.BitLen() {
-			network, _ := f.Address.Prefix(bits)
-			rules = append(rules, idx.byNetwork[network]...)
-		}
+	rules = appendRulesOf(idx, f.Address, rules)
+	if client := ClientOf(f.Address); client != f.Address {
+		rules = appendRulesOf(idx, client, rules)
+	}
+	if !f.Address.IsValid() {
+		rules = append(rules, idx.byNetwork[everyIPv4]...) // see matchesNetwork
 	}
 	if len(rules) == start {
 		return rules
 	}
 	return sortRules(keepMatching(rules, start, f, tier), 0)
+}
+
+// appendRulesOf appends to a list the rules that are filed under a network of an address.
+func appendRulesOf(idx *index, address netip.Addr, rules []*rule) []*rule {
+	for _, bits := range idx.prefixLengths {
+		if bits <= address.BitLen() {
+			network, _ := address.Prefix(bits)
+			rules = append(rules, idx.byNetwork[network]...)
+		}
+	}
+	return rules
 }
 
 // keepMatching removes from rules[start:] the rules that do not match by tier, method, host and path.
@@ -295,10 +307,11 @@ func matchesExactly(r *rule, path string) bool {
 }
 
 // takesFamily reports whether a rule of a family takes the place of the other rules in its family. It does
-// so if it matches the method and the path narrowly, as an exempt rule does. A rule that matches only widely
-// is charged in addition, because the server may answer such a request as another rule expects.
+// so if it matches the method, the network and the path narrowly, as an exempt rule does. A rule that matches
+// only widely is charged in addition, because the server may answer such a request as another rule expects.
 func takesFamily(r *rule, f *Facts) bool {
 	return (r.row.Methods == nil || contains(r.row.Methods, strings.ToUpper(f.Method))) &&
+		(r.row.Networks == nil || !f.Address.IsValid() || containsAddress(r.row.Networks, f.Address)) &&
 		(r.paths == nil || matchesExactly(r, f.Path))
 }
 
@@ -317,9 +330,16 @@ func matchesNow(r *rule, f *Facts, at int64) bool {
 	return at >= r.row.From && at < r.until && matchesNetwork(r, f)
 }
 
+var (
+	everyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	everyIPv6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+)
+
 // matchesNetwork reports whether a network of the rule contains the client's address, or the rule has no
 // networks. An assumed address may belong to a load balancer and must not free a request from limits, so it
-// matches no exempt rule and no rule of a family.
+// matches no exempt rule and no rule of a family. For a rule that restricts, the networks of an address of
+// NAT64 are also those of the IPv4 address in it, and an unknown address is in a network if the rule has
+// both networks of all addresses.
 func matchesNetwork(r *rule, f *Facts) bool {
 	if r.row.Networks == nil {
 		return true
@@ -327,8 +347,30 @@ func matchesNetwork(r *rule, f *Facts) bool {
 	if f.Assumed && (r.row.Action == Exempt || r.row.Action == Charge && r.row.Family != "") {
 		return false
 	}
-	for _, network := range r.row.Networks {
-		if network.Contains(f.Address) {
+	if containsAddress(r.row.Networks, f.Address) {
+		return true
+	}
+	if r.row.Action == Exempt {
+		return false
+	}
+	if !f.Address.IsValid() {
+		return containsNetwork(r.row.Networks, everyIPv4) && containsNetwork(r.row.Networks, everyIPv6)
+	}
+	return containsAddress(r.row.Networks, ClientOf(f.Address))
+}
+
+func containsAddress(networks []netip.Prefix, address netip.Addr) bool {
+	for _, network := range networks {
+		if network.Contains(address) {
+			return true
+		}
+	}
+	return false
+}
+
+func containsNetwork(networks []netip.Prefix, one netip.Prefix) bool {
+	for _, network := range networks {
+		if network == one {
 			return true
 		}
 	}

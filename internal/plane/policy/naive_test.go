@@ -214,6 +214,8 @@ func anyMatches[T any](list []T, match func(T) bool) bool {
 	return len(list) == 0 || slices.ContainsFunc(list, match)
 }
 
+var everyIPv4, everyIPv6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
+
 func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
 	matchesTarget := r.matchesWidely
 	if r.Action == policy.Exempt {
@@ -222,7 +224,9 @@ func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
 	return isValid(r.From, r.Until, now) &&
 		anyMatches(r.Tiers, func(t string) bool { return t == tier }) &&
 		matchesTarget(f) &&
-		anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) &&
+		(anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) ||
+			!f.Address.IsValid() && r.Action != policy.Exempt && slices.Contains(r.Networks, everyIPv4) &&
+				slices.Contains(r.Networks, everyIPv6)) &&
 		anyMatches(r.hosts, func(h string) bool {
 			suffix, below := strings.CutPrefix(h, "*")
 			return h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix
@@ -255,7 +259,7 @@ func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
 	if len(by) == 0 {
 		by = []string{"user"}
 	}
-	network := ""
+	network := "unknown"
 	if f.Address.IsValid() {
 		network = f.Address.Unmap().String()
 		if f.Address.Unmap().Is6() {
@@ -288,7 +292,7 @@ func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
 func naivePart(r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network string, last bool) string {
 	switch name {
 	case "user":
-		if v.User == "" && network != "" && last {
+		if v.User == "" && last {
 			return "ip:" + network
 		}
 		return v.User
@@ -300,12 +304,12 @@ func naivePart(r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network
 	case "tier":
 		return v.Tier
 	case "ip":
+		return network
+	case "ip/128":
 		if !f.Address.IsValid() {
-			return ""
+			return "unknown"
 		}
 		return f.Address.Unmap().String()
-	case "ip/64":
-		return network
 	case "host":
 		return f.Host
 	case "route":

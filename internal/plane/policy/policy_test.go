@@ -113,7 +113,7 @@ func TestSendersNeverShareCounter(t *testing.T) {
 		user string
 		want string
 	}{
-		{by(), policy.Facts{}, "", ""},
+		{by(), policy.Facts{}, "", "ip:unknown"},
 		{by(), policy.Facts{Address: address}, "", "ip:2001:db8:1:2::/64"},
 		{by(), policy.Facts{Address: address}, "ip:2001:db8:1:2::/64", "ip%3A2001:db8:1:2::/64"},
 		{by(), policy.Facts{}, "ip%3Ax", "ip%253Ax"},

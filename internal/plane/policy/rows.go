@@ -47,10 +47,10 @@ type Rule struct {
 	// Networks are networks of client addresses. IPv4 addresses in IPv6 form count as IPv4.
 	Networks []netip.Prefix
 
-	// CountBy determines the key of the rule's counters. Its elements are "user", "key", "tier", "ip",
-	// "ip/64", "host", "route" and "header:NAME". Alternatives such as "user|ip" use the first that the
-	// request has. The element "all", which must be the only one, is one counter for all requests. Empty
-	// means "user".
+	// CountBy determines the key of the rule's counters. Its elements are "user", "key", "tier", "ip" (see
+	// NetworkOf), "ip/128", "host", "route" and "header:NAME". Alternatives such as "user|ip" use the first
+	// that the request has. The element "all", which must be the only one, is one counter for all requests.
+	// Empty means "user".
 	CountBy []string `json:"count_by"`
 	// SkipWithoutHeader makes the rule skip requests in which a header of CountBy is missing or empty.
 	// Otherwise such requests share one counter.

@@ -17,6 +17,10 @@ import (
 const version0 = `DROP VIEW rate_limit_near;
 	DROP INDEX rate_limit_bans_until;
 	COMMENT ON TABLE rate_limit_rules IS 'The rules.';
+	ALTER TABLE rate_limit_rules
+		DROP CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
+		ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
+			CHECK (count_by <@ '{user,ip,ip/64,user|ip/64}');
 	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql
 		IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
 
@@ -32,7 +36,10 @@ func newOlderTestDB(t *testing.T) *testDB {
 			SELECT 'user-' || i, 'free' FROM generate_series(1, %[1]d) i;
 		INSERT INTO rate_limit_api_keys (digest, user_id)
 			SELECT sha256(convert_to('key-' || i, 'UTF8')), 'user-' || i FROM generate_series(1, %[1]d) i;
-		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000)`, keyCount))
+		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000);
+		SELECT rate_limit_rule('network', tiers => '{pro}', count_by => '{user|ip/64}', per_hour => 9);
+		SELECT rate_limit_rule('both', tiers => '{pro}', count_by => '{ip,ip/64}', per_hour => 9);
+		SELECT rate_limit_rule('address', tiers => '{pro}', count_by => '{ip}', per_hour => 9)`, keyCount))
 	return d
 }
 
@@ -96,6 +103,10 @@ func TestUpgradeStopsNoDecision(t *testing.T) {
 	checkProgress()
 	stop()
 	load.Wait()
+	if n := d.queryInt(`SELECT count(*) FROM rate_limit_rules WHERE (name, count_by) IN (('plan', '{user}'),
+		('network', '{user|ip}'), ('both', '{ip/128,ip}'), ('address', '{ip}'))`); n != 4 {
+		t.Errorf("%d of 4 rules count by what they counted by, in today's names", n)
+	}
 	if n := d.queryInt("SELECT count(*) FROM rate_limit_api_keys"); n != keyCount {
 		t.Errorf("got %d API keys, want %d", n, keyCount)
 	}

@@ -16,8 +16,8 @@ type Facts struct {
 	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise such requests
 	// count as anonymous.
 	RejectUnknown bool
-	// Address is the client's address, without a zone, and IPv4 if it is an IPv4 address in IPv6 form. The
-	// zero Addr means that the address is unknown. It is in no network.
+	// Address is the client's address, without a zone, and IPv4 if it is an IPv4-mapped address. See
+	// ClientOf. The zero Addr means that the address is unknown: see matchesNetwork.
 	Address netip.Addr
 	// Assumed reports that Address is the connection's address, because the header for the client's address
 	// is missing. See matchesNetwork.

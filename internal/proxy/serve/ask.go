@@ -83,6 +83,9 @@ func setFacts(s *Site, q *Request) bool {
 		f.Route = p.Route.Of(q)
 	}
 	f.Address, f.Assumed = s.Address(r)
+	if !f.Address.IsValid() {
+		warnOfUnknown(s)
+	}
 	f.Host = HostOf(r)
 	f.Path = r.URL.EscapedPath()
 	if path.Clean("/"+f.Path) != f.Path || strings.ContainsAny(f.Path, "%\\;") {

@@ -198,7 +198,7 @@ func setDetails(r *history.Record, q *Request) {
 	}
 	r.Method = q.HTTP.Method
 	if !assumed {
-		r.Address = address
+		r.Address = policy.ClientOf(address)
 	}
 	if !s.Hidden.Host {
 		r.Host = policy.HideKeys(host, strings.ToLower(key))

@@ -142,6 +142,9 @@ func Fill(requests []*Request) {
 				key = z.Key.Key(q, z.IPv4, z.IPv6)
 			}
 			hits[i].Key = key
+			if z.connection && key == policy.UnknownAddress {
+				warnOfUnknown(q.Site)
+			}
 			if key == "" {
 				setKey(z, q, &hits[i])
 			}

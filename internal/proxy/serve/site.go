@@ -59,6 +59,7 @@ type Site struct {
 	reopen func(retry func(again *host.Handle))
 
 	audit   settings.Audit // the handler's setting, for requests that the policy alone decides
+	unknown int32          // 1 once the log has a warning of an unknown address; atomic
 	invalid host.Sampler   // bounds log lines about invalid costs in responses
 	all     *LimitSet      // all limits that are on
 	none    *LimitSet      // no limits

@@ -160,7 +160,7 @@ func FrequentKey(z *Zone, r *http.Request) string {
 	if values := r.Header[z.Header]; len(values) == 1 { // no header has the name ""
 		key = values[0]
 	} else if z.connection {
-		key = WithoutPort(r.RemoteAddr)
+		key = Connection(r)
 	}
 	if z.IPv4 < allIPv4 || strings.IndexByte(key, ':') >= 0 { // as in Network
 		return Network(key, z.IPv4, z.IPv6)
@@ -172,8 +172,8 @@ const allIPv4 = 32
 
 // Network returns the network of an address, such as "2001:db8::/64": the first v4 bits of an IPv4 address,
 // or the first v6 bits of an IPv6 address. If all bits count, it returns the address without a length. It
-// normalizes addresses: IPv6 in lower case and without a zone, and IPv4-mapped addresses as IPv4. Network
-// returns other text unchanged.
+// normalizes addresses: IPv6 in lower case and without a zone, and IPv4-mapped addresses and those of NAT64
+// as IPv4. Network returns other text unchanged.
 func Network(text string, v4, v6 int) string {
 	if v4 >= allIPv4 && strings.IndexByte(text, ':') < 0 {
 		return text
@@ -182,7 +182,7 @@ func Network(text string, v4, v6 int) string {
 	if err != nil {
 		return text
 	}
-	address = address.Unmap().WithZone("")
+	address = policy.ClientOf(address.Unmap().WithZone(""))
 	bits := v4
 	if address.Is6() {
 		bits = v6
@@ -197,13 +197,24 @@ func Network(text string, v4, v6 int) string {
 	return prefix.String()
 }
 
-// WithoutPort returns the host of an address with a port, or the address if it has none.
-func WithoutPort(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
+// Connection returns the address of a request's connection, or policy.UnknownAddress, as for a Unix socket.
+func Connection(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err == nil {
+		return host
 	}
-	return host
+	if _, err = netip.ParseAddr(r.RemoteAddr); err == nil {
+		return r.RemoteAddr
+	}
+	return policy.UnknownAddress
+}
+
+// warnOfUnknown logs a warning the first time that a client's address is unknown.
+func warnOfUnknown(s *Site) {
+	if s.Log != nil && atomic.CompareAndSwapInt32(&s.unknown, 0, 1) {
+		s.Log(host.Line{Level: host.Warn, Text: "the address of a client is unknown: all such clients are " +
+			"one client, without bans and exemptions (behind a Unix socket, trust the proxy in front)"})
+	}
 }
 
 // setKey sets the key of a request's hit. The first time that a key is empty, it logs a warning, because all

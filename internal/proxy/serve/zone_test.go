@@ -88,7 +88,7 @@ func TestNetworksAreExempt(t *testing.T) {
 	}
 	for address, want := range map[string]bool{
 		"10.1.2.3": true, "11.1.2.3": false, "192.0.2.7": true, "192.0.2.8": true, "192.0.2.9": false,
-		"2001:db8:1::": true, "2001:db9::": false, "fe80::1": false,
+		"2001:db8:1::": true, "2001:db9::": false, "fe80::1": false, "64:ff9b::c000:207": false,
 	} {
 		if got := isExempt(netip.MustParseAddr(address), false); got != want {
 			t.Errorf("%s is exempt: %v, want %v", address, got, want)

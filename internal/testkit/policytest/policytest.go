@@ -33,10 +33,10 @@ var (
 	hostPatterns = []string{"a.test", "*.a.test", "*.api.a.test", "B.test", "*.test", "api.a.test"}
 	words        = []string{"api", "Api", "v1", "V1", "v2", "u", "files", "x"}
 	countBys     = [][]string{
-		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"},
+		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/128"}, {"host"}, {"route"},
 		{"header:x-tenant"}, {"all"},
-		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/64"}, {"tier", "header:X-Other"},
-		{"user|ip"}, {"key|header:X-Tenant|ip/64", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
+		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/128"}, {"tier", "header:X-Other"},
+		{"user|ip"}, {"key|header:X-Tenant|ip/128", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
 	}
 	networks = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112",
 		"2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
