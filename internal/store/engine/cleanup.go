@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,12 @@ const (
 	// cleanupPause is the time after a cleanup in which none starts. At 650 batches a second, a tenth of them
 	// would otherwise start a cleanup, which takes 3 % of the CPU of a limit.
 	cleanupPause = 100 * time.Millisecond
+	// ownAge is how long ago a row expired that a cleanup deletes. It protects rows that are still in use: a
+	// decision in flight may have read the clock earlier, or the clock may be set back. othersAge is the same
+	// for prefixes that this process does not count: a program of the npm library may count them, by a clock
+	// that is late.
+	ownAge    = time.Minute
+	othersAge = 24 * time.Hour
 )
 
 // errLost ends a cleanup that lost a conflict with another transaction. A later cleanup deletes the rows.
@@ -33,6 +40,8 @@ var errLost = errors.New("the transaction was lost")
 type cleaner struct {
 	probability float64 // that a batch starts a cleanup
 	random      func() float64
+
+	counted sync.Map // the prefixes in batches that start a cleanup; values are true
 
 	running int32 // 1 while a cleanup runs, and in the pause after it; atomic
 
@@ -74,9 +83,13 @@ func (s *Store) cleanUp(settings []int64) error {
 		return nil
 	}
 	c.prefix = string(next.Result[4:])
+	age := othersAge
+	if _, counted := c.counted.Load(c.prefix); counted {
+		age = ownAge
+	}
 	for round := 0; round < cleanupRounds; round++ {
 		statement := &pgdb.Statement{SQL: s.texts.cleanup(c.durable, s.slots.Used()),
-			Args: []any{settings, c.prefix}, Unnamed: true}
+			Args: []any{settings, c.prefix, age.Microseconds()}, Unnamed: true}
 		if err := s.runCleanup(statement); err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ type work struct {
 	// The queue sets such a deadline only while the database answers.
 	extended bool
 	timedOut bool // a statement reached its lock timeout
+	cleans   bool // a cleanup follows
 }
 
 // buffers is the memory of the requests and entries of a batch. A later batch reuses it.
@@ -105,12 +106,17 @@ func (w *work) begin(calls []*batch.Call) {
 	}
 	b.requests = b.requests[:len(calls)]
 	w.requests = make([]*request, len(calls))
+	cleaner := &w.store.cleaner
+	w.cleans = cleaner.random() < cleaner.probability
 	for i, c := range calls {
 		r := &b.requests[i]
 		*r = request{call: c, positions: r.positions[:0]}
 		w.requests[i] = r
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 		for j := range c.Hits {
+			if w.cleans {
+				cleaner.counted.Store(c.Hits[j].Limit.Prefix, true)
+			}
 			if c.Reset || c.Hits[j].Cost < 0 {
 				w.hasRefunds = true
 				lease.EndLease(w.store.rows, rowOf(&c.Hits[j])) // its units are refunded first

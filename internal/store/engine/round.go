@@ -73,7 +73,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 		w.applyBackground(background)
 	}
 	w.finish(done, nil)
-	if cleaner := &w.store.cleaner; !failed && cleaner.random() < cleaner.probability {
+	if w.cleans && !failed {
 		w.store.startCleanup(w.settings)
 	}
 	if len(several) == 0 {

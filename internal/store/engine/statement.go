@@ -116,15 +116,15 @@ ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE
 SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. The minute protects
-// rows that are still in use: a decision in flight may have read the clock earlier, or the clock may be set
-// back. The statement skips rows that a decision has locked, and never waits. It keeps rows with slots of
-// requests in flight. In a process without limits InFlight, it keeps all rows with slots, because the role
-// may lack the right to read the processes table. The ORDER BY matches the index for cleanups, which the
-// server uses because indexSQL runs before the statement.
+// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least $3 microseconds ago. The statement
+// skips rows that a decision has locked, and never waits. It keeps rows with slots of requests in flight. In
+// a process without limits InFlight, it keeps all rows with slots, because the role may lack the right to
+// read the processes table. The ORDER BY matches the index for cleanups, which the server uses because
+// indexSQL runs before the statement.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table}
-	WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
+	WHERE prefix = $2::text AND {no_slots}
+		AND expires_at <= (SELECT now FROM clock) - $3::bigint * interval '1 microsecond'
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM deleted`
 
