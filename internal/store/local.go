@@ -89,7 +89,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			s.localEngine(h).HoldLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
 		case charged && owed:
-			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, engine.ErrOwes))
+			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, ErrOwes))
 		}
 		// The units that all proxies have used, if each proxy has used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)

@@ -33,6 +33,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+// ErrOwes is the error of a request on a row that owes, see engine.ErrOwes.
+var ErrOwes = engine.ErrOwes
+
 // Store counts in Postgres, or at this process's shares of limits, and registers the process as a proxy. It
 // implements ratelimit.Store, and has further methods for proxies.
 type Store struct {

@@ -46,12 +46,7 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 		"busy":               failed(time.Second, pgdb.ErrNotSent),
 		"lost":               failed(time.Second, pgdb.ErrConnectionLost),
 		"short":              failed(10*time.Millisecond, pgdb.ErrNoAnswer),
-		"lost beside others": func(h *health.Health) {
-			sent := time.Now()
-			time.Sleep(time.Millisecond)
-			h.Answered()
-			_ = h.Failed(sent, time.Second, pgdb.ErrConnectionLost)
-		},
+		"lost beside others": loseBesideOthers,
 	}
 	for _, test := range transitions {
 		synctest.Test(t, func(t *testing.T) {
@@ -96,6 +91,14 @@ func TestCallsAndProbesChangeState(t *testing.T) {
 			check("after a probe that was answered", "answering")
 		})
 	}
+}
+
+// loseBesideOthers loses a connection after another one has answered.
+func loseBesideOthers(h *health.Health) {
+	sent := time.Now()
+	time.Sleep(time.Millisecond)
+	h.Answered()
+	_ = h.Failed(sent, time.Second, pgdb.ErrConnectionLost)
 }
 
 // If the deadline of a request has passed (late) although the server was not silent, the error is

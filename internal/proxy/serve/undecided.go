@@ -9,19 +9,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // TakeLocal returns the outcome of a request for which the store failed with err. With on_error local, or on
-// a row for which another handler has decided so (engine.ErrOwes), it decides the request in this process if
+// a row for which another handler has decided so (store.ErrOwes), it decides the request in this process if
 // it can.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	overloaded := errors.Is(err, ratelimit.ErrOverloaded)
 	if overloaded && !canRefuse(q) {
 		return respond.Outcome{Err: err}
 	}
-	local := (s.OnError == settings.Local || errors.Is(err, engine.ErrOwes)) && !overloaded &&
+	local := (s.OnError == settings.Local || errors.Is(err, store.ErrOwes)) && !overloaded &&
 		!errors.Is(err, ratelimit.ErrClosed)
 	inPostgres, ok := s.Store.(*store.Store)
 	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {

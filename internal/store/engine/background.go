@@ -14,7 +14,7 @@ import (
 // defaultSettleWait is the maximum time that a settlement waits for a request's batch.
 const defaultSettleWait = 5 * time.Millisecond
 
-// A lane decides the calls that may wait for a synchronous standby, or all others. If the standby is lost,
+// lane decides the calls that may wait for a synchronous standby, or all others. If the standby is lost,
 // the others do not wait with them.
 type lane struct {
 	background *batch.Background

@@ -84,21 +84,22 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // a caller may compute it from a past deadline
 	}
-	if mayHaveRows && unavailable == nil && atomic.LoadInt64(&rows.OwingCount) > 0 {
-		decided += s.failOwing(calls)
-	}
 	if mayHaveRows {
-		decided += s.refuseRemembered(calls, unavailable)
+		decided += s.failOwing(calls, unavailable) + s.refuseRemembered(calls, unavailable)
 	}
 	return decided, unavailable
 }
 
 // ErrOwes is the error of a call on a row that owes (lease.SetOwes): the process then decides by its share.
-var ErrOwes = fmt.Errorf("%w for a row of which it lacks charges", ratelimit.ErrUnavailable)
+var ErrOwes = fmt.Errorf("%w for a row while it lacks charges of this process", ratelimit.ErrUnavailable)
 
-// failOwing sets ErrOwes for the undecided calls with a row that owes, and returns their number.
-func (s *Store) failOwing(calls []*batch.Call) int {
+// failOwing sets ErrOwes for the undecided calls with a row that owes, and returns their number. During an
+// outage, when unavailable is not nil, no call needs this error.
+func (s *Store) failOwing(calls []*batch.Call, unavailable error) int {
 	failed := 0
+	if unavailable != nil || atomic.LoadInt64(&s.rows.OwingCount) == 0 {
+		return 0
+	}
 	for _, c := range calls {
 		if len(c.Decisions) > 0 || c.Reset {
 			continue
