@@ -14,19 +14,6 @@ import (
 	"testing"
 )
 
-// stilted matches phrases that are hard to read, and verbs that describe code as a person.
-var stilted = regexp.MustCompile(`in vain` +
-	`|(is|are|was|were) (what|why|where|how|whom?)` +
-	`|(is|are) no (\w*)` +
-	`|of which|whose|whom|whoever` +
-	`|knows?|believes?|believed|wants|thinks|tells|told|notices|obeys` +
-	`|(gives?|given|giving|gave)( \w+){0,3} back` +
-	`|(not|no) .{0,30}any ?more` +
-	`|also (if|of|for|by|in|while|when)`)
-
-// maxStilted bounds the matches of stilted in all comments. It only shrinks.
-const maxStilted = 83
-
 // maxColumns is the length of the longest line of SQL and Markdown, with tabs of four columns.
 // Golangci-lint checks Go.
 const maxColumns = 110
@@ -78,27 +65,6 @@ func eachFile(ending string, f func(path, text string) error) error {
 		}
 		return err
 	})
-}
-
-// Comments have at most maxStilted matches of stilted.
-func TestCommentsAreInPlainEnglish(t *testing.T) {
-	n := 0
-	for _, s := range sources(t) {
-		for _, group := range s.Comments {
-			text := strings.Join(strings.Fields(group.Text()), " ")
-			for _, found := range stilted.FindAllString(text, -1) {
-				if strings.HasSuffix(found, "no longer") || strings.HasSuffix(found, "no more") {
-					continue
-				}
-				if n++; n > maxStilted {
-					t.Errorf("%s: %q: say it more simply: %s", s.position(group), found, text)
-				}
-			}
-		}
-	}
-	if n > maxStilted {
-		t.Errorf("%d phrases that are hard to read, want at most %d", n, maxStilted)
-	}
 }
 
 // unclear matches words that send the reader back for a noun, or that have two meanings. Texts for users have
