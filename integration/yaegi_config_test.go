@@ -61,6 +61,12 @@ zones:
     durable: false
 `
 
+// emptyMaps has other forms of the empty maps. Traefik drops a name without a value from a file.
+var emptyMaps = map[string][]string{
+	"Kubernetes": {"policy:", "history:"},
+	"Docker":     {"policy: true", "history: '{}'"},
+}
+
 func parseYAML(t *testing.T, text string) (parsed map[string]any) {
 	t.Helper()
 	if err := yaml.Unmarshal([]byte(text), &parsed); err != nil {
@@ -125,7 +131,11 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 		},
 	} {
 		dsn := policytest.Open(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 1000)")
-		config, err := decode(strings.Replace(providedYAML, "DSN", dsn, 1))
+		text := strings.Replace(providedYAML, "DSN", dsn, 1)
+		if other := emptyMaps[name]; other != nil {
+			text = strings.NewReplacer("policy: {}", other[0], "history: {}", other[1]).Replace(text)
+		}
+		config, err := decode(text)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

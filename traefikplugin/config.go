@@ -5,24 +5,19 @@ import (
 )
 
 // Config is the middleware's section of Traefik's dynamic configuration. Traefik puts all settings without a
-// field into Other. docs/settings.md lists these settings. For an empty map, as in policy: {}, Traefik passes
-// "" to a plugin and decodes "" only into a list. So a field for a map that may be empty is a list of at most
-// one element.
+// field into Other. docs/settings.md lists these settings.
 type Config struct {
 	// Other has the settings of the middleware, of its own limit and of the store. Its audit setting is the
-	// default for Zones and Policy.
+	// default for Zones and the policy.
+	//
+	// It also has the maps policy and history, which may be empty; see reader.part. With a policy, limits in
+	// the configuration are optional: the rules in the database apply to the same requests, and all limits
+	// are decided together. A history records requests: an audit log, metrics by minute, hour and day, and
+	// the usage of users and API keys. By default, requests are recorded only if an audit setting is given.
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match selects the requests for the middleware's own limit. Nil means all requests.
 	Match *serve.Match `json:"match,omitempty"`
-
-	// History records requests: an audit log, metrics by minute, hour and day, and the usage of users and API
-	// keys. By default, requests are recorded only if an audit setting is given.
-	History []History `json:"history,omitempty"`
-
-	// Policy applies the rules in the database to the same requests. Its limits and all limits of the
-	// configuration are decided together. With a policy, limits in the configuration are optional.
-	Policy []Settings `json:"policy,omitempty"`
 
 	// Zones are further limits on the same requests. A request passes only if all limits admit it. It is
 	// charged to all of them or to none.
@@ -42,14 +37,6 @@ type Zone struct {
 
 	// Match selects the requests for the limit. Nil means all requests.
 	Match *serve.Match `json:"match,omitempty"`
-}
-
-// History configures the records of requests. Requests do not wait for their records.
-type History struct {
-	Other Settings `json:"-" mapstructure:",remain"`
-
-	// Retention has the ages at which records are deleted. By default, the database's ages apply.
-	Retention []Settings `json:"retention,omitempty"`
 }
 
 // IPStrategy chooses an address from X-Forwarded-For as Traefik's does.

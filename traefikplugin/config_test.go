@@ -37,22 +37,27 @@ var invalidSettings = map[string]func(*Config){
 	`zones[0].prefix: missing`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"limit": "5 1m"}}} },
 	`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as ` +
 		`{header.X-Api-Key}`: func(c *Config) {
-		c.Policy = []Settings{{"apiKey": "X-Api-Key"}}
+		c.Other["policy"] = Settings{"apiKey": "X-Api-Key"}
 	},
 	`policy.forwardHeaders: "maybe"`: func(c *Config) {
-		c.Policy = []Settings{{"forwardHeaders": "maybe"}}
+		c.Other["policy"] = Settings{"forwardHeaders": "maybe"}
 	},
 	`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 		c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
 	},
 	`history.retention.usage: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
-		c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
+		c.Other["history"] = Settings{"retention": Settings{"usage": "7 years"}}
 	},
-	`policy: "2 of them": must be one map`:  func(c *Config) { c.Policy = []Settings{{}, {}} },
-	`history: "2 of them": must be one map`: func(c *Config) { c.History = []History{{}, {}} },
-	`history.retention: "2 of them": must be one map`: func(c *Config) {
-		c.History = []History{{Retention: []Settings{{}, {}}}}
+	`policy: "many": must be on or off`:    func(c *Config) { c.Other["policy"] = "many" },
+	`history: "[map`:                       func(c *Config) { c.Other["history"] = []any{Settings{}} },
+	`setting: "retention": must be one of`: func(c *Config) { c.Other["retention"] = Settings{} },
+	`setting: "policy": must be left out: Policy is given`: func(c *Config) {
+		c.Other["policy"], c.Other["Policy"] = "", ""
 	},
+	`history.retention: "x": must be on or off`: func(c *Config) {
+		c.Other["history"] = Settings{"retention": "x"}
+	},
+	`setting: "ip_strategy": must be one of`: func(c *Config) { c.Other["ip_strategy"] = Settings{} },
 	`zones[0].hashKey: "x"`: func(c *Config) {
 		c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
 			"hashKey": "x"}}}

@@ -14,11 +14,19 @@ import (
 var forwardedNames = []string{"X-Ratelimit-User", "X-Ratelimit-Tier", "X-Ratelimit-Key-Id",
 	"X-Ratelimit-Rule", "X-Ratelimit-Exceeded", "X-Ratelimit-Exceeded-By"}
 
-// removeForwarded removes the headers of a client that isForwarded reports.
-func removeForwarded(h http.Header) {
-	for name := range h {
+// forwardedKey marks the context of a request with headers of forward, which are not the client's. It is a
+// pointer, because the interpreter does not distinguish types with the same fields.
+var forwardedKey = new(string)
+
+// removeForwarded removes the headers of a client that isForwarded reports. It keeps those of forward in an
+// earlier middleware.
+func removeForwarded(r *http.Request) {
+	for name := range r.Header {
 		if len(name) >= len(forwardedNames[0]) && isForwarded(name) {
-			delete(h, name)
+			if r.Context().Value(forwardedKey) != nil {
+				return
+			}
+			delete(r.Header, name)
 		}
 	}
 }
@@ -52,7 +60,8 @@ func unlistForwarded(h http.Header) {
 }
 
 // forward sets the headers that describe a request to the upstream: the policy's verdict, and a limit that
-// admitted the request beyond its quota. It sets only headers that have a value.
+// admitted the request beyond its quota. A header without a value is missing, even if forward in an earlier
+// middleware has set it.
 func forward(h http.Header, q *serve.Request) {
 	if h["Connection"] != nil {
 		unlistForwarded(h)
@@ -67,7 +76,9 @@ func forward(h http.Header, q *serve.Request) {
 		values[5] = strconv.FormatInt(by, 10)
 	}
 	for i, value := range values {
-		if value != "" {
+		if value == "" {
+			delete(h, forwardedNames[i])
+		} else {
 			h[forwardedNames[i]] = []string{headerText(value)}
 		}
 	}

@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -78,7 +79,7 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 	waits = false // the result after a panic
 	defer recoverPanic(h, q)
 	if h.site.Policy != nil {
-		removeForwarded(q.HTTP.Header)
+		removeForwarded(q.HTTP)
 	}
 	if waits, _ = serve.Begin(q); !waits { // no matcher fails
 		serve.Deliver([]*serve.Request{q})
@@ -102,7 +103,8 @@ func deliver(h *handler, q *serve.Request) {
 // serveDecided serves a decided request in the less frequent cases. In serveQueued, this code would cost the
 // interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
-	if q.Admitted && q.Asked && h.forward {
+	forwards := q.Admitted && q.Asked && h.forward
+	if forwards {
 		forward(r.Header, q)
 	}
 	admitted := q.Admitted
@@ -115,6 +117,9 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	if flight != nil {
 		defer flight.End() // the upstream panics to abort a response
 		r = r.WithContext(flight.Context)
+	}
+	if forwards {
+		r = r.WithContext(context.WithValue(r.Context(), forwardedKey, true))
 	}
 	if !admitted {
 		w.WriteHeader(status)

@@ -69,9 +69,9 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		"an API key in the query": {zone: Settings{}, apiKey: "{query.key}"},
 	} {
 		c.zone["prefix"], c.zone["limit"] = "a", "5 1m"
-		config := &Config{Zones: []Zone{{Other: c.zone}}}
+		config := &Config{Other: Settings{}, Zones: []Zone{{Other: c.zone}}}
 		if c.apiKey != "" {
-			config.Policy = []Settings{{"apiKey": c.apiKey}}
+			config.Other["policy"] = Settings{"apiKey": c.apiKey}
 		}
 		compiled, err := config.compile()
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := &Config{Other: Settings{"dsn": dsn, "timeout": "10s", "onError": "deny"}}
-	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}",
-		"forwardHeaders": "true"}}
+	c.Other["policy"] = Settings{"apiKey": "{header.Authorization}", "user": "{header.X-User}",
+		"forwardHeaders": "true"}
 	edit(c)
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		received := []string{}
@@ -40,7 +40,7 @@ func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handl
 func TestUpstreamReceivesExceededLimit(t *testing.T) {
 	c := validConfig(Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3", "mode": "shadow",
 		"dsn": policytest.Open(t, ""), "timeout": "10s", "onError": "deny"})
-	c.Policy = []Settings{{"forwardHeaders": "true"}}
+	c.Other["policy"] = Settings{"forwardHeaders": "true"}
 	var received []string
 	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		received = append(received,
@@ -82,10 +82,39 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 			t.Errorf("%s: status %d, body %s; want 200, %s", step.value, w.Code, w.Body, step.want)
 		}
 	}
-	silent := policyMiddleware(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
+	silent := policyMiddleware(t, dsn, func(c *Config) { c.Other["policy"].(Settings)["forwardHeaders"] = "" })
 	w := get(silent, append([]string{"X-User", "alice"}, forged...)...)
 	if w.Body.String() != "||||0" {
 		t.Errorf("without forwardHeaders: the upstream receives %s, want no headers", w.Body)
+	}
+}
+
+// Of two middlewares in a chain, one forwards: in both orders, the upstream receives what its policy knows. If
+// both forward, the upstream receives only what the second knows.
+func TestUpstreamReceivesIdentityFromEitherMiddleware(t *testing.T) {
+	dsn := policytest.Open(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
+		per_hour => 5);`)
+	for _, c := range []struct {
+		outer, inner string // forwardHeaders
+		user         string // the user setting of the inner middleware
+		want         string
+	}{
+		{outer: "true", want: "alice|free||plan|3"},
+		{inner: "true", user: "{header.X-User}", want: "alice|free||plan|3"},
+		{outer: "true", inner: "true", want: "|anonymous|||1"},
+	} {
+		inner := policyMiddleware(t, dsn, func(config *Config) {
+			config.Other["policy"] = Settings{"user": c.user, "forwardHeaders": c.inner}
+		})
+		outer := policyMiddleware(t, dsn, func(config *Config) {
+			config.Other["policy"].(Settings)["forwardHeaders"] = c.outer
+		}).(*handler)
+		outer.upstream.next = inner
+		w := get(outer, "X-User", "alice", "X-Ratelimit-User", "mallory", "X-Ratelimit-Key_id", "1")
+		if got := w.Body.String(); got != c.want {
+			t.Errorf("forwardHeaders %q and %q: the upstream receives %s, want %s", c.outer, c.inner, got,
+				c.want)
+		}
 	}
 }
 
@@ -137,8 +166,8 @@ func TestPolicyIsShared(t *testing.T) {
 	p := newProcess(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, conns := range []string{"3", "3", "4"} {
-		newMiddleware(t, ctx, p, &passCounter{}, &Config{Policy: []Settings{{}},
-			Other: Settings{"dsn": dsn, "timeout": "1ms", "maxConns": conns}})
+		newMiddleware(t, ctx, p, &passCounter{}, &Config{
+			Other: Settings{"dsn": dsn, "timeout": "1ms", "maxConns": conns, "policy": ""}})
 	}
 	if n := len(p.host.Shared()); n != 4 {
 		t.Errorf("%d databases and policies, want 4: 2 and 2", n)

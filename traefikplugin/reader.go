@@ -64,7 +64,7 @@ func camelCase(name string) string {
 
 // values reads settings, which may also have Caddy's spelling, such as on_error for onError. A name that no
 // table has is an error, because ignoring it could turn off a limit. path is the prefix of the names in
-// errors. fields are the names that Traefik decodes into fields.
+// errors. fields are the other names that are permitted: Traefik decodes them into fields, or part reads them.
 func (r *reader) values(path string, raw Settings, fields string,
 	tables ...[]settings.Setting) settings.Values {
 	permitted := strings.Fields(fields)
@@ -87,6 +87,9 @@ func (r *reader) values(path string, raw Settings, fields string,
 	spelling := map[string]string{} // the name of each setting in raw
 	for _, name := range names {
 		setting := byPlainName[plainName(name)]
+		if plain := plainName(name); isOneOf(plain, parts) && isOneOf(plain, fields) {
+			setting = plain
+		}
 		switch {
 		case setting == "":
 			sort.Strings(permitted)
@@ -95,7 +98,9 @@ func (r *reader) values(path string, raw Settings, fields string,
 			r.invalid("setting", path+name, "left out: "+spelling[setting]+" is given")
 		}
 		spelling[setting] = name
-		read[setting] = plainText(raw[name])
+		if !isOneOf(setting, parts) {
+			read[setting] = plainText(raw[name])
+		}
 	}
 	return read
 }
@@ -114,24 +119,39 @@ func plainText(value any) string {
 	return fmt.Sprint(value)
 }
 
-// one reads the settings of a list that stands for one map; see Config. For a nil list, the result is nil.
-func (r *reader) one(path string, list []Settings, tables ...[]settings.Setting) settings.Values {
-	r.checkOne(path, len(list))
-	if list == nil {
-		return nil
+// parts are the names of maps that part reads.
+const parts = "history policy retention"
+
+// isOneOf reports whether name is one of the names, which are separated by spaces.
+func isOneOf(name, names string) bool {
+	for _, other := range strings.Fields(names) {
+		if name == other {
+			return true
+		}
 	}
-	var raw Settings
-	if len(list) > 0 {
-		raw = list[0]
-	}
-	return r.values(path+".", raw, "", tables...)
+	return false
 }
 
-// checkOne records an error for a list of several maps.
-func (r *reader) checkOne(path string, n int) {
-	if n > 1 {
-		r.invalid(path, strconv.Itoa(n)+" of them", "one map")
+// part returns the settings in a map of raw, such as policy, or nil without the map. For an empty map, Traefik
+// passes "" or nil to a plugin. A Docker label may also be {}, true or false.
+func (r *reader) part(path string, raw Settings, name string) Settings {
+	for spelling, value := range raw {
+		if plainName(spelling) != name {
+			continue
+		}
+		if part, ok := value.(Settings); ok {
+			return part
+		}
+		text := plainText(value)
+		if text == "" || text == "{}" {
+			return Settings{}
+		}
+		on, err := settings.ParseSwitch(name, text)
+		if r.fail(path, err); on {
+			return Settings{}
+		}
 	}
+	return nil
 }
 
 // read parses the values of a table.

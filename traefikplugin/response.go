@@ -109,9 +109,10 @@ type responseWriter struct {
 	own      respond.Own     // the headers of the limit
 	settling *serve.Settling // nil if the request is not settled
 
-	wrote  bool   // sent the final headers
-	needed bool   // the upstream changed the headers of the limit
-	length string // the Content-Length, or ""
+	wrote    bool   // sent the final headers
+	informed bool   // sent the headers of an informational response
+	needed   bool   // the upstream changed the headers of the limit
+	length   string // the Content-Length, or ""
 }
 
 // WriteHeader sends the headers. It flushes the headers of a response without a length, which may be a stream
@@ -125,9 +126,10 @@ func (w *responseWriter) WriteHeader(status int) {
 	if values := h["Content-Length"]; len(values) != 0 {
 		w.length = values[0]
 	}
-	if status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1 {
-		// Another limit in this proxy may have refused the request, and its headers then stay. An upstream's
-		// header would be a second value beside ours.
+	if status == http.StatusTooManyRequests && !w.informed && len(h["X-Ratelimit-Limit"]) == 1 &&
+		len(h["X-Ratelimit-Remaining"]) == 1 && len(h["X-Ratelimit-Reset"]) < 2 {
+		// Another limit in this proxy may have refused the request, and its headers then stay. A header of an
+		// upstream would be a second value beside ours, unless an informational response has cleared ours.
 		respond.Restore(h, respond.WithoutX(w.own))
 	} else {
 		restore(w, h)
@@ -136,6 +138,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		serve.ReadHeaders(status, h, w.settling)
 	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
+	w.informed = !w.wrote
 	w.ResponseWriter.WriteHeader(status)
 	if w.length == "" && status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified {
 		flush(w)

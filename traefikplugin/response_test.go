@@ -50,6 +50,22 @@ func TestClientReceivesHeadersOfTheLimit(t *testing.T) {
 			}),
 			want: []string{"429 [100] [99]"},
 		},
+		"a refusal by the upstream after an informational response": {
+			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-RateLimit-Limit", "7")
+				w.Header().Set("X-RateLimit-Remaining", "0")
+				w.WriteHeader(http.StatusEarlyHints)
+				w.WriteHeader(http.StatusTooManyRequests)
+			}),
+			want: []string{"429 [100] [99]"},
+		},
+		"a refusal by the upstream without its limit": {
+			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-RateLimit-Remaining", "0")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}),
+			want: []string{"429 [100] [99]"},
+		},
 		"a handler that writes nothing": {
 			next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Add("X-RateLimit-Limit", "7")

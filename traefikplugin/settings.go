@@ -30,7 +30,9 @@ func (c *Config) compile() (*compiledConfig, error) {
 	r := &reader{err: err}
 	compiled := &compiledConfig{own: r.values("", c.Other, "history ipStrategy match policy zones",
 		settings.LimitTable, settings.HandlerTable, settings.StoreTable, dsnFile)}
-	compiled.policy = r.one("policy", c.Policy, settings.PolicyTable, dsnFile, forwardHeaders)
+	if part := r.part("", c.Other, "policy"); part != nil {
+		compiled.policy = r.values("policy.", part, "", settings.PolicyTable, dsnFile, forwardHeaders)
+	}
 	compiled.forward, err = settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
 	r.fail("policy.", err)
 	c.readHistory(r, compiled)
@@ -92,20 +94,17 @@ func (c *Config) setMatchers(r *reader, site *serve.Site) {
 
 // readHistory reads the settings of the history.
 func (c *Config) readHistory(r *reader, to *compiledConfig) {
-	if c.History == nil {
+	part := r.part("", c.Other, "history")
+	if part == nil {
 		return
-	}
-	r.checkOne("history", len(c.History))
-	raw := History{}
-	if len(c.History) > 0 {
-		raw = c.History[0]
 	}
 	read := &settings.Settings{}
 	to.recorded = &read.History
-	to.history = r.values("history.", raw.Other, "retention", settings.HistoryTable, dsnFile)
+	to.history = r.values("history.", part, "retention", settings.HistoryTable, dsnFile)
 	r.read("history.", settings.HistoryTable, to.history, read)
-	retention := r.one("history.retention", raw.Retention, settings.RetentionTable)
-	r.read("history.retention.", settings.RetentionTable, retention, read)
+	const path = "history.retention."
+	retention := r.values(path, r.part("history.", part, "retention"), "", settings.RetentionTable)
+	r.read(path, settings.RetentionTable, retention, read)
 }
 
 // readDSNs returns the DSNs, including the DSNs in files.
