@@ -64,7 +64,7 @@ func camelCase(name string) string {
 
 // values reads settings, which may also have Caddy's spelling, such as on_error for onError. A name that no
 // table has is an error, because ignoring it could turn off a limit. path is the prefix of the names in
-// errors. fields are the other names that are permitted: Traefik decodes them into fields, or part reads them.
+// errors. fields are further names: Traefik decodes them into fields, or part reads them.
 func (r *reader) values(path string, raw Settings, fields string,
 	tables ...[]settings.Setting) settings.Values {
 	permitted := strings.Fields(fields)
@@ -132,8 +132,8 @@ func isOneOf(name, names string) bool {
 	return false
 }
 
-// part returns the settings in a map of raw, such as policy, or nil without the map. For an empty map, Traefik
-// passes "" or nil to a plugin. A Docker label may also be {}, true or false.
+// part returns the settings in a map of raw, such as policy, or nil without the map. For an empty map,
+// Traefik passes "" or nil to a plugin. A Docker label may also be {}, true or false.
 func (r *reader) part(path string, raw Settings, name string) Settings {
 	for spelling, value := range raw {
 		if plainName(spelling) != name {
