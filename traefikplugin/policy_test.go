@@ -82,15 +82,17 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 			t.Errorf("%s: status %d, body %s; want 200, %s", step.value, w.Code, w.Body, step.want)
 		}
 	}
-	silent := policyMiddleware(t, dsn, func(c *Config) { c.Other["policy"].(Settings)["forwardHeaders"] = "" })
+	silent := policyMiddleware(t, dsn, func(c *Config) {
+		c.Other["policy"].(Settings)["forwardHeaders"] = ""
+	})
 	w := get(silent, append([]string{"X-User", "alice"}, forged...)...)
 	if w.Body.String() != "||||0" {
 		t.Errorf("without forwardHeaders: the upstream receives %s, want no headers", w.Body)
 	}
 }
 
-// Of two middlewares in a chain, one forwards: in both orders, the upstream receives what its policy knows. If
-// both forward, the upstream receives only what the second knows.
+// Of two middlewares in a chain, one forwards: in both orders, the upstream receives what its policy knows.
+// If both forward, the upstream receives only what the second knows.
 func TestUpstreamReceivesIdentityFromEitherMiddleware(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		per_hour => 5);`)
