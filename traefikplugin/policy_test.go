@@ -91,8 +91,8 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 	}
 }
 
-// Of two middlewares in a chain, one forwards: in both orders, the upstream receives what its policy knows.
-// If both forward, the upstream receives only what the second knows.
+// If one of two middlewares in a chain forwards, the upstream receives its headers, in both orders. If both
+// forward, the upstream receives only the headers of the second.
 func TestUpstreamReceivesIdentityFromEitherMiddleware(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People+`SELECT rate_limit_rule('plan', tiers => '{free}',
 		per_hour => 5);`)

@@ -27,6 +27,17 @@ func proxyTo(t *testing.T, upstream http.HandlerFunc) http.Handler {
 	return proxy
 }
 
+// refuseWith returns an upstream that sends X-RateLimit-Remaining and another header with each status.
+func refuseWith(name string, statuses ...int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(name, "7")
+		w.Header().Set("X-RateLimit-Remaining", "0")
+		for _, status := range statuses {
+			w.WriteHeader(status)
+		}
+	}
+}
+
 // The client receives the limit's headers even if the upstream sets the same headers. If the second of two
 // middlewares refuses, the client receives the second one's headers.
 func TestClientReceivesHeadersOfTheLimit(t *testing.T) {
@@ -44,26 +55,16 @@ func TestClientReceivesHeadersOfTheLimit(t *testing.T) {
 			want: []string{"200 [100] [99]", "200 [100] [98]"},
 		},
 		"a refusal by the upstream": {
-			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("X-RateLimit-Limit", "7")
-				w.WriteHeader(http.StatusTooManyRequests)
-			}),
+			next: proxyTo(t, refuseWith("X-RateLimit-Limit", http.StatusTooManyRequests)),
 			want: []string{"429 [100] [99]"},
 		},
 		"a refusal by the upstream after an informational response": {
-			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("X-RateLimit-Limit", "7")
-				w.Header().Set("X-RateLimit-Remaining", "0")
-				w.WriteHeader(http.StatusEarlyHints)
-				w.WriteHeader(http.StatusTooManyRequests)
-			}),
+			next: proxyTo(t, refuseWith("X-RateLimit-Limit", http.StatusEarlyHints,
+				http.StatusTooManyRequests)),
 			want: []string{"429 [100] [99]"},
 		},
 		"a refusal by the upstream without its limit": {
-			next: proxyTo(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("X-RateLimit-Remaining", "0")
-				w.WriteHeader(http.StatusTooManyRequests)
-			}),
+			next: proxyTo(t, refuseWith("X-RateLimit-Reset", http.StatusTooManyRequests)),
 			want: []string{"429 [100] [99]"},
 		},
 		"a handler that writes nothing": {
