@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
@@ -62,4 +64,25 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 		"policy_decisions_total per_hour would_deny shadow":  4,
 		"decisions_total denied " + c.prefix():               2,
 	})
+}
+
+// A renamed rule goes on with its counters, and a new rule with its old name has counters of its own.
+func TestARenamedRuleKeepsItsCounts(t *testing.T) {
+	const plan = ", algorithm => 'fixed_window', per_hour => 3);"
+	dsn := policytest.Open(t, policytest.People+"SELECT rate_limit_rule('plan', tiers => '{free}'"+plan)
+	c := startPolicy(t, dsn)
+	c.expect(http.StatusOK, "/", "X-User", "alice")
+	c.expect(http.StatusOK, "/", "X-User", "alice")
+	cluster.Execute(t, dsn, "SELECT rate_limit_rename('rule', 'plan', 'small');"+
+		"SELECT rate_limit_rule('plan', tiers => '{pro}'"+plan)
+	await.Within(t, time.Minute, "the new rule", func() bool {
+		return strings.Contains(c.get("/", "X-User", "bob").Body, "|plan")
+	})
+	a := c.expect(http.StatusOK, "/", "X-User", "alice")
+	check.Equal(t, "the renamed rule's answer", a.Body, "alice|free||small")
+	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
+	const rows = "SELECT string_agg(concat_ws(' ', rule, key, used), ', ' ORDER BY rule) FROM rate_limit_used"
+	check.Equal(t, "what is used", cluster.Query[string](t, dsn, rows), "plan bob 1, small alice 3")
+	checkMetrics(t, map[string]float64{"policy_decisions_total per_hour allowed small": 1,
+		"policy_decisions_total per_hour denied small": 1})
 }

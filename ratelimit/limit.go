@@ -24,6 +24,9 @@ type Limit struct {
 	// Prefix is the namespace of the limit's keys: one key under two prefixes has two rows. It is 1 to
 	// MaxPrefix bytes of UTF-8 without NUL.
 	Prefix string
+	// CountedAs, unless it is "", names the rows in place of Prefix, so that a limit keeps its counts when it
+	// gets another Prefix.
+	CountedAs string
 	// Algorithm selects how hits are counted. The default is SlidingWindow.
 	Algorithm Algorithm
 	// Events is the quota, from 1 to MaxEvents: the sum of the costs that may pass in a Window. A
@@ -76,7 +79,7 @@ func (l *Limit) RefillsEvenly() bool {
 }
 
 // Equal reports whether two limits decide alike on one row. It compares all fields except Lease and
-// the fields that name the row, Prefix and Durable.
+// the fields that name the row: Prefix, CountedAs and Durable.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other ||
 		l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&

@@ -88,6 +88,7 @@ var wrongLimits = []struct {
 	{func(l *ratelimit.Limit) { l.Prefix = strings.Repeat("p", 256) }, "prefix: "},
 	{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
 	{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
+	{func(l *ratelimit.Limit) { l.CountedAs = "a\x00b" }, `counted_as: "a\x00b": must be`},
 	{func(l *ratelimit.Limit) { l.Algorithm = 6 },
 		`algorithm: "Algorithm(6)": must be one of sliding_window, fixed_window, token_bucket, ` +
 			`sliding_log, gcra, in_flight`},
@@ -172,8 +173,8 @@ func TestErrorsNameTheField(t *testing.T) {
 	}
 }
 
-// Two limits are equal if they make the same decisions on a row. Prefix and Durable only select the row, so
-// limits that differ in them are equal.
+// Two limits are equal if they make the same decisions on a row. Prefix, CountedAs and Durable only select
+// the row, so limits that differ in them are equal.
 func TestEqualLimitsDecideTheSame(t *testing.T) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 5, Window: time.Second}
 	for _, test := range []struct {
@@ -181,7 +182,7 @@ func TestEqualLimitsDecideTheSame(t *testing.T) {
 		equal  bool
 	}{
 		{func(l *ratelimit.Limit) {}, true},
-		{func(l *ratelimit.Limit) { l.Prefix, l.Durable = "q", true }, true},
+		{func(l *ratelimit.Limit) { l.Prefix, l.CountedAs, l.Durable = "q", "r", true }, true},
 		{func(l *ratelimit.Limit) { l.Burst = 5 }, true},
 		{func(l *ratelimit.Limit) { l.Burst = 6 }, false},
 		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.GCRA }, false},

@@ -12,7 +12,7 @@ import (
 type Store interface {
 	// Take decides the hits of one request and stores the decision on hits[i] in decisions[i]. Both slices
 	// must have the same length. The hits are charged all together or not at all, except for those that are
-	// Independent. No two hits may share a row (the same Limit.Prefix, Key and Limit.Durable).
+	// Independent. No two hits may share a row (the same Limit.Prefix or CountedAs, Key and Limit.Durable).
 	//
 	// timeout, above 0, bounds the time that the database takes for a statement. While the database answers
 	// other calls, Take waits for up to four timeouts.

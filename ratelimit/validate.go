@@ -14,6 +14,9 @@ func (l *Limit) Validate() error {
 	if l.Prefix == "" || len(l.Prefix) > MaxPrefix || !storable(l.Prefix) {
 		return &FieldError{"prefix", l.Prefix, "a name of 1 to 255 bytes of UTF-8 without NUL"}
 	}
+	if len(l.CountedAs) > MaxPrefix || !storable(l.CountedAs) {
+		return &FieldError{"counted_as", l.CountedAs, "a name of at most 255 bytes of UTF-8 without NUL"}
+	}
 	if int(l.Algorithm) >= len(algorithms) {
 		return &FieldError{"algorithm", l.Algorithm.String(), wantAlgorithm()}
 	}

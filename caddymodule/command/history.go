@@ -195,7 +195,8 @@ var getCommand = commandSpec{
 	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at
 FROM (VALUES (true), (false)) AS t(durable)
-CROSS JOIN LATERAL rate_limit_counters(@PREFIX, t.durable, rate_limit_stored_keys(@KEY)) AS c
+CROSS JOIN LATERAL rate_limit_counters(rate_limit_counted_prefix(@PREFIX), t.durable,
+	rate_limit_stored_keys(@KEY)) AS c
 LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_part(@PREFIX, '/', 2)
 	AND u.limit_name = split_part(@PREFIX, '/', 3) AND u.key = c.key
 	AND u.key = ANY (rate_limit_stored_keys(@KEY))`,

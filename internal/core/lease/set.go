@@ -17,7 +17,12 @@ type RowID struct {
 }
 
 // RowOf returns the row of a stored key of a limit.
-func RowOf(l *ratelimit.Limit, key string) RowID { return RowID{l.Durable, l.Prefix, key} }
+func RowOf(l *ratelimit.Limit, key string) RowID {
+	if l.CountedAs != "" {
+		return RowID{l.Durable, l.CountedAs, key}
+	}
+	return RowID{l.Durable, l.Prefix, key}
+}
 
 // Row is a remembered row. The mutex of its stripe guards all fields but ID.
 type Row struct {
@@ -156,7 +161,7 @@ func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 		h := &hits[i]
 		stripe := s.Stripes[s.Hash(s.Seed, h.Key)%StripeCount]
 		stripe.Mu.Lock()
-		r := stripe.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+		r := stripe.Rows[RowOf(h.Limit, h.Key)]
 		stripe.Mu.Unlock()
 		rows = append(rows, r)
 	}

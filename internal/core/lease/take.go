@@ -86,7 +86,7 @@ func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*
 func findLease(s *Set, h *ratelimit.Hit, now int64) *Row {
 	hash := s.Hash(s.Seed, h.Key)
 	stripe := s.Stripes[hash%StripeCount]
-	r := stripe.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+	r := stripe.Rows[RowOf(h.Limit, h.Key)]
 	switch {
 	case h.Limit.Lease <= 0 || h.Cost < 1:
 	case r == nil || r.Limit == nil:
@@ -131,14 +131,14 @@ func useUnits(s *Set, r *Row, h *ratelimit.Hit, earlierPassed bool, now int64, d
 func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
 	horizon := Horizon(s, h.Limit)
 	since := atomic.LoadInt64(&s.hitsSince)
-	hits := int64(atomic.LoadInt32(&s.hits.Load().([]int32)[indexOf(s, h.Limit.Prefix, hash)]))
+	hits := int64(atomic.LoadInt32(&s.hits.Load().([]int32)[indexOf(s, RowOf(h.Limit, h.Key).Prefix, hash)]))
 	if h.Peek || horizon == 0 || hits < s.MinHits || hits*horizon < s.MinHits*(now-since) ||
 		h.Cost > h.Limit.Capacity() || len(stripe.leased) >= s.half ||
 		atomic.LoadInt32(&s.ended) != 0 {
 		return r
 	}
 	if r == nil {
-		r = addRow(s, stripe, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash)
+		r = addRow(s, stripe, RowOf(h.Limit, h.Key), hash)
 	}
 	r.Limit = h.Limit
 	r.Used = (hits - 1) * h.Cost

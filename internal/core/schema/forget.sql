@@ -19,7 +19,7 @@ DECLARE
 	refs text[]; -- values of rate_limit_changes.ref
 	condition text;
 	counts record;
-	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
+	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
 BEGIN
@@ -30,7 +30,8 @@ BEGIN
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
 		|| array_remove(ARRAY['ip:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
-		rules := 'rate_limit_rules';
+		rules := '(SELECT coalesce(to_jsonb(r) ->> ''counted_as'', name) AS counts, count_by '
+			'FROM rate_limit_rules r)';
 		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex'))
 			INTO keys, ids, digests
 			FROM rate_limit_api_keys k
@@ -100,12 +101,12 @@ BEGIN
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
 				'place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM '
 						'''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
-				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters
+				OR r.counts IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters
 					USING ids, texts;
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;

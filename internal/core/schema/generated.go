@@ -93,7 +93,7 @@ BEGIN
 			ELSE '{}' END LOOP
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
-		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_unknown_zones') THEN
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -127,7 +127,7 @@ DECLARE
 	refs text[]; -- values of rate_limit_changes.ref
 	condition text;
 	counts record;
-	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
+	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
 BEGIN
@@ -136,7 +136,7 @@ BEGIN
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
-		rules := 'rate_limit_rules';
+		rules := '(SELECT coalesce(to_jsonb(r) ->> ''counted_as'', name) AS counts, count_by FROM rate_limit_rules r)';
 		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex')) INTO keys, ids, digests FROM rate_limit_api_keys k
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
 		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
@@ -177,10 +177,10 @@ BEGIN
 	END IF;
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
-				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
+				OR r.counts IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
@@ -917,7 +917,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT 
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
 		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse')), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
-		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems FROM rate_limit_rules r
+		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
@@ -998,7 +998,7 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 	RAISE check_violation USING MESSAGE = CASE SQLSTATE WHEN '23505' THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
 		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END;
 END $$;
-COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule starts new counters.';
+COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule keeps its counters.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1 AND (k.revoked_at IS NULL OR k.revoked_at > now());
@@ -1066,6 +1066,7 @@ BEGIN
 	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE WHEN c.is_reference AND list IS NOT NULL THEN format('CASE WHEN o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(o ->> %1$L)
 				WHEN o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
 			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)', c.name)
+			WHEN c.name = 'counted_as' AND list IS NOT NULL THEN 'nullif(coalesce(t.counted_as, (SELECT r.counted_as FROM rate_limit_rules r WHERE r.name = t.name)), t.name)'
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
 			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')'
 			WHEN c.default_value IS NULL THEN format('t.%I', c.name)
@@ -1265,6 +1266,7 @@ BEGIN
 		SET CONSTRAINTS ALL DEFERRED;
 		PERFORM rate_limit_policy_write('overrides', 'delete', plan -> 'overrides');
 		PERFORM rate_limit_policy_write('limits', 'delete', plan -> 'limits');
+		PERFORM rate_limit_policy_write('rules', 'delete', plan -> 'rules');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
@@ -1275,12 +1277,15 @@ BEGIN
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{rules,keys,users,tiers}'::text[]) AS s;
+		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,users,tiers}'::text[]) AS s;
 		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM ( SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
 			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
-			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
+			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name
+			UNION ALL SELECT r.name, format('counted_as: "%s": must be a name by which no other rule counts: the rule "%s" counts by it', r.counts, o.name)
+			FROM (SELECT x.name, coalesce(x.counted_as, x.name) AS counts FROM rate_limit_rules x) AS r JOIN rate_limit_rules o ON coalesce(o.counted_as, o.name) = r.counts AND o.name > r.name)
+			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
 			RAISE foreign_key_violation USING MESSAGE = fault;
 		END IF;
@@ -1297,17 +1302,17 @@ BEGIN
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
-	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
+	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default, except counted_as of a rule. Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
 	'dry_run checks everything and changes nothing.';
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 3';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "2"
+const policyVersion = "3"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -1720,6 +1725,23 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rename_references IS 'Updates the bans of a renamed user, and the rules for a renamed tier.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
+CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+	n int := 1;
+BEGIN
+	IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
+		NEW.counted_as := coalesce(OLD.counted_as, OLD.name);
+	ELSIF NEW.counted_as IS NULL THEN
+		WHILE EXISTS (SELECT FROM rate_limit_rules r WHERE r.name <> CASE TG_OP WHEN 'UPDATE' THEN OLD.name ELSE NEW.name END AND coalesce(r.counted_as, r.name) = coalesce(NEW.counted_as, NEW.name)) LOOP
+			n := n + 1;
+			NEW.counted_as := NEW.name || '-' || n;
+		END LOOP;
+	END IF;
+	NEW.counted_as := nullif(NEW.counted_as, NEW.name);
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_count_as IS 'Keeps the name by which a renamed rule counts, and gives a new rule one by which no other rule counts.';
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
 `
 
 const policyRuleFunction = `
@@ -1803,9 +1825,15 @@ DO $$ BEGIN
 				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
 	END IF;
 END $$;
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = 'rate_limit_rules'::regclass AND a.attname = 'counted_as' AND NOT a.attisdropped) THEN
+		ALTER TABLE rate_limit_rules ADD COLUMN counted_as text CONSTRAINT counted_as_must_be_1_to_120_letters_digits_or_dots_dashes CHECK (counted_as ~ '^[A-Za-z0-9._-]{1,120}$'),
+			ADD CONSTRAINT rate_limit_rules_must_count_by_different_names EXCLUDE USING btree ((coalesce(counted_as, name)) WITH =) DEFERRABLE;
+	END IF;
+END $$;
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.
-name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
+name: The name.
 family: Within a family, only the matching rule with the highest priority applies. NULL: no family.
 priority: The order of rules, highest first.
 mode: enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.
@@ -1830,6 +1858,8 @@ comment: A note. Proxies ignore it.
 created_at: When the row was created.
 created_by: The role that created the row.
 updated_at: When the row was last changed. Changes of its limits are in rate_limit_changes only.
+counted_as: The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new
+	rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules
@@ -1878,7 +1908,7 @@ CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
 rule: The name of the rule.
 name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
-	rule/, the rule's name, a slash and this name.
+	rule/, the rule's counted_as or name, a slash and this name.
 algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
 events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.
 per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
@@ -2019,10 +2049,11 @@ END;
 COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
 		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-	CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
-			CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END, CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true
-	CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, coalesce(o.burst, l.burst) AS burst) AS a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota)
-		AS q CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst, (date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
+	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
+			LATERAL rate_limit_override_of(l.rule, l.name, CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
+			CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, coalesce(o.burst, l.burst) AS burst) AS a
+	CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst,
+		(date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
 CALL rate_limit_describe('rate_limit_used', $$
 The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an override may replace the amount of the limit.
 rule: The rule.
@@ -2137,8 +2168,18 @@ BEGIN
 	RETURN deleted;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, except counters with slots that running requests hold. Returns the number of deleted counters.';
+CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
+		RETURN coalesce((SELECT concat_ws('/', 'rule', to_jsonb(r) ->> 'counted_as', substring($1 FROM '^rule/[^/]*/(.*)$')) FROM rate_limit_rules r
+			WHERE r.name = split_part($1, '/', 2) AND to_jsonb(r) ->> 'counted_as' IS NOT NULL), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the name by which the rule counts. Any other prefix is returned unchanged.';
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
+	counted CONSTANT text := rate_limit_counted_prefix($1);
 	t record;
 	found record;
 	gone bigint;
@@ -2148,7 +2189,7 @@ BEGIN
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
 			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
-			INTO found USING $1, rate_limit_stored_keys($2);
+			INTO found USING counted, rate_limit_stored_keys($2);
 		CONTINUE WHEN found.keys IS NULL;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;

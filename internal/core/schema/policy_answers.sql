@@ -90,7 +90,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
 		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name)
-			AS problems
+			AS problems, r.counted_as
 	FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$

@@ -51,7 +51,7 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_rename IS
 	'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it '
-	'existed. A renamed rule starts new counters.';
+	'existed. A renamed rule keeps its counters.';
 
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN

@@ -57,6 +57,8 @@ BEGIN
 				WHEN o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
 			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)',
 				c.name)
+			WHEN c.name = 'counted_as' AND list IS NOT NULL THEN 'nullif(coalesce(t.counted_as, (SELECT '
+				'r.counted_as FROM rate_limit_rules r WHERE r.name = t.name)), t.name)'
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
 			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')'
 			WHEN c.default_value IS NULL THEN format('t.%I', c.name)
@@ -296,11 +298,11 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
 	'The error is about the row that the server refuses.';
 
--- Tables are locked in the same order as by other commands, so that no deadlock is possible. Limits and
--- overrides are deleted first, because a new limit may have the name of an old limit. An override must suit
--- its limit after each statement, so overrides that change have no amount while limits change. Deferred
--- constraints are checked before the function returns, so that their errors come from the function and not
--- from COMMIT.
+-- Tables are locked in the same order as by other commands, so that no deadlock is possible. Overrides,
+-- limits and rules are deleted first, because a new one may have the name of an old one, or count by it. An
+-- override must suit its limit after each statement, so overrides that change have no amount while limits
+-- change. Deferred constraints are checked before the function returns, so that their errors come from the
+-- function and not from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
@@ -348,6 +350,7 @@ BEGIN
 		SET CONSTRAINTS ALL DEFERRED;
 		PERFORM rate_limit_policy_write('overrides', 'delete', plan -> 'overrides');
 		PERFORM rate_limit_policy_write('limits', 'delete', plan -> 'limits');
+		PERFORM rate_limit_policy_write('rules', 'delete', plan -> 'rules');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
 			ORDER BY 1 LOOP
@@ -364,7 +367,7 @@ BEGIN
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
-			FROM unnest('{rules,keys,users,tiers}'::text[]) AS s;
+			FROM unnest('{keys,users,tiers}'::text[]) AS s;
 		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM (
 			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
@@ -372,7 +375,12 @@ BEGIN
 			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule '
 				'"%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority)
-				AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
+				AND o.name > r.name
+			UNION ALL SELECT r.name, format('counted_as: "%s": must be a name by which no other rule '
+				'counts: the rule "%s" counts by it', r.counts, o.name)
+			FROM (SELECT x.name, coalesce(x.counted_as, x.name) AS counts FROM rate_limit_rules x) AS r
+				JOIN rate_limit_rules o ON coalesce(o.counted_as, o.name) = r.counts AND o.name > r.name)
+			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
 			RAISE foreign_key_violation USING MESSAGE = fault;
 		END IF;
@@ -391,6 +399,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_apply IS
 	'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
-	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default. '
+	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default, '
+	'except counted_as of a rule. '
 	'Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
 	'dry_run checks everything and changes nothing.';

@@ -1,5 +1,5 @@
 -- Renames a user or a tier in rows that refer to it without a foreign key: a ban may name a user without a
--- row, and the tiers of a rule are a list.
+-- row, and the tiers of a rule are a list. A renamed rule counts by its first name.
 
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -26,3 +26,24 @@ CREATE OR REPLACE TRIGGER rate_limit_rename_references
 	EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW
 	WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
+
+CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+	n int := 1;
+BEGIN
+	IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
+		NEW.counted_as := coalesce(OLD.counted_as, OLD.name);
+	ELSIF NEW.counted_as IS NULL THEN
+		WHILE EXISTS (SELECT FROM rate_limit_rules r WHERE r.name <> CASE TG_OP WHEN 'UPDATE' THEN OLD.name
+			ELSE NEW.name END AND coalesce(r.counted_as, r.name) = coalesce(NEW.counted_as, NEW.name)) LOOP
+			n := n + 1;
+			NEW.counted_as := NEW.name || '-' || n;
+		END LOOP;
+	END IF;
+	NEW.counted_as := nullif(NEW.counted_as, NEW.name);
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_count_as IS
+	'Keeps the name by which a renamed rule counts, and gives a new rule one by which no other rule counts.';
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules
+	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();

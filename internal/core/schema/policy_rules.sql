@@ -77,10 +77,20 @@ DO $$ BEGIN
 				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
 	END IF;
 END $$;
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = 'rate_limit_rules'::regclass
+		AND a.attname = 'counted_as' AND NOT a.attisdropped) THEN
+		ALTER TABLE rate_limit_rules ADD COLUMN counted_as text
+			CONSTRAINT counted_as_must_be_1_to_120_letters_digits_or_dots_dashes
+				CHECK (counted_as ~ '^[A-Za-z0-9._-]{1,120}$'),
+			ADD CONSTRAINT rate_limit_rules_must_count_by_different_names
+				EXCLUDE USING btree ((coalesce(counted_as, name)) WITH =) DEFERRABLE;
+	END IF;
+END $$;
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A
 	condition that is NULL always holds.
-name: The name. It is part of the prefix of the counters, so a renamed rule starts new counters.
+name: The name.
 family: Within a family, only the matching rule with the highest priority applies. NULL: no family.
 priority: The order of rules, highest first.
 mode: enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.
@@ -110,6 +120,8 @@ comment: A note. Proxies ignore it.
 created_at: When the row was created.
 created_by: The role that created the row.
 updated_at: When the row was last changed. Changes of its limits are in rate_limit_changes only.
+counted_as: The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new
+	rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.
 $$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
@@ -159,7 +171,7 @@ CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
 rule: The name of the rule.
 name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
-	rule/, the rule's name, a slash and this name.
+	rule/, the rule's counted_as or name, a slash and this name.
 algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
 events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL:
 	the limit applies only where an override has an amount.

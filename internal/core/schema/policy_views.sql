@@ -34,7 +34,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 			percent, u.resets_at
 	FROM rate_limit_rule_limits l
 	JOIN rate_limit_rules r ON r.name = l.rule
-	CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
+	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name,
+		l.durable) c
 	LEFT JOIN LATERAL (
 		-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A at
 		-- the start is "ip:".

@@ -46,9 +46,9 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 	(SELECT count(*) = 13 FROM pg_attribute a ` + counterColumns + `
 		WHERE a.attrelid = to_regclass(t.name) AND a.atttypid = w.type::regtype)
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
-	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 4 FROM pg_proc p
+	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 5 FROM pg_proc p
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of',
-			'rate_limit_forget_person') AND pg_function_is_visible(p.oid)))::int
+			'rate_limit_forget_person', 'rate_limit_counted_prefix') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 ` + RestoredInPart + `::int`

@@ -152,8 +152,8 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 		NOT LIKE '%search_path=pg_catalog, public, pg_temp%', true)`,
 		"rate_limit_counters rate_limit_override_of") // they name the schema themselves
 	s.expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters rate_limit_override_of "+
-		"rate_limit_read_report rate_limit_reported_at rate_limit_unknown_zones")
+		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counted_prefix rate_limit_counters "+
+		"rate_limit_override_of rate_limit_read_report rate_limit_reported_at rate_limit_unknown_zones")
 }
 
 // A function with the rights of its owner and a trigger mean the same in every session, whatever the session

@@ -96,8 +96,22 @@ COMMENT ON FUNCTION rate_limit_delete_counters IS
 	'Deletes counters of a table, except counters with slots that running requests hold. Returns the '
 	'number of deleted counters.';
 
+CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
+		RETURN coalesce((SELECT concat_ws('/', 'rule', to_jsonb(r) ->> 'counted_as', substring($1
+			FROM '^rule/[^/]*/(.*)$')) FROM rate_limit_rules r
+			WHERE r.name = split_part($1, '/', 2) AND to_jsonb(r) ->> 'counted_as' IS NOT NULL), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_prefix IS
+	'The prefix of the counters of rule/RULE/LIMIT, which has the name by which the rule counts. Any other '
+	'prefix is returned unchanged.';
+
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
+	counted CONSTANT text := rate_limit_counted_prefix($1);
 	t record;
 	found record;
 	gone bigint;
@@ -107,7 +121,7 @@ BEGIN
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
 			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
-			INTO found USING $1, rate_limit_stored_keys($2);
+			INTO found USING counted, rate_limit_stored_keys($2);
 		CONTINUE WHEN found.keys IS NULL;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;

@@ -73,11 +73,19 @@ type rule struct {
 	limits      []*limit
 }
 
-// prefixOf returns the prefix of the counters of a limit.
+// prefixOf returns the prefix of a limit of a rule.
 func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 
+// countedAs returns the name by which a rule counts, which no other rule has.
+func countedAs(row *Rule) string {
+	if row.CountedAs != "" {
+		return row.CountedAs
+	}
+	return row.Name
+}
+
 // newRuleSet compiles rules. before has the rules of the snapshot in force. If a rule cannot be used,
-// newRuleSet compiles the rule of the same name in before instead.
+// newRuleSet compiles the rule in before that counts by the same name instead.
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
 	set := &ruleSet{limits: map[string]*limit{}, anchored: map[anchorKey]*amount{}}
 	if remember > 0 {
@@ -93,7 +101,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 		if err != nil {
 			wrong := Unusable{Rule: row.Name, Err: err, row: row}
 			for _, old := range before {
-				if old.row.Name == row.Name {
+				if countedAs(&old.row) == countedAs(row) {
 					r, _ = compileRule(&old.row) // a copy, since this set writes into its rules
 					wrong.Kept = true
 				}
@@ -210,6 +218,9 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	for i := range r.row.Limits {
 		l := &limit{rule: r, row: r.row.Limits[i]}
 		l.row.Limit.Prefix = prefixOf(r.row.Name, l.row.Name)
+		if r.row.CountedAs != "" {
+			l.row.Limit.CountedAs = prefixOf(r.row.CountedAs, l.row.Name)
+		}
 		calendar := l.row.Limit.Calendar
 		l.periodic = r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
 		var err error

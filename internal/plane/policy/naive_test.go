@@ -363,6 +363,9 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	}
 	limit := l.Limit
 	limit.Prefix = "rule/" + r.Name + "/" + l.Name
+	if r.CountedAs != "" {
+		limit.CountedAs = "rule/" + r.CountedAs + "/" + l.Name
+	}
 	limit.Events, limit.Burst = best.Events, best.Burst
 	mark := &policy.Mark{
 		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == settings.Shadow, Overage: l.Overage,

@@ -25,6 +25,8 @@ const (
 type Rule struct {
 	// Name identifies the rule. Required.
 	Name string
+	// CountedAs, unless it is "", is the name by which the rule counts in place of Name.
+	CountedAs string `json:"counted_as"`
 	// Family names a group of rules. At most one rule of a family applies to a request. "" means no family.
 	Family string
 	// Priority orders rules with the same action. Rules with higher priority come first.
@@ -84,7 +86,8 @@ type Rule struct {
 type RuleLimit struct {
 	// Name identifies the limit within its rule. Required.
 	Name string
-	// Limit has the algorithm and the amount. Compile sets its Prefix. If Events is 0, no request passes.
+	// Limit has the algorithm and the amount. Compile sets its Prefix and CountedAs. If Events is 0, no
+	// request passes.
 	Limit ratelimit.Limit
 	// Unlimited ignores Limit.Events: only requests with an override are limited.
 	Unlimited bool

@@ -47,7 +47,7 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 			h := &c.Hits[i]
 			if h.Limit != limit {
 				limit = h.Limit
-				prefix = rows.Hash(rows.Seed, limit.Prefix)
+				prefix = rows.Hash(rows.Seed, lease.RowOf(limit, h.Key).Prefix)
 			}
 			at := (rows.Hash(rows.Seed, h.Key) + prefix) % lease.Hashes
 			if leases && atomic.AddInt32(&demand[at], 1) >= minHits {

@@ -53,6 +53,9 @@ func addRequests(p *plan, requests []*request) {
 				continue
 			}
 			id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
+			if h.Limit.CountedAs != "" { // as lease.RowOf does, whose call the interpreter would pay for
+				id.Prefix = h.Limit.CountedAs
+			}
 			e := p.latest[id]
 			row = nil
 			if i < len(c.Rows) && c.Rows[i] != nil {
@@ -250,9 +253,7 @@ const (
 )
 
 // rowOf returns the row of a hit with a stored key.
-func rowOf(h *ratelimit.Hit) lease.RowID {
-	return lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
-}
+func rowOf(h *ratelimit.Hit) lease.RowID { return lease.RowOf(h.Limit, h.Key) }
 
 // entry is the operation of one statement on one row: n hits of equal cost, a peek, a refund, a reset, or a
 // release of slots.

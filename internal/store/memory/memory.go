@@ -97,7 +97,7 @@ func (s *Store) holdSlots(h ratelimit.Hit) { h.Slot.Hold(func() { s.releaseSlots
 
 // releaseSlots releases the slots of a charged hit.
 func (s *Store) releaseSlots(h ratelimit.Hit) {
-	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
+	k := rowOf(h.Limit, h.StoredKey())
 	st := s.stripeOf(k)
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 	if h.Source != ratelimit.FromMemory {
 		return
 	}
-	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.Key}
+	k := rowOf(h.Limit, h.Key)
 	st := s.stripeOf(k)
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
 		if h.Limit == nil {
 			return nil, nil, ratelimit.ValidateHits(hits[i:i+1], make([]ratelimit.Decision, 1))
 		}
-		keys[i] = rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
+		keys[i] = rowOf(h.Limit, h.StoredKey())
 		indexes = append(indexes, s.stripeIndex(keys[i]))
 	}
 	if len(hits) == 0 {

@@ -5,12 +5,21 @@ import (
 	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // rowID names a row.
 type rowID struct {
 	durable     bool
 	prefix, key string
+}
+
+// rowOf returns the row of a stored key of a limit.
+func rowOf(l *ratelimit.Limit, key string) rowID {
+	if l.CountedAs != "" {
+		return rowID{l.Durable, l.CountedAs, key}
+	}
+	return rowID{l.Durable, l.Prefix, key}
 }
 
 // stripe holds the rows of some keys. Callers of its methods hold mu.

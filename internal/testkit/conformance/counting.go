@@ -135,8 +135,8 @@ func testKeys(t *testing.T, s *store) {
 	}
 }
 
-// testLimitsHaveOwnRows checks that limits that differ in Prefix or Durable have different rows for the same
-// key, and that a key, the same key as a secret, and its digest have different rows.
+// testLimitsHaveOwnRows checks that limits that differ in Prefix, CountedAs or Durable have different rows
+// for the same key, and that a key, the same key as a secret, and its digest have different rows.
 func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
 	durable, prefix := base, base
@@ -156,6 +156,11 @@ func testLimitsHaveOwnRows(t *testing.T, s *store) {
 	}
 	// SynchronousCommit does not select another row.
 	s.expect(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
+	// CountedAs names the row in place of the prefix.
+	renamed, other := base, base
+	renamed.Prefix, renamed.CountedAs, other.CountedAs = "new", "p", "q"
+	s.expect(ratelimit.Hit{Limit: &renamed, Key: "k", Cost: 1}, false, 0)
+	s.expect(ratelimit.Hit{Limit: &other, Key: "k", Cost: 3}, true, 0)
 }
 
 // testIndependentHits checks that an Independent hit is charged even if the request is refused, and refuses
