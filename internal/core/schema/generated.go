@@ -1307,12 +1307,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 3';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 4';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "3"
+const policyVersion = "4"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -1829,6 +1829,12 @@ DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = 'rate_limit_rules'::regclass AND a.attname = 'counted_as' AND NOT a.attisdropped) THEN
 		ALTER TABLE rate_limit_rules ADD COLUMN counted_as text CONSTRAINT counted_as_must_be_1_to_120_letters_digits_or_dots_dashes CHECK (counted_as ~ '^[A-Za-z0-9._-]{1,120}$'),
 			ADD CONSTRAINT rate_limit_rules_must_count_by_different_names EXCLUDE USING btree ((coalesce(counted_as, name)) WITH =) DEFERRABLE;
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = 'rate_limit_rules'::regclass AND c.conname LIKE 'settle\_must\_take%') THEN
+		ALTER TABLE rate_limit_rules ADD CONSTRAINT settle_must_take_a_header_of_its_own_that_clients_do_not_need
+			CHECK (settle !~* ('^header (grpc-.*|content-.*|access-control-.*|sec-.*|proxy-.*|set-cookie|trailer|transfer-encoding|connection|keep-alive|upgrade|te|date|location|vary|etag|'
+				'last-modified|cache-control|expires|age|pragma|allow|accept-ranges|www-authenticate|'
+				'authorization|retry-after|strict-transport-security|link|server|via|warning)$')) NOT VALID;
 	END IF;
 END $$;
 CALL rate_limit_describe('rate_limit_rules', $$

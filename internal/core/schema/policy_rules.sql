@@ -86,6 +86,17 @@ DO $$ BEGIN
 			ADD CONSTRAINT rate_limit_rules_must_count_by_different_names
 				EXCLUDE USING btree ((coalesce(counted_as, name)) WITH =) DEFERRABLE;
 	END IF;
+	-- The names are those of internal/core/settings. NOT VALID keeps rules of older versions, which proxies
+	-- report.
+	IF NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = 'rate_limit_rules'::regclass
+		AND c.conname LIKE 'settle\_must\_take%') THEN
+		ALTER TABLE rate_limit_rules
+			ADD CONSTRAINT settle_must_take_a_header_of_its_own_that_clients_do_not_need
+			CHECK (settle !~* ('^header (grpc-.*|content-.*|access-control-.*|sec-.*|proxy-.*|set-cookie|'
+				'trailer|transfer-encoding|connection|keep-alive|upgrade|te|date|location|vary|etag|'
+				'last-modified|cache-control|expires|age|pragma|allow|accept-ranges|www-authenticate|'
+				'authorization|retry-after|strict-transport-security|link|server|via|warning)$')) NOT VALID;
+	END IF;
 END $$;
 CALL rate_limit_describe('rate_limit_rules', $$
 Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -100,5 +101,29 @@ func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 	}
 	if accepted["paths"] < steps/40 || accepted["hosts"] < steps/40 {
 		t.Errorf("accepted: %v, want at least %d paths and hosts", accepted, steps/40)
+	}
+}
+
+// A rule refuses to settle by the headers by which a configuration refuses to, in upper and lower case.
+func TestRulesRefuseTheHeadersThatConfigurationsRefuse(t *testing.T) {
+	s := newTestDB(t)
+	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")
+	for header := range strings.FieldsSeq(`
+		X-Cost X-Date Contents Tokens Server-Timing X-Content-Length Grpc Etags Grpc-Status
+		grpc-message GRPC-X Content-Length content-type Access-Control-Allow-Origin
+		Sec-Fetch-Mode Proxy-Authenticate Set-Cookie Trailer Transfer-Encoding Connection
+		Keep-Alive Upgrade TE Date LOCATION Vary ETag Last-Modified Cache-Control Expires Age
+		Pragma Allow Accept-Ranges WWW-Authenticate Authorization Retry-After
+		Strict-Transport-Security Link Server Via Warning`) {
+		settle := "header " + header
+		_, want := settings.ParseSettle(settle)
+		_, err := s.conn.Exec(t.Context(), "SELECT rate_limit_rule('r', settle => $1)", settle)
+		if (err == nil) != (want == nil) {
+			t.Errorf("%s: a rule gets the error %v, and a configuration %v", settle, err, want)
+		}
+		const text = ": must take a header of its own that clients do not need"
+		if err != nil && !strings.Contains(err.Error(), "settle: \""+settle+"\""+text) {
+			t.Errorf("%s: got the error %v, want one with the setting, its value and%s", settle, err, text)
+		}
 	}
 }
