@@ -27,6 +27,9 @@
 //   - Remaining is never below 0. RetryAfter is exact if no other hit comes.
 //   - Several hits of one request (Store.Take) are charged all together or not at all.
 //
+// The step of each algorithm, in Go and in SQL, is in a file of internal/core/algorithm.
+// docs/algorithms.md shows a whole statement.
+//
 // # Time
 //
 // The clock of the database server decides. Each statement reads it once, to the microsecond. The

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
@@ -9,25 +8,31 @@ import (
 
 // docs/policy.md has the comment of each column of the policy that operators set.
 func TestPolicyPageDescribesEachColumn(t *testing.T) {
-	const (
-		page = "../../../docs/policy.md"
-		from = "<!-- `go test ./internal/core/schema -update` writes the lines from here -->\n"
-		to   = "<!-- to here -->\n"
-	)
-	file := readFile(t, page)
-	before, rest, found := strings.Cut(file, from)
-	_, after, ends := strings.Cut(rest, to)
+	checkColumns(t, "../../../docs/policy.md", "SELECT * FROM rate_limit_policy_columns")
+}
+
+// docs/operating.md has the comment of each column of the audit log, the metrics and the bans.
+func TestOperatingPageDescribesTheHistory(t *testing.T) {
+	checkColumns(t, "../../../docs/operating.md", `SELECT
+		array_position(names, attrelid::regclass::text) AS place, attrelid::regclass AS relation,
+		attnum AS position, attname::text AS name,
+		format_type(atttypid, atttypmod) AS type, pg_get_expr(d.adbin, d.adrelid) AS default_value,
+		col_description(attrelid, attnum) AS description
+		FROM (SELECT '{rate_limit_audit,rate_limit_metrics,rate_limit_bans}'::text[] AS names) AS n,
+			pg_attribute a LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+		WHERE attrelid::regclass::text = ANY (names) AND attnum > 0 AND NOT attisdropped`)
+}
+
+// checkColumns compares a part of a page with tables of columns, which a query returns as
+// rate_limit_policy_columns does.
+func checkColumns(t *testing.T, page, query string) {
 	// A column without a comment makes the text NULL.
-	want := "\n" + newTestDB(t).queryText(`SELECT
+	golden.CheckPart(t, page, "go test ./internal/core/schema", "\n"+newTestDB(t).queryText(`SELECT
 		string_agg(format(E'**%s**\n\n| column | type | default | meaning |\n'
 			'|---|---|---|---|\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
 		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(
 			concat('| ', c || name || c, ' | ', type, ' | ', c
 				|| regexp_replace(default_value, '^''(.*)''::.*$', '\1') || c,
 				' | ', replace(description, '|', '\|'), ' |'), E'\n' ORDER BY position) END AS columns
-		FROM rate_limit_policy_columns, chr(96) AS c GROUP BY place, relation) AS t`) + "\n\n"
-	if !found || !ends {
-		t.Fatalf("%s lacks the lines %s and %s", page, from, to)
-	}
-	golden.Check(t, page, before+from+want+to+after)
+		FROM (`+query+`) AS q, chr(96) AS c GROUP BY place, relation) AS t`)+"\n\n")
 }

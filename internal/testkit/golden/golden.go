@@ -66,3 +66,20 @@ func ReplayAll(t *testing.T, pattern string, replay func(t *testing.T, text stri
 		})
 	}
 }
+
+// CheckPart is Check for the lines of a page between two comments: one that names the command which, with
+// -update, writes them, and "to here".
+func CheckPart(t testing.TB, page, command, got string) {
+	t.Helper()
+	from, to := "<!-- `"+command+" -update` writes the lines from here -->\n", "<!-- to here -->\n"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), from)
+	_, after, ends := strings.Cut(rest, to)
+	if !found || !ends {
+		t.Fatalf("%s lacks the lines %s and %s", page, from, to)
+	}
+	Check(t, page, before+from+got+to+after)
+}
