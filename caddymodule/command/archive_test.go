@@ -87,9 +87,7 @@ func TestArchiveReportsInvalidArguments(t *testing.T) {
 // A role without the privilege to archive gets an error that names the owner of the tables.
 func TestArchiveNamesThePermittedRole(t *testing.T) {
 	s := newShell(t, schema.File)
-	role := "r_" + cluster.Query[string](t, s.dsn, "SELECT current_database()::text")
-	s.sql("CREATE ROLE " + role)
-	t.Cleanup(func() { s.sql("DROP OWNED BY " + role); s.sql("DROP ROLE " + role) })
+	role := s.newRole()
 	s.sql("GRANT SELECT ON rate_limit_audit TO " + role)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - 61)")
 	to := t.TempDir()

@@ -35,6 +35,9 @@ type invocation struct {
 	printsKey bool
 	// lockWaitStart is the earliest time at which a statement may have started to wait for a lock.
 	lockWaitStart time.Time
+	// transaction is the number of the last transaction that has changed rows, and committedAt its end.
+	transaction *string
+	committedAt time.Time
 }
 
 // run executes the command. Unless the command is offline, run first connects to the database, and parses the
@@ -54,6 +57,9 @@ func (c *invocation) run() error {
 		err = c.runGo(c)
 	default:
 		err = c.list(c.sql, c.emptyText)
+	}
+	if err == nil {
+		c.awaitInForce()
 	}
 	return c.describeError(err)
 }
@@ -143,7 +149,11 @@ func (c *invocation) inTransaction(f func() error) error {
 			return err
 		}
 		if err = f(); err == nil {
+			c.transaction, err = c.scalar("pg_current_xact_id_if_assigned()")
+		}
+		if err == nil {
 			err = tx.Commit(c.ctx) // deferred constraints may fail here
+			c.committedAt = time.Now()
 		} else {
 			_ = tx.Rollback(c.ctx) // the first error is the cause
 		}

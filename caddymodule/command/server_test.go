@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // The command `migrate` creates missing tables, does nothing if they are up to date, and upgrades older
@@ -69,6 +70,14 @@ func TestMigratePrintsItsSQL(t *testing.T) {
 	if got != want {
 		t.Errorf("after the SQL of --print, migrate printed %q, want %q", got, want)
 	}
+}
+
+// newRole creates a role without privileges, which the end of the test drops.
+func (s *shell) newRole() string {
+	role := "r_" + cluster.Query[string](s.t, s.dsn, "SELECT current_database()::text")
+	s.sql("CREATE ROLE " + role)
+	s.t.Cleanup(func() { s.sql("DROP OWNED BY " + role); s.sql("DROP ROLE " + role) })
+	return role
 }
 
 // asRole returns a shell that runs commands as a role.

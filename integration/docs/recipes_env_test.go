@@ -73,6 +73,9 @@ func newRecipeEnv(t *testing.T, firstBlocks []block, asOwner bool) *recipeEnv {
 		return k.text(t, "SELECT to_regproc('rate_limit_policy_version') IS NOT NULL AND "+
 			"to_regproc('rate_limit_history_version') IS NOT NULL") == "t"
 	})
+	k.await(t, "the proxy's first report of the policy", func() bool {
+		return k.text(t, "SELECT coalesce(bool_or(policy), false) FROM rate_limit_proxies") == "t"
+	})
 	k.shell = newShell(t, reader)
 	for _, b := range firstBlocks {
 		k.runRecipe(t, b)

@@ -341,11 +341,25 @@ func (s *Store) tick() error {
 		e.Tick()
 	}
 	s.endLocal()
+	return s.pollRegistry()
+}
+
+// pollRegistry renews the row in the registry if that is due, and counts the proxies.
+func (s *Store) pollRegistry() error {
 	proxies, err := s.node.Poll(s.closing, s.db, !s.options.DisableMigration, time.Now())
 	if proxies > 0 {
 		s.SetProxies(proxies)
 	}
 	return err
+}
+
+// SetApplied reports the changes of the policy that the process applies (see registry.Node.SetApplied). It
+// writes them to the registry at once if that is due: commands that change the policy wait for it.
+func (s *Store) SetApplied(applied, log string, problems []string) {
+	s.node.SetApplied(applied, log, problems)
+	if s.Ready() && s.node.Due(time.Now()) {
+		s.options.Report(s.pollRegistry())
+	}
 }
 
 // Close implements ratelimit.Store. It marks the process as ended in the registry. Calls in flight may finish

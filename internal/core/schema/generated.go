@@ -93,7 +93,7 @@ BEGIN
 			ELSE '{}' END LOOP
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
-		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones') THEN
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -748,6 +748,14 @@ EXCEPTION WHEN data_exception OR undefined_table THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
 	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+CREATE OR REPLACE FUNCTION rate_limit_has_applied(applied text, log oid, change xid8) RETURNS boolean
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN coalesce(log = to_regclass('rate_limit_changes'), true) AND pg_visible_in_snapshot(change, applied::pg_snapshot);
+EXCEPTION WHEN data_exception THEN
+	RETURN false;
+END $$;
+COMMENT ON FUNCTION rate_limit_has_applied IS 'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. NULL: the proxy has no policy.';
 DO $$ BEGIN
 	IF to_regtype('rate_limit_report') IS NULL THEN
 		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,

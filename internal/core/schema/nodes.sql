@@ -43,6 +43,17 @@ END $$;
 COMMENT ON FUNCTION rate_limit_behind IS
 	'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
 	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+CREATE OR REPLACE FUNCTION rate_limit_has_applied(applied text, log oid, change xid8) RETURNS boolean
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN coalesce(log = to_regclass('rate_limit_changes'), true)
+		AND pg_visible_in_snapshot(change, applied::pg_snapshot);
+EXCEPTION WHEN data_exception THEN
+	RETURN false;
+END $$;
+COMMENT ON FUNCTION rate_limit_has_applied IS
+	'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. '
+	'NULL: the proxy has no policy.';
 -- A proxy may report anything, and one odd report must not hide the others.
 DO $$ BEGIN
 	IF to_regtype('rate_limit_report') IS NULL THEN

@@ -35,8 +35,8 @@ type Settings struct {
 
 	// OnApplied is called after each successful poll. Nil calls nothing. applied is a database snapshot that
 	// shows the applied changes and no later changes. log is the oid of the table rate_limit_changes.
-	// problems has a text for each rule that cannot be used. OnApplied must not block. See
-	// registry.Registry.SetApplied.
+	// problems has a text for each rule that cannot be used. The next poll waits for OnApplied. See
+	// registry.Node.SetApplied.
 	OnApplied func(applied, log string, problems []string)
 
 	// Health is the health of the server. The policy and the store share it. Required.

@@ -188,7 +188,7 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 			Health:           d.Postgres.Health(), // a policy has no database in memory
 			MemoSize:         p.MemoSize,
 			DisableMigration: !d.Settings.AutoMigrate,
-			OnApplied:        d.Node.SetApplied,
+			OnApplied:        d.Postgres.SetApplied,
 			OnError:          func(err error) { d.policyFailed(counters, err) },
 		}), nil
 	})

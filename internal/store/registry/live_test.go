@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,9 +14,10 @@ import (
 // table is a DB with rate_limit_nodes: as many rows of other proxies as other says and, if own is set, the
 // row of this process. If down is set, statements fail.
 type table struct {
-	other int64
-	own   bool
-	down  bool
+	other  int64
+	own    bool
+	down   bool
+	writes int // of the row
 }
 
 func (*table) Exec(context.Context, time.Duration, string) error { return nil }
@@ -37,6 +39,7 @@ func (t *table) Run(_ context.Context, _ time.Duration, statements []*pgdb.State
 			s.Result = binary.BigEndian.AppendUint64(s.Result, uint64(n))
 		case s.SQL == rowSQL:
 			t.own = true
+			t.writes++
 		case s.SQL == cannotSQL:
 			s.Result = binary.BigEndian.AppendUint32(s.Result, 0)
 		}
@@ -76,4 +79,41 @@ func TestProxiesCountTenSecondsAfterCrash(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A proxy writes its row every three seconds, and within a second if it has applied a change of the policy.
+// However often the policy changes, it writes once a second.
+func TestRowFollowsAppliedChanges(t *testing.T) {
+	db, node := &table{}, &Node{Name: "n", Epoch: 1}
+	now := time.Now()
+	writes := func(polls int) int {
+		before := db.writes
+		for range polls {
+			now = now.Add(250 * time.Millisecond)
+			if _, err := node.Poll(t.Context(), db, false, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return db.writes - before
+	}
+	expect := func(what string, got, want int) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %d writes, want %d", what, got, want)
+		}
+	}
+	expect("at first", writes(1), 1)
+	expect("in 12 s", writes(48), 4)
+	node.SetApplied("1:1:", "1", nil)
+	expect("0.25 s after the last heartbeat, with a change", writes(1), 0)
+	expect("1 s after it", writes(3), 1)
+	expect("1.75 s later", writes(7), 0)
+	node.SetApplied("2:2:", "1", nil)
+	expect("at once with a change", writes(1), 1)
+	changes := 0
+	for i := range 40 {
+		node.SetApplied(fmt.Sprintf("%d:%[1]d:", 3+i), "1", nil)
+		changes += writes(1)
+	}
+	expect("in 10 s with 40 changes", changes, 10)
 }

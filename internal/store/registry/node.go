@@ -28,14 +28,15 @@ type Node struct {
 	Name  string // the same after each start; several processes may have it
 	Epoch int64  // differs after each start; Name and Epoch are the key of the row
 
-	mu     sync.Mutex // guards the fields below, except limitCounts.leased
-	report report
-	limits map[string]*limitCounts // by prefix
+	mu        sync.Mutex // guards the fields below, except limitCounts.leased
+	report    report
+	limits    map[string]*limitCounts // by prefix
+	writtenAt time.Time               // the time of the last write of the row; polling is held to set it
+	written   string                  // report.Applied as of that write
 
 	stores int32 // the number of stores that share the Node; atomic
 
 	polling   sync.Mutex // guards the fields below, also during a round trip
-	writtenAt time.Time  // the time of the last write of the row
 	retryAt   time.Time  // the time of the next poll after a failed write
 	proxies   int64      // the number of running proxies
 	countedAt time.Time  // the time of the last poll that failed, or found proxies or more
@@ -105,12 +106,18 @@ func (n *Node) SetApplied(applied, log string, problems []string) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.report.Applied = applied
-	n.report.Log = log
-	n.report.Problems = nil
+	n.report.Applied, n.report.Log, n.report.Problems = applied, log, nil
 	if text != "" {
 		n.report.Problems = strings.Split(text, "\x00")
 	}
+}
+
+// Due reports whether Poll should write the row at a time.
+func (n *Node) Due(now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	since := now.Sub(n.writtenAt)
+	return since >= heartbeatInterval || since >= changeInterval && n.report.Applied != n.written
 }
 
 // Count counts a decided request, in total and for each limit that it is charged to or that refuses it.
@@ -187,8 +194,9 @@ func (n *Node) CountUndecided(admitted bool) {
 	}
 }
 
-// encode returns the report as JSON, with as many of the busiest limits as fit. The caller holds polling.
-func (n *Node) encode(now time.Time) string {
+// encode returns the report as JSON, with as many of the busiest limits as fit, and its field Applied. The
+// caller holds polling.
+func (n *Node) encode(now time.Time) (text, applied string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r := n.report
@@ -210,7 +218,7 @@ func (n *Node) encode(now time.Time) string {
 		}
 		data, _ := json.Marshal(r) // cannot fail for a report
 		if len(data) <= maxReport || most == 0 {
-			return string(data)
+			return string(data), r.Applied
 		}
 	}
 }

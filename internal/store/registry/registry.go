@@ -3,7 +3,7 @@
 //
 // A Node counts the requests. Its report is a JSON object in the row, which the view rate_limit_proxies
 // reads. About once a second, each store of the process calls Poll, which counts the proxies and renews the
-// row.
+// row. A policy that has applied a change calls Poll at once: commands wait until the row says so.
 package registry
 
 import (
@@ -20,6 +20,7 @@ import (
 
 const (
 	heartbeatInterval = 3 * time.Second // the time between two writes of the row
+	changeInterval    = time.Second     // the same if the policy has changed
 	pollTimeout       = 2 * time.Second
 	leaveTimeout      = 500 * time.Millisecond
 	failurePause      = 10 * time.Second // after a failed write, so that the server logs few errors
@@ -56,8 +57,11 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 	harmful := &pgdb.Statement{SQL: pg.HarmfulSQL}
 	renewal := &pgdb.Statement{SQL: rowSQL}
 	statements := []*pgdb.Statement{live}
-	if now.Sub(n.writtenAt) >= heartbeatInterval {
-		renewal.Args = []any{n.Name, n.Epoch, n.encode(now)}
+	applied := ""
+	if n.Due(now) {
+		var text string
+		text, applied = n.encode(now)
+		renewal.Args = []any{n.Name, n.Epoch, text}
 		statements = append(statements, cannot, harmful, renewal)
 	}
 	if db.Run(ctx, pollTimeout, statements) != nil {
@@ -75,7 +79,9 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 	if renewal.Code == pg.UndefinedTable && migrates {
 		err = db.Exec(ctx, pollTimeout, schema.NodesOnce) // an older program created the tables of counts
 	} else if err == nil {
-		n.writtenAt = now
+		n.mu.Lock()
+		n.writtenAt, n.written = now, applied
+		n.mu.Unlock()
 	}
 	if err != nil {
 		n.retryAt = now.Add(failurePause)

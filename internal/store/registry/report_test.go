@@ -13,7 +13,8 @@ import (
 func readReport(t *testing.T, n *Node) report {
 	t.Helper()
 	var r report
-	if err := json.Unmarshal([]byte(n.encode(time.Now())), &r); err != nil {
+	text, _ := n.encode(time.Now())
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r
