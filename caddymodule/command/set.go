@@ -71,6 +71,9 @@ func setter(function string) func(c *invocation) error {
 	}
 }
 
+// resetOnly maps a function to a column that its argument reset accepts, and that is no argument itself.
+var resetOnly = map[string]string{"rate_limit_key": "revoked_at"}
+
 // set applies assignments to the row id with an SQL function, and returns "created" or "changed". An empty
 // value resets a setting to its default, or deletes a limit or an override. Because an amount of 0 refuses
 // every request, set accepts it for a limit of a rule only if force is true.
@@ -91,6 +94,9 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		default:
 			names = append(names, a.Name)
 		}
+	}
+	if name := resetOnly[function]; name != "" {
+		names = append(names, name)
 	}
 	changes, err := assignments(texts, names, isElement)
 	if err != nil {
@@ -114,6 +120,8 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 			elements = append(elements, a.name+"="+a.value)
 		case a.value == "":
 			reset = append(reset, a.name)
+		case a.name == resetOnly[function]:
+			return "", invalid(a.name, a.value, "empty: a command can only reset it, and revoke sets it")
 		case isAmount && a.value == "unlimited":
 			elements = append(elements, a.name+"="+a.value+"/"+window)
 		default:

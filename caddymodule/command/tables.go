@@ -52,7 +52,7 @@ tables. The number of shards cannot change later.`,
 
 var upkeepCommand = commandSpec{
 	use:   "upkeep",
-	short: "Creates partitions of the audit log, sums up metrics, and deletes data past its retention",
+	short: "Creates partitions of the history, and deletes data past its retention",
 	long: `Proxies with a history do this about once a minute, so the command is only for times when no such
 proxy runs. It deletes up to 20,000 rows of each kind. If another process does the upkeep,
 the column WHAT has the value busy.`,

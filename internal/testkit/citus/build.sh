@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds Citus from its source for the installed Postgres, once, and prints the folder of the server's
 # programs. The folder is a copy of the installed Postgres, to which Citus is added: the installed Postgres
-# stays unchanged. Needs a C compiler and Postgres's headers; as root, the script installs them with apt-get.
+# stays unchanged. Needs a C compiler and Postgres's headers; as root, the script installs them with apt-get,
+# if that changes no installed package.
 #
 #   build.sh citus-13.2.2.tar.xz
 set -euo pipefail
@@ -17,9 +18,21 @@ if [ -f "$cache/built" ]; then
 	exit
 fi
 {
-	if [ ! -f "/usr/include/postgresql/$major/server/postgres.h" ] && [ "$(id -u)" = 0 ]; then
-		apt-get update -q && apt-get install -qy --no-install-recommends "postgresql-server-dev-$major" gcc make flex xz-utils \
-			liblz4-dev libzstd-dev libicu-dev libkrb5-dev libselinux1-dev libxslt1-dev libpam0g-dev libssl-dev libxml2-dev libreadline-dev
+	if [ ! -f "$("$bin/pg_config" --includedir-server)/postgres.h" ] && [ "$(id -u)" = 0 ]; then
+		# The newest headers would upgrade libpq and the server.
+		version() { dpkg-query -W -f '${Version}' "$1"; }
+		packages="postgresql-server-dev-$major=$(version "postgresql-$major") libpq-dev=$(version libpq5)
+			gcc make flex xz-utils liblz4-dev libzstd-dev libicu-dev libkrb5-dev libselinux1-dev libxslt1-dev
+			libpam0g-dev libssl-dev libxml2-dev libreadline-dev"
+		apt-get update -q
+		# apt-get names the old version of a package that it would change in brackets.
+		plan=$(apt-get install -sqy --no-upgrade --no-install-recommends $packages)
+		changed=$(sed -nE 's/^(Inst ([^ ]+) \[|Remv ([^ ]+) ).*/\2\3/p' <<<"$plan" | xargs)
+		if [ -n "$changed" ]; then
+			echo "apt-get would change installed packages ($changed). Install by hand:" $packages
+			exit 1
+		fi
+		apt-get install -qy --no-upgrade --no-install-recommends $packages
 	fi
 	# If the headers are newer than the server, Citus can call functions that the server lacks, and then the
 	# server crashes.
