@@ -1,0 +1,64 @@
+package reports
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// calendar is a zone that counts by the calendar.
+func calendar(limit string) string { return "algorithm fixed_window\nlimit " + limit }
+
+// refusedCalendars returns a site for each limit that is refused by name.
+func refusedCalendars(limits ...string) (sites []site) {
+	for _, limit := range limits {
+		sites = append(sites, site{zones: []string{calendar(limit)}, refused: `limit: "` + limit + `"`})
+	}
+	return sites
+}
+
+// at returns a site whose database has a clock that stands, and the wait of its second request.
+func at(clock, limit, wait string) site {
+	return site{handler: "dsn DSN&search_path=FAKE,public,pg_catalog", zones: []string{calendar(limit)},
+		sql: `CREATE SCHEMA "FAKE"; CREATE FUNCTION "FAKE".clock_timestamp() RETURNS timestamptz
+			LANGUAGE sql IMMUTABLE AS $$ SELECT timestamptz '` + clock + `' $$;`,
+		asks: refusedOnce, check: seen("Retry-After: " + wait)}
+}
+
+var calendars = []report{
+	{"R54", "docker-library/postgres#1355; pgautoupgrade/docker-pgautoupgrade#159", append(
+		refusedCalendars("2 1d calendar localtime", "2 1d calendar posixrules",
+			"2 1d calendar right/Europe/Berlin", "2 1d calendar posix/Europe/Berlin"),
+		site{zones: []string{calendar("2 1d calendar US/Eastern")}, asks: []ask{{n: 6}},
+			want: "200×2 429×4", check: endsAtMidnight("America/New_York")})},
+	{"R55", "IANA tz database, backward; PostgreSQL, time zone abbreviations", []site{
+		at("2026-07-01 22:30+00", "1 1d calendar CET", "84600"),
+		at("2026-07-01 22:30+00", "1 1d calendar MET", "84600"),
+		at("2026-07-01 22:30+00", "1 1d calendar Europe/Brussels", "84600"),
+	}},
+	{"R56", "BerriAI/litellm#34896; langwatch/langwatch#6255", []site{
+		at("2026-03-29 12:00+00", "1 1d calendar Europe/Berlin", "36000"),
+		at("2026-10-25 12:00+00", "1 1d calendar Europe/Berlin", "39600"),
+	}},
+	{"R57", "BerriAI/litellm#33161, #31007", append(
+		refusedCalendars("1 1w calendar Europe/Berlin sunday", "1 1d calendar Europe/Berlin 13:40"),
+		at("2026-07-01 22:30+00", "1 1w calendar Europe/Berlin", strconv.Itoa(4*86400-1800)))},
+}
+
+// endsAtMidnight checks that the last request may be repeated at midnight of a time zone.
+func endsAtMidnight(zone string) func(t *testing.T, p *proxy, id string, got []*harness.Response) {
+	return func(t *testing.T, _ *proxy, id string, got []*harness.Response) {
+		t.Helper()
+		place, err := time.LoadLocation(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait, err := strconv.Atoi(got[len(got)-1].Header.Get("Retry-After"))
+		end := time.Now().Add(time.Duration(wait) * time.Second).In(place)
+		if near := end.Add(30 * time.Minute); err != nil || near.Hour() != 0 {
+			t.Errorf("%s: it ends at %v, want midnight in %s", id, end, zone)
+		}
+	}
+}

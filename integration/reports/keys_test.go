@@ -1,0 +1,109 @@
+package reports
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// seen returns a check of the values of response headers after the last request, as in "Name: value" lines. A
+// value of - is a missing header, and + any value.
+func seen(lines string) func(t *testing.T, p *proxy, id string, got []*harness.Response) {
+	return func(t *testing.T, p *proxy, id string, got []*harness.Response) {
+		t.Helper()
+		h := got[len(got)-1].Header
+		for line := range strings.Lines(lines) {
+			name, want, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			values := h[http.CanonicalHeaderKey(name)]
+			got := strings.Join(values, " and ")
+			switch {
+			case len(values) == 0:
+				got = "-"
+			case want == "+" && len(values) == 1:
+				got = "+"
+			}
+			if got != want {
+				t.Errorf("%s: %s is %q, want %q", id, name, got, want)
+			}
+		}
+	}
+}
+
+var keys = []report{
+	{"R24", "Kong/kong#6837, #10672; traefik/traefik#10307", []site{{
+		zones: []string{"key {header.X-User} | {client_ip}\nlimit 2 1h"},
+		asks: []ask{from("203.0.113.1", 3, "200×2 429×1"), from("203.0.113.2", 3, "200×2 429×1"),
+			{n: 3, headers: "X-Forwarded-For: 203.0.113.3\nX-User: 203.0.113.1", want: "200×2 429×1"}},
+		rows: 3,
+	}, {
+		policy: withKey, sql: `SELECT rate_limit_rule('ID', hosts => '{HOST}',
+			count_by => '{header:X-Tenant}', without_header => 'skip', per_hour => 2);`,
+		asks: []ask{{n: 3, want: "200×3"}}, noRows: true,
+	}}},
+	{"R26", "traefik/traefik#13706; apache/apisix#7746, #10540", []site{
+		// One prefix in two sites and in both proxies.
+		{zones: []string{"prefix r26-shared\nkey all\nlimit 3 1h"}, asks: []ask{{n: 2}}},
+		{only: "caddy", zones: []string{"prefix r26-shared\nkey all\nlimit 3 1h"},
+			asks: []ask{{n: 2}}, want: "200×1 429×1"},
+		{only: "traefik", zones: []string{"prefix r26-shared\nkey all\nlimit 3 1h"},
+			asks: []ask{{n: 2}}, want: "429×2"},
+		// Two prefixes.
+		{zones: []string{"limit 3 1h"}, asks: []ask{{n: 4}}, want: "200×3 429×1"},
+		{zones: []string{"limit 3 1h"}, asks: []ask{{n: 4}}, want: "200×3 429×1"},
+		// One prefix with two amounts.
+		{zones: []string{"prefix r26-two-PROXY\nlimit 3 1h"}, asks: []ask{{n: 4}}, want: "200×3 429×1"},
+		{zones: []string{"prefix r26-two-PROXY\nlimit 5 1h"}, asks: []ask{{n: 4}}, want: "200×2 429×2"},
+		// One prefix in two tables.
+		{zones: []string{"prefix r26-durable-PROXY\nlimit 3 1h"}, asks: []ask{{n: 4}}, want: "200×3 429×1"},
+		{zones: []string{"prefix r26-durable-PROXY\nlimit 3 1h\ndurable on"}, asks: []ask{{n: 4}},
+			want: "200×3 429×1"},
+	}},
+	{"R27", "mholt/caddy-ratelimit#10, #70", inEachOrder("key {client_ip} {host}\nlimit 2 1h",
+		"limit 5 1h", "key {host}\nlimit 8 1h")},
+	{"R28", "mholt/caddy-ratelimit#77, #78", []site{
+		{only: "caddy", handler: "match path /x", zones: []string{"limit 1 1h"}, refused: "match"},
+		{only: "caddy", directive: "route /api/* {\npg_ratelimit ID {\nlimit 1 1h\n}\n}",
+			asks: []ask{{line: "GET /api/x", want: "200×1"}, {line: "GET /api/x", want: "429×1"},
+				{n: 3, line: "GET /other", want: "200×3"}}},
+	}},
+	// The Caddyfile that caddy-docker-proxy makes of the labels in docs/containers.md.
+	{"R29", "lucaslorentz/caddy-docker-proxy#612; mholt/caddy-ratelimit#53", []site{
+		{only: "caddy", directive: labels,
+			asks: []ask{{n: 2, want: "200×2"}, {line: "GET /login", want: "200×1"}}},
+		{only: "caddy", directive: labels, asks: []ask{{n: 2, want: "429×2"}}},
+	}},
+}
+
+// labels is the directive of R29.
+const labels = `pg_ratelimit r29 {
+	limit 3 1h
+	zone r29-x {
+		limit 1 1h
+		match {
+			path /login
+		}
+	}
+}`
+
+// inEachOrder returns a site for each order of three zones, of which the first refuses after two requests.
+// Then all counters stand at two.
+func inEachOrder(a, b, c string) (sites []site) {
+	for _, order := range [][]string{{a, b, c}, {a, c, b}, {b, a, c}, {b, c, a}, {c, a, b}, {c, b, a}} {
+		var zones []string
+		for _, zone := range order {
+			zones = append(zones, zone+"\nalgorithm fixed_window")
+		}
+		sites = append(sites, site{zones: zones, asks: []ask{{n: 10}}, want: "200×2 429×8",
+			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+				counts := cluster.Texts(t, p.dsn, `SELECT count::text FROM rate_limit_ephemeral
+					WHERE prefix ~ $1`, "^"+id+"($|-)")
+				if got := strings.Join(counts, " "); got != "2 2 2" {
+					t.Errorf("%s: the counters are %s, want 2 2 2", id, got)
+				}
+			}})
+	}
+	return sites
+}

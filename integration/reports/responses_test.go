@@ -1,0 +1,106 @@
+package reports
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// once is a zone that admits one request an hour.
+const once = "limit 1 1h"
+
+// refusedOnce are two requests, of which the second is refused.
+var refusedOnce = []ask{{want: "200×1"}, {want: "429×1"}}
+
+// limited is an upstream that has X-RateLimit fields of its own.
+func limited(w http.ResponseWriter, _ *http.Request) {
+	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
+		w.Header().Set(name, "7")
+	}
+	fmt.Fprint(w, "page")
+}
+
+var responses = []report{
+	{"R31", "mholt/caddy-ratelimit#3, #52, #76; RussellLuo/caddy-ext#3", []site{
+		{only: "caddy", before: securityHeaders, zones: []string{once}, asks: []ask{{}, {want: "429×1",
+			body: `{"error":"Too many requests","retryAfter":…`}},
+			check: seen("X-Frame-Options: DENY\nServer: -\nRetry-After: +")},
+		{only: "caddy", before: securityHeaders, zones: []string{once},
+			after: `handle_errors 429 {
+				respond "Slow down"
+			}`, asks: []ask{{}, {want: "429×1", body: "Slow down"}}, check: seen("Retry-After: +")},
+		{only: "caddy", before: securityHeaders, zones: []string{once},
+			after: `handle_errors 429 {
+				header -Retry-After
+			}`, asks: refusedOnce, check: seen("Retry-After: -\nContent-Length: 0")},
+	}},
+	{"R32", "RFC 9110, 5.3", []site{
+		{only: "caddy", before: "@dead path /dead", zones: []string{"limit 10 1h"}, upstream: limited,
+			after: `reverse_proxy @dead 127.0.0.1:1
+			handle_errors 502 {
+				reverse_proxy UPSTREAM {
+					header_down -X-RateLimit-*
+					header_down -Retry-After
+				}
+			}`,
+			asks: []ask{{line: "GET /dead", body: "page"}}, check: seen(fieldsOfTen)},
+		{only: "caddy", before: `intercept {
+				@ok status 200
+				handle_response @ok {
+					respond "else" 200
+				}
+			}`, zones: []string{"limit 10 1h"}, upstream: limited,
+			asks: []ask{{body: "else"}}, check: seen(fieldsOfTen)},
+	}},
+	{"R34", "traefik/traefik#8677", []site{{
+		only: "traefik", zones: []string{once},
+		middlewares: object{"errors": object{"errors": object{"status": []string{"429"},
+			"service": "upstream", "query": "/page"}}},
+		upstream: func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path) },
+		asks: []ask{{line: "GET /x", want: "200×1", body: "/x"},
+			{line: "GET /x", want: "429×1", body: "/page"}},
+		check: seen("Retry-After: -\nX-RateLimit-Limit: -"),
+	}}},
+	{"R35", "zalando/restful-api-guidelines#379; meltano/sdk#3672", []site{
+		{handler: "fields x", zones: []string{once}, asks: refusedOnce, check: resetIsATime},
+		{handler: "fields ietf", zones: []string{once}, asks: refusedOnce,
+			check: func(t *testing.T, _ *proxy, id string, got []*harness.Response) {
+				h := got[1].Header
+				want := `"` + id + `";r=0;t=` + h.Get("Retry-After")
+				if !strings.HasPrefix(h.Get("RateLimit"), want) {
+					t.Errorf("%s: RateLimit is %s, want %s …", id, h.Get("RateLimit"), want)
+				}
+			}},
+	}},
+	{"R38", "RFC 8297", []site{{
+		zones: []string{"limit 10 1h"},
+		upstream: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "</a.css>")
+			w.WriteHeader(http.StatusEarlyHints)
+			fmt.Fprint(w, "ok")
+		},
+		asks: []ask{{want: "200×1", body: "ok"}}, check: seen(fieldsOfTen + "\n" + earlyLink + ": </a.css>"),
+	}}},
+}
+
+const securityHeaders = "header -Server\nheader X-Frame-Options DENY"
+
+// fieldsOfTen are the fields of the first of ten requests.
+const fieldsOfTen = "X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 9\nX-RateLimit-Reset: +"
+
+// resetIsATime checks that X-RateLimit-Reset of a refusal is the time in Retry-After seconds.
+func resetIsATime(t *testing.T, _ *proxy, id string, got []*harness.Response) {
+	t.Helper()
+	h := got[1].Header
+	wait, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
+	reset, _ := strconv.ParseInt(h.Get("X-RateLimit-Reset"), 10, 64)
+	const between = 60 // the refusal is that long ago at most
+	if late := time.Now().Unix() + wait - reset; wait < 3000 || late < -1 || late > between {
+		t.Errorf("%s: Retry-After is %d and X-RateLimit-Reset %d, want one moment", id, wait, reset)
+	}
+}

@@ -1,0 +1,238 @@
+package reports
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+)
+
+// report is a problem of another limiter, and what happens here.
+type report struct {
+	name   string // the number
+	source string // a repository and the number of its issue, or a standard
+	sites  []site
+}
+
+// site is a configuration of a proxy, for a host of its own, and the requests to it. In texts, PROXY stands
+// for caddy or traefik, HOST for the site's host, ID for the site's name, which is also the prefix of its
+// limit, KEY for an API key of the user ann, DSN for the database, REST for the DSN without its scheme, and
+// FAKE for a schema of the site.
+type site struct {
+	only string // "caddy" or "traefik"; "" for both
+
+	// The settings of the handler, of zones and of the policy, one a line, as in a Caddyfile. A zone may have
+	// a prefix, and a match. Without a policy of its own, a site has none.
+	handler string
+	zones   []string
+	policy  string
+
+	sql           string // run before the proxies start
+	directive     string // in place of the directive of Caddy
+	before, after string // further directives of Caddy, around the handler
+	rule          string // a further condition of Traefik's router
+	middlewares   object // further middlewares of Traefik, in front of the plugin
+	open          bool   // the site trusts no proxy in front
+	socket        int    // one of the sockets on which Caddy listens; 0 for none
+
+	upstream http.HandlerFunc // answers "ok" if nil
+
+	asks    []ask
+	want    string // the statuses of all asks, as in "200×3 429×17"; "" if the asks have them
+	refused string // the start of the error with which the configuration is refused
+	rows    int    // the number of rows in the table of counters; 0 is any
+	noRows  bool   // there are no rows
+	check   func(t *testing.T, p *proxy, id string, got []*harness.Response)
+}
+
+// ask is a request. In texts, # stands for the number of the repetition, from 1.
+type ask struct {
+	n       int    // the number of repetitions; 0 is 1
+	line    string // the method and the path; "" is GET /
+	headers string // one a line; without X-Forwarded-For, the address is 203.0.113.9
+	want    string // the statuses
+	body    string // the body, if not ""
+}
+
+type object = map[string]any
+
+// proxy is a proxy that serves all sites.
+type proxy struct {
+	*harness.Process
+	name          string // caddy or traefik
+	trusted, open string // addresses: behind a trusted proxy, and in front
+	sockets       []string
+	dsn, key      string
+	loader        string // the admin endpoint of a Caddy that refuses configurations
+}
+
+// reports lists all reports.
+var reports = slices.Concat(credentials, paths, addresses, keys, responses, databases,
+	chains, sockets, calendars)
+
+// The reports have the right result in both proxies.
+func TestReports(t *testing.T) {
+	dsn, key := openDatabase(t)
+	upstream := startUpstream(t)
+	proxies := []*proxy{startCaddy(t, dsn, key, upstream), startTraefik(t, dsn, key, upstream)}
+	for i := range reports {
+		r := &reports[i]
+		t.Run(r.name, func(t *testing.T) {
+			for _, p := range proxies {
+				for j := range r.sites {
+					if s := &r.sites[j]; s.only == "" || s.only == p.name {
+						p.try(t, s, siteID(r, j, p.name))
+					}
+				}
+			}
+		})
+	}
+}
+
+// siteID returns the name of a site in a proxy.
+func siteID(r *report, site int, proxy string) string {
+	return fmt.Sprintf("%s-%c-%s", strings.ToLower(r.name), 'a'+site, proxy)
+}
+
+// hostOf returns the host of a site.
+func hostOf(id string) string { return id + ".test" }
+
+// fill replaces the names that a text of a site may have.
+func (p *proxy) fill(text, id string) string {
+	name := id[strings.LastIndexByte(id, '-')+1:]
+	return strings.NewReplacer("PROXY", name, "HOST", hostOf(id), "ID", id, "FAKE", id, "KEY", p.key,
+		"DSN", p.dsn, "REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
+}
+
+// forEachSite calls f for each site of a proxy.
+func forEachSite(proxy string, f func(s *site, id string)) {
+	for i := range reports {
+		for j := range reports[i].sites {
+			if s := &reports[i].sites[j]; s.only == "" || s.only == proxy {
+				f(s, siteID(&reports[i], j, proxy))
+			}
+		}
+	}
+}
+
+// openDatabase creates a database with the SQL of all sites, and returns an API key of the user ann.
+func openDatabase(t *testing.T) (dsn, key string) {
+	t.Helper()
+	key, insert := policytest.NewKey(t, 1, "ann")
+	dsn = policytest.Open(t, "INSERT INTO rate_limit_tiers (tier) VALUES ('free');"+
+		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');"+insert)
+	p := &proxy{dsn: dsn, key: key}
+	for _, name := range []string{"caddy", "traefik"} {
+		forEachSite(name, func(s *site, id string) {
+			if s.sql != "" {
+				cluster.Execute(t, dsn, p.fill(s.sql, id))
+			}
+		})
+	}
+	return dsn, key
+}
+
+// startUpstream starts the server behind all sites, and returns its address.
+func startUpstream(t *testing.T) string {
+	t.Helper()
+	handlers := map[string]http.HandlerFunc{}
+	for _, proxy := range []string{"caddy", "traefik"} {
+		forEachSite(proxy, func(s *site, id string) { handlers[hostOf(id)] = s.upstream })
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := handlers[r.Host]; h != nil {
+			h(w, r)
+			return
+		}
+		fmt.Fprint(w, "ok")
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// mustNotBeAsked is an upstream of a site whose requests must be refused.
+func mustNotBeAsked(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
+
+// try sends the requests of a site, and checks the result.
+func (p *proxy) try(t *testing.T, s *site, id string) {
+	t.Helper()
+	if s.refused != "" {
+		p.checkRefused(t, s, id)
+		return
+	}
+	address := p.trusted
+	if s.open {
+		address = p.open
+	} else if s.socket != 0 {
+		address = p.sockets[s.socket-1]
+	}
+	c := dial(t, address, hostOf(id))
+	all := map[int]int{}
+	var got []*harness.Response
+	for _, a := range s.asks {
+		counts := map[int]int{}
+		for n := range max(a.n, 1) {
+			number := strings.NewReplacer("#", fmt.Sprint(n+1))
+			line, headers := cmp.Or(a.line, "GET /"), p.fill(a.headers, id)
+			response := c.ask(t, number.Replace(line), number.Replace(headers))
+			got = append(got, response)
+			if a.body != "" && !isBody(response.Body, a.body) {
+				t.Errorf("%s, %s %q: the body is %q, want %q", id, a.line, a.headers, response.Body, a.body)
+			}
+			all[response.Status]++
+			counts[response.Status]++
+		}
+		if text := countText(counts); a.want != "" && text != a.want {
+			t.Errorf("%s, %s %q: %s, want %s", id, a.line, a.headers, text, a.want)
+		}
+	}
+	if text := countText(all); s.want != "" && text != s.want {
+		t.Errorf("%s: %s, want %s", id, text, s.want)
+	}
+	if s.rows != 0 || s.noRows {
+		rows := cluster.Texts(t, p.dsn, "SELECT prefix || ' ' || key FROM rate_limit_ephemeral WHERE "+
+			"prefix ~ $1 ORDER BY 1", "^(rule/)?"+id+"($|[-/])")
+		if len(rows) != s.rows {
+			t.Errorf("%s: the rows are %q, want %d", id, rows, s.rows)
+		}
+	}
+	if s.check != nil {
+		s.check(t, p, id, got)
+	}
+}
+
+// isBody reports whether a body is as wanted, where … at the end of the wanted body stands for any text.
+func isBody(body, want string) bool {
+	start, any := strings.CutSuffix(want, "…")
+	return body == want || any && strings.HasPrefix(body, start)
+}
+
+// countText formats the counts of statuses.
+func countText(counts map[int]int) string {
+	return (&harness.Result{Status: counts}).String()
+}
+
+// link links the repository to where Traefik searches for the sources of a local plugin.
+func link(t *testing.T, dir string) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(modulePath))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(root, path); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,211 @@
+package reports
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// modulePath is the plugin's name in Traefik.
+const modulePath = "github.com/pgratelimit/pg-ratelimit"
+
+// startTraefik starts a Traefik with all its sites.
+func startTraefik(t *testing.T, dsn, key, upstream string) *proxy {
+	t.Helper()
+	program, err := harness.Traefik(t.Context(), "..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	link(t, dir)
+	p := &proxy{name: "traefik", trusted: harness.FreeAddress(t), open: harness.FreeAddress(t), dsn: dsn,
+		key: key}
+	trusts := object{"trustedIPs": []string{"127.0.0.1/32"}}
+	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
+		"global": object{"checkNewVersion": false, "sendAnonymousUsage": false},
+		"log":    object{"noColor": true},
+		"entryPoints": object{"trusted": object{"address": p.trusted, "forwardedHeaders": trusts},
+			"open": object{"address": p.open}},
+		"providers":    object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
+		"experimental": object{"localPlugins": object{"pg-ratelimit": object{"moduleName": modulePath}}},
+	})
+	routers, middlewares := object{}, object{}
+	forEachSite(p.name, func(s *site, id string) {
+		point := "trusted"
+		if s.open {
+			point = "open"
+		}
+		var chain []string
+		for name, m := range s.middlewares {
+			middlewares[id+"-"+name] = m
+			chain = append(chain, id+"-"+name)
+		}
+		middlewares[id] = object{"plugin": object{"pg-ratelimit": s.plugin()}}
+		rule := "Host(`" + hostOf(id) + "`)"
+		if s.rule != "" {
+			rule += " && " + s.rule
+		}
+		routers[id] = object{"rule": rule, "service": "upstream",
+			"entryPoints": []string{point}, "middlewares": append(chain, id)}
+		p.fillAll(middlewares, id)
+	})
+	routers["ready"] = object{"rule": "Host(`ready.test`)", "service": "upstream"}
+	writeYAML(t, filepath.Join(dir, "dynamic.yml"), object{"http": object{"routers": routers,
+		"middlewares": middlewares, "services": object{"upstream": object{"loadBalancer": object{
+			"servers": []object{{"url": "http://" + upstream}}}}}}})
+	p.Process = harness.Start(t, harness.Program{Name: p.name, Path: program, Dir: dir,
+		Env:  []string{"DATABASE_URL=" + dsn},
+		Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
+	p.AwaitAddress(t, p.trusted)
+	p.Await(t, "its configuration", func() bool {
+		return dial(t, p.trusted, "ready.test").ask(t, "GET /", "").Status == http.StatusOK
+	})
+	return p
+}
+
+// plugin returns the settings of a site in Traefik.
+func (s *site) plugin() object {
+	settings := traefikSettings("timeout 30s\non_error deny\n" + s.handler)
+	if !s.open {
+		settings["ipStrategy"] = object{"depth": 1}
+	}
+	if s.policy != "" {
+		settings["policy"] = traefikSettings(s.policy)
+	}
+	var zones []object
+	for i, z := range s.zones {
+		prefix, others := zonePrefix(i, z)
+		zone := traefikSettings(others)
+		zone["prefix"] = prefix
+		zones = append(zones, zone)
+	}
+	if zones != nil {
+		settings["zones"] = zones
+	}
+	return settings
+}
+
+// traefikSettings converts settings of a Caddyfile. Traefik accepts their names.
+func traefikSettings(lines string) object {
+	settings := object{}
+	for line := range strings.Lines(lines) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "match" {
+			kind, values, _ := strings.Cut(value, " ")
+			settings[name] = object{kind + "s": strings.Fields(values)}
+		} else if name != "" {
+			settings[name] = value
+		}
+	}
+	return settings
+}
+
+// fillAll replaces the names in all texts of a value.
+func (p *proxy) fillAll(value any, id string) any {
+	switch value := value.(type) {
+	case object:
+		for name, part := range value {
+			value[name] = p.fillAll(part, id)
+		}
+	case []object:
+		for i := range value {
+			p.fillAll(value[i], id)
+		}
+	case string:
+		return p.fill(value, id)
+	}
+	return value
+}
+
+// writeYAML writes a file.
+func writeYAML(t *testing.T, path string, content any) {
+	t.Helper()
+	data, err := yaml.Marshal(content)
+	if err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// client sends requests as they are written, over one connection.
+type client struct {
+	conn net.Conn
+	in   *bufio.Reader
+	host string
+}
+
+// dial connects to a proxy.
+func dial(t *testing.T, address, host string) *client {
+	t.Helper()
+	network := "tcp"
+	if filepath.IsAbs(address) {
+		network = "unix"
+	}
+	conn, err := net.DialTimeout(network, address, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &client{conn, bufio.NewReader(conn), host}
+}
+
+// earlyLink is the header with the Link of status 103 in a response of ask.
+const earlyLink = "Test-Early-Link"
+
+// send sends a request with a line such as GET /, and returns its method.
+func (c *client) send(t *testing.T, line, headers string) string {
+	t.Helper()
+	method, path, _ := strings.Cut(line, " ")
+	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, c.host)
+	if !strings.Contains(headers, "X-Forwarded-For") {
+		text += "X-Forwarded-For: 203.0.113.9\r\n"
+	}
+	if method == http.MethodPost {
+		text += "Content-Length: 0\r\n"
+	}
+	for header := range strings.Lines(headers) {
+		text += strings.Trim(header, "\t\n") + "\r\n"
+	}
+	if _, err := io.WriteString(c.conn, text+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	return method
+}
+
+// ask sends a request, and reads the response.
+func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
+	t.Helper()
+	method := c.send(t, line, headers)
+	response, err := http.ReadResponse(c.in, &http.Request{Method: method})
+	link := ""
+	if err == nil && response.StatusCode == http.StatusEarlyHints {
+		link = response.Header.Get("Link")
+		response, err = http.ReadResponse(c.in, &http.Request{Method: method})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link != "" {
+		response.Header.Set(earlyLink, link)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &harness.Response{Status: response.StatusCode, Header: response.Header, Body: string(body)}
+}
