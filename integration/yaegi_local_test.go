@@ -1,0 +1,55 @@
+package integration
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
+)
+
+// The interpreted plugin charges what it has admitted without the database, and meanwhile stays at its share.
+func TestInterpretedPluginRepays(t *testing.T) {
+	dsn := cluster.Open(t)
+	network, throughNetwork := slownet.ListenFor(t, dsn, 0)
+	h := loadPlugin(t).mustHandler(t, emptyOK, object{"dsn": throughNetwork, "prefix": "p", "key": "{path}",
+		"limit": "40 1h", "onError": "local", "timeout": "1s"})
+	admitted := 0
+	take := func() int {
+		code := ask(h).Code
+		if code == http.StatusOK {
+			admitted++
+		}
+		return code
+	}
+	await(t, "a decision of the database", func() bool {
+		w := ask(h)
+		if w.Code == http.StatusOK {
+			admitted++
+		}
+		return w.Header().Get("X-RateLimit-Remaining") != "" && countedUnits(t, dsn) > 0
+	})
+	network.SetHanging(true)
+	network.CloseConnections()
+	for range 30 {
+		take()
+	}
+	network.SetHanging(false)
+	await(t, "the limit to be used up in the database", func() bool {
+		return take() == http.StatusTooManyRequests && countedUnits(t, dsn) == 40
+	})
+	if admitted > 45 { // the database may lack the first requests, and those under way when it was lost
+		t.Errorf("%d of 40 requests were admitted, want at most 45", admitted)
+	}
+}
+
+// countedUnits returns the units that the database has counted.
+func countedUnits(t *testing.T, dsn string) int {
+	n := 0
+	row := cluster.Connect(t, dsn).QueryRow(t.Context(),
+		"SELECT coalesce(sum(count), 0) FROM rate_limit_ephemeral")
+	if err := row.Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
