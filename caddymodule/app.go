@@ -32,6 +32,7 @@ type App struct {
 
 	metrics *metrics
 	handles []*host.Handle      // one for each handler
+	laws    serve.Laws          // of all handlers
 	httpApp func() (any, error) // returns the app http, once all apps are provisioned
 	pages   []*Page
 
@@ -79,6 +80,10 @@ func (a *App) settings() (settings.Store, error) {
 func (a *App) open(h *Handler) (*host.Handle, error) {
 	sources, err := a.dataSources(h)
 	if err != nil {
+		return nil, err
+	}
+	place := fmt.Sprintf("the handler number %d", len(a.handles)+1)
+	if err := a.laws.Add(sources.Limits.DSN, place, h.site.Zones); err != nil {
 		return nil, err
 	}
 	handle, err := h.site.Open(process, sources)

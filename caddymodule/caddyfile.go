@@ -24,8 +24,21 @@ func init() {
 
 func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	h := new(Handler)
+	helper.Next()
+	start := helper.Token()
+	helper.Reset()
 	if err := h.UnmarshalCaddyfile(helper.Dispenser); err != nil {
 		return nil, err
+	}
+	// App.open compares the laws again, by the databases, but without the lines.
+	laws, ok := helper.State["pg_ratelimit"].(*serve.Laws)
+	if !ok {
+		laws = new(serve.Laws)
+		helper.State["pg_ratelimit"] = laws
+	}
+	place := fmt.Sprintf("%s:%d", start.File, start.Line)
+	if err := laws.Add(string(h.DSN), place, h.site.Zones); err != nil {
+		return nil, errorAt(start, err)
 	}
 	return h, nil
 }

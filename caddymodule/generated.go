@@ -4,8 +4,9 @@ package caddymodule
 
 // LimitSettings configures one limit: what it allows, and what is counted together.
 type LimitSettings struct {
-	// The name of the limit. Limits with one prefix on one database share their counters, in all proxies.
-	// Default: required if there is a `limit`.
+	// The name of the limit. Limits with one prefix on one database share their counters, in all proxies, and
+	// must have one algorithm and window (docs/caddy.md#several-limits). Default: required if there is a
+	// `limit`.
 	Prefix Text `json:"prefix,omitempty"`
 	// Requests with the same key (docs/caddy.md#keys) share the quota. It can have alternatives. Default:
 	// `{client_ip}`.

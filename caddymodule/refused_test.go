@@ -41,6 +41,12 @@ func checkRejected(t *testing.T, config string, err error, want string) {
 	}
 }
 
+// configOf returns a configuration with a handler, of which it gets the fields.
+func configOf(handler string) []byte {
+	return []byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": ` +
+		`[{"handle": [{"handler": "pg_ratelimit", ` + handler + `}]}]}}}}}`)
+}
+
 // JSON does not go through the parser of Caddyfiles, so the module also checks it.
 func TestInvalidJSONIsRejected(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
@@ -57,9 +63,19 @@ func TestInvalidJSONIsRejected(t *testing.T) {
 		{`"zones": [{"prefix": "api", "limit": "5 1m", "match": [{"colour": {}}]}]`, `zone "api": match: `},
 		{`"policy": {"apiKey": "{header.X}"}`, `unknown field "apiKey"`},
 	} {
-		err := validate([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": ` +
-			`[{"handle": [{"handler": "pg_ratelimit", ` + test.handler + `}]}]}}}}}`))
-		checkRejected(t, test.handler, err, test.want)
+		checkRejected(t, test.handler, validate(configOf(test.handler)), test.want)
+	}
+	two := `"prefix": "api", "dsn": "memory", "limit": "5 5s"}, {"handler": "pg_ratelimit", ` +
+		`"prefix": "api", "dsn": "memory", `
+	for _, other := range []string{`"limit": "50 1h"`, `"limit": "5 5s", "algorithm": "fixed_window"`} {
+		checkRejected(t, other, validate(configOf(two+other)), `pg_ratelimit "api": prefix: "api": must be `+
+			"another name, because the handler number 2 has ")
+	}
+	for _, other := range []string{`"limit": "7 5000ms"`, `"limit": "50 1h", "durable": true`,
+		`"limit": "50 1h", "mode": "off"`} {
+		if err := validate(configOf(two + other)); err != nil {
+			t.Errorf("%s beside 5 5s: %v, want a valid configuration", other, err)
+		}
 	}
 	for _, test := range []struct{ app, want string }{
 		{`"history": {"audit_address": "half"}`,

@@ -104,6 +104,44 @@ func TestEqualStoreSettingsShareDatabase(t *testing.T) {
 	}
 }
 
+// Of two middlewares of one load with limits of different windows on the same rows, the log names both, and
+// both stay.
+func TestLogNamesTwoWindowsOfOnePrefix(t *testing.T) {
+	p := newProcess(time.Minute)
+	load, end := context.WithCancel(t.Context())
+	add := func(ctx context.Context, name string, settings Settings) string {
+		return captureLog(t, func() {
+			var next passCounter
+			h, err := newHandler(ctx, &next, validConfig(settings), name, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if get(h); next.n.Load() != 1 {
+				t.Errorf("%s passes %d requests, want 1", name, next.n.Load())
+			}
+		})
+	}
+	want := `middleware b: prefix: "api": must be another name, because middleware b has fixed_window ` +
+		"50 1h, and middleware a has fixed_window 5 5s"
+	hour := Settings{"algorithm": "fixed_window", "limit": "50 1h"}
+	log := add(load, "a", Settings{"algorithm": "fixed_window", "limit": "5 5s"})
+	if log += add(load, "c", Settings{"prefix": "c", "limit": "9 1d"}); strings.Contains(log, "another") {
+		t.Errorf("log %q, want no error", log)
+	}
+	if log = add(load, "b", hour); !strings.Contains(log, want) {
+		t.Errorf("log %q, want %q", log, want)
+	}
+	if log = add(load, "b", hour); strings.Contains(log, "another") {
+		t.Errorf("log %q of another router with the middleware, want no error", log)
+	}
+	end()
+	next, stop := context.WithCancel(t.Context())
+	defer stop()
+	if log = add(next, "b", hour); strings.Contains(log, "another") {
+		t.Errorf("log %q of a load with one of them, want no error", log)
+	}
+}
+
 // brokenStore is a store with a Take that returns err, or panics if err is nil.
 type brokenStore struct{ err error }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -20,6 +21,8 @@ type process struct {
 	mu     sync.Mutex        // guards the fields below
 	logged map[string]string // the last text of each middleware in logOnce
 	setups map[string]*setup // the latest setup of each middleware
+	load   <-chan struct{}   // closed when the latest load of Traefik's configuration ends
+	laws   *serve.Laws       // of the latest load
 }
 
 // shared is the process of all middlewares.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // setup holds a compiled configuration and its resources. All routers with the middleware share it. After a
@@ -46,11 +47,30 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 	}
 	s.load = ctx.Done()
 	s.loads++
+	p.compareLaws(s, name)
 	context.AfterFunc(ctx, func() {
 		defer logPanic()
 		p.release(name, s)
 	})
 	return s, nil
+}
+
+// compareLaws logs an error if a limit of a middleware has another law than an earlier limit of the load on
+// the same rows. Both middlewares stay, because a Traefik without them would not limit at all. The caller
+// holds the mutex.
+func (p *process) compareLaws(s *setup, name string) {
+	if p.load != s.load {
+		p.load, p.laws = s.load, &serve.Laws{}
+	}
+	h := s.handler
+	err := p.laws.Add(h.handle.Limits.Settings.DSN, "middleware "+name, h.site.Zones)
+	if err == nil {
+		return
+	}
+	if text := err.Error(); p.logged["laws of "+name] != text {
+		p.logged["laws of "+name] = text
+		write(name, host.Line{Level: host.Error, Text: text})
+	}
 }
 
 // newSetup compiles a configuration. The caller holds the mutex.

@@ -264,8 +264,8 @@ func ParseCost(text string) int64 {
 func checkRows(zones []*Zone) (at int, err error) {
 	for i, z := range zones {
 		for _, earlier := range zones[:i] {
-			differ := z.fixed != "" && earlier.fixed != "" && z.fixed != earlier.fixed
-			if z.Limit.Prefix == earlier.Limit.Prefix && z.Limit.Durable == earlier.Limit.Durable && !differ {
+			if z.Limit.Prefix == earlier.Limit.Prefix && z.Limit.Durable == earlier.Limit.Durable &&
+				!differ(z, earlier) {
 				want := "another name: an earlier limit on the same request counts under it in the same " +
 					"table, where the two keys could be the same"
 				return i, &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
@@ -274,3 +274,6 @@ func checkRows(zones []*Zone) (at int, err error) {
 	}
 	return 0, nil
 }
+
+// differ reports whether the keys of two limits are fixed and differ.
+func differ(a, b *Zone) bool { return a.fixed != "" && b.fixed != "" && a.fixed != b.fixed }

@@ -24,10 +24,10 @@ const (
 	// cleanupPause is the time after a cleanup in which none starts. At 650 batches a second, a tenth of them
 	// would otherwise start a cleanup, which takes 3 % of the CPU of a limit.
 	cleanupPause = 100 * time.Millisecond
-	// ownAge is how long ago a row expired that a cleanup deletes. It protects rows that are still in use: a
-	// decision in flight may have read the clock earlier, or the clock may be set back. othersAge is the same
-	// for prefixes that this process does not count: a program of the npm library may count them, by a clock
-	// that is late.
+	// A cleanup deletes rows that expired at least ownAge ago. This protects rows that are still in use: a
+	// decision in flight may have read the clock earlier, or the clock may be set back. othersAge replaces
+	// it for prefixes that this process does not count: a program of the npm library may count them, by a
+	// clock that is late.
 	ownAge    = time.Minute
 	othersAge = 24 * time.Hour
 )
