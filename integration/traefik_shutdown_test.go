@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -15,8 +16,9 @@ func hasTable(t *testing.T, dsn, name string) bool {
 	return cluster.Query[bool](t, dsn, "SELECT to_regclass($1) IS NOT NULL", name)
 }
 
-// When Traefik stops, the plugin writes the history of all requests, even if a client keeps its connection
-// open, as most clients do. The open connection delays the end of Traefik by half a second.
+// When Traefik stops, the plugin writes the history of all requests and the end of the proxy, even if a
+// client keeps its connection open, as most clients do. The open connection delays the end of Traefik by half
+// a second.
 func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	const n = 1700
 	dsn := cluster.Open(t)
@@ -25,7 +27,8 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	harness.Ask(t, harness.Get(tr.url+"/", "X-Key", "first"))
 	await(t, "the first row", func() bool { // the plugin creates the tables
 		return hasTable(t, dsn, "rate_limit_audit") &&
-			cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit") > 0
+			cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit") > 0 &&
+			cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes") > 0
 	})
 	r := harness.Run(t.Context(), harness.Load{Clients: 32, Requests: n, Request: func(i int) *http.Request {
 		return harness.Get(tr.url+"/", "X-Key", fmt.Sprint("key-", i))
@@ -49,4 +52,7 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 			t.Errorf("%d %s, want %d", got, what, n+2)
 		}
 	}
+	const stateSQL = "SELECT string_agg(concat(state, ': ', summary), ' ') FROM rate_limit_state"
+	check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL),
+		"stopped: No proxy counts in this database.")
 }

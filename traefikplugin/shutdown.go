@@ -17,8 +17,9 @@ const (
 	shutdownTimeout = time.Minute
 )
 
-// watch flushes the histories when the server of a request starts to shut down, because Traefik does not
-// notify plugins of its end. All servers shut down at the same time, so one of them is enough.
+// watch flushes the histories and ends the rows in the registry when the server of a request starts to shut
+// down, because Traefik does not notify plugins of its end. All servers shut down at the same time, so one of
+// them is enough.
 func (p *process) watch(r *http.Request) {
 	if atomic.LoadInt32(&p.attached) != 0 {
 		return
@@ -36,6 +37,11 @@ func (p *process) flushUntilTheEnd() {
 	defer cancel()
 	defer logPanic()
 	defer atomic.StoreInt32(&p.attached, 0)
+	for _, resource := range p.host.Shared() {
+		if d, ok := resource.(*host.Database); ok && d.Node != nil {
+			go endNode(d)
+		}
+	}
 	for ctx.Err() == nil {
 		for _, resource := range p.host.Shared() {
 			flushHistory(ctx, resource)
@@ -49,4 +55,10 @@ func flushHistory(ctx context.Context, resource host.Resource) {
 	if w, ok := resource.(*history.Writer); ok {
 		_ = w.Flush(ctx) // the history logs its errors
 	}
+}
+
+// endNode ends the row of this process in the registry.
+func endNode(d *host.Database) {
+	defer logPanic()
+	d.Node.End(d.DB)
 }

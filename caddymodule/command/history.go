@@ -93,7 +93,7 @@ or had no decision, and sums up such requests of that minute.`,
 
 var usageCommand = commandSpec{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
-	short: "Shows what a user did, by day, by API key and by limit",
+	short: "Shows what a user did, in total, by day, by API key and by limit",
 	long: `KEY ID 0 stands for requests without a key. Months and days are in UTC, and a day counts as a
 whole. CHARGED is the cost that a limit charged in advance for requests that passed. SETTLED is the
 actual cost of these requests. Proxies with a history count every request, also those that are not
@@ -103,11 +103,30 @@ in the audit log.`,
 		[]flag{{name: "month", kind: month, usage: "a month such as 2026-11 (default the current one)"}},
 		periodFlags("", "the days")...),
 	exclusive: []string{"month since", "month until"},
-	sql: `SELECT u.* FROM (SELECT coalesce(@since::timestamptz::date, @month::date,
+	sql:       usageSQL,
+	runGo: func(c *invocation) error {
+		if c.json {
+			return c.list(c.sql, "")
+		}
+		const sums = "requests, refused, last_request FROM u WHERE "
+		rows, err := c.change("WITH u AS MATERIALIZED (" + usageSQL + ") SELECT " +
+			"requests, refused, last_request" +
+			listColumn("by_day", "SELECT day, "+sums+"day IS NOT NULL ORDER BY day") +
+			listColumn(`"by_API_key"`, "SELECT key_id, "+sums+"key_id IS NOT NULL ORDER BY key_id") +
+			listColumn("by_limit", "SELECT prefix, limit_name, requests, refused, charged, settled, "+
+				"last_request FROM u WHERE prefix IS NOT NULL ORDER BY prefix, limit_name") +
+			" FROM u WHERE num_nonnulls(day, key_id, prefix) = 0")
+		if err != nil {
+			return err
+		}
+		return c.show(rows[0], "")
+	},
+}
+
+const usageSQL = `SELECT u.* FROM (SELECT coalesce(@since::timestamptz::date, @month::date,
 	date_trunc('month', now())::date) AS day) AS f CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
 	CASE WHEN @since::timestamptz IS NULL THEN (f.day + interval '1 month')::date - 1
-		ELSE (@until::timestamptz - interval '1 microsecond')::date END) AS u`,
-}
+		ELSE (@until::timestamptz - interval '1 microsecond')::date END) AS u`
 
 var nodesCommand = commandSpec{
 	use:   "nodes",

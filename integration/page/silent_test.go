@@ -40,6 +40,7 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	b.await("#lists", "ann")
 	b.fill("#why-who", "ann")
 	value[int](b, watchAge)
+	var late *tab
 	for _, silent := range []struct {
 		name, text   string
 		stop, resume func() error
@@ -65,6 +66,9 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		b.await("#state", silent.text)
 		b.await("#state-more", "What is below is of ")
 		b.await("#lists", "ann")
+		if silent.name == "the database" {
+			late = openDuringOutage(t, s.page)
+		}
 		took := time.UnixMilli(int64(value[float64](b, "window.oldAt"))).Sub(start)
 		stall := time.Duration(value[float64](b, "window.stall")) * time.Millisecond
 		t.Logf("%s: shown after %v; timers stalled for %v", silent.name, took, stall)
@@ -80,7 +84,42 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	if value[bool](b, "document.body.classList.contains('old')") {
 		t.Error("the values are shown as old, want as current")
 	}
+	late.await("#state", "enforced by 1 of 1 proxy")
+	late.allowProblem("503")
 	b.allowProblem("503") // Chromium's own lines about the responses
+}
+
+// openDuringOutage opens the page while its database does not answer. The page says so once, and if its
+// server still has values, the page says from when they are.
+func openDuringOutage(t *testing.T, address string) *tab {
+	t.Helper()
+	b := open(t, address, desktop)
+	b.await("#state", "database does not answer")
+	notes := value[int](b, `new Promise((found) => {
+		const start = Date.now()
+		setInterval(() => {
+			const values = document.querySelector('#lists li')
+			const dated = document.querySelector('#state-more').textContent.includes('What is below is of ')
+			const notes = document.querySelectorAll('.away').length
+			if (values && dated && !notes || Date.now() - start > 5000)
+				found(notes + (values && !dated ? 100 : 0))
+		}, 50)
+	})`)
+	if notes != 0 {
+		t.Errorf("opened during an outage, the page has %d more notes (100: values without their time), "+
+			"want 0", notes)
+	}
+	return b
+}
+
+// The page does not say that nobody was refused if it counts a refusal that the audit log lacks.
+func TestThePageDeniesNoRefusalThatItCounts(t *testing.T) {
+	dsn := cluster.Open(t, schema.File, `SELECT rate_limit_upkeep();
+		INSERT INTO rate_limit_metrics (granularity, time, requests, limited, last_request)
+			VALUES ('minute', date_trunc('minute', now()), 1, 1, now())`)
+	b := openPage(t, dsn, dsn)
+	b.await("#lines", "1 in 1 h")
+	b.await("#lists", "the audit log has no refusal of this hour yet")
 }
 
 // openPage starts a Caddy that serves only the page, and opens the page. dsn is the database of the counters

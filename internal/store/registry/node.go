@@ -37,6 +37,7 @@ type Node struct {
 	stores int32 // the number of stores that share the Node; atomic
 
 	polling   sync.Mutex // guards the fields below, also during a round trip
+	ending    bool       // see End
 	retryAt   time.Time  // the time of the next poll after a failed write
 	proxies   int64      // the number of running proxies
 	countedAt time.Time  // the time of the last poll that failed, or found proxies or more

@@ -58,7 +58,7 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 	renewal := &pgdb.Statement{SQL: rowSQL}
 	statements := []*pgdb.Statement{live}
 	applied := ""
-	if n.Due(now) {
+	if n.Due(now) && !n.ending {
 		var text string
 		text, applied = n.encode(now)
 		renewal.Args = []any{n.Name, n.Epoch, text}
@@ -104,15 +104,30 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 	return n.proxies, err
 }
 
+// End ends the row of a process that is about to end, before its stores are closed. Poll no longer renews it.
+func (n *Node) End(db pgdb.DB) {
+	n.polling.Lock()
+	defer n.polling.Unlock()
+	n.ending = true
+	n.end(db)
+}
+
+// end ends the row. If this fails, the row looks like the row of a proxy that vanished. The caller holds
+// polling.
+func (n *Node) end(db pgdb.DB) {
+	if n.writtenAt.IsZero() {
+		return
+	}
+	_ = db.Run(context.Background(), leaveTimeout,
+		[]*pgdb.Statement{{SQL: endedSQL, Args: []any{n.Name, n.Epoch}, Unnamed: true}})
+}
+
 // Leave ends the row if no other store of the process shares it. A store calls Leave after its last Poll,
 // before it closes db.
 func (n *Node) Leave(db pgdb.DB) {
 	n.polling.Lock()
 	defer n.polling.Unlock()
-	if atomic.AddInt32(&n.stores, -1) > 0 || n.writtenAt.IsZero() {
-		return
+	if atomic.AddInt32(&n.stores, -1) <= 0 {
+		n.end(db)
 	}
-	// If this fails, the row looks like the row of a proxy that vanished.
-	_ = db.Run(context.Background(), leaveTimeout,
-		[]*pgdb.Statement{{SQL: endedSQL, Args: []any{n.Name, n.Epoch}, Unnamed: true}})
 }

@@ -93,9 +93,14 @@ function showState(answer) {
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1)
 
-// showDown reports that there are no new answers, with the cause below, and keeps the last answers in gray.
+// keptNodes returns the content of a section without the note of showAway.
+const keptNodes = (id) => [...$(id).children].filter((child) => child.className !== 'away')
+
+// showDown reports that there are no new answers, with the cause below, and keeps the last answers in gray. Sections then
+// need no notes of their own. If the page was opened during the outage, it has answers of its server from before.
 function showDown(text) {
-	const last = answers.state
+	const last = answers.state ?? Object.values(answers).sort((a, b) => Date.parse(a.time) - Date.parse(b.time))[0]
+	for (const [, , id] of Object.values(questions)) if (id) fill(id, keptNodes(id))
 	const [summary, cause] = text.split(/(?<=the database does not answer): (.*)/)
 	$('banner').className = 'down'
 	document.title = 'down – pg-ratelimit'
@@ -111,7 +116,7 @@ function showAway(id, last, text) {
 	if (last) last.away = true
 	const note = element(id === 'changes' ? 'li' : 'p', 'away', sentence(text) +
 		(last ? ` (what is below is of ${clock(last.time)} UTC)` : ''))
-	fill(id, note, [...$(id).children].filter((child) => child.className !== 'away'))
+	fill(id, note, keptNodes(id))
 }
 
 const svg = (name, attributes, ...content) => {
@@ -146,6 +151,7 @@ function showMinutes(answer) {
 	const axis = element('div', 'axis', ...[60, 30, 0].map((m) => element('span', '', clock(last - m * minute).slice(0, 5))))
 	axis.setAttribute('aria-hidden', 'true')
 	fill('lines', lines, axis)
+	if (answers.refused?.rows.length === 0 && !answers.refused.away) showRefused(answers.refused)
 	fill('minutes', ...table('Requests in each minute', ['Minute', 'Passed', 'Refused', 'Without a decision'], answer.rows.slice().reverse().map((row) =>
 		[clock(row.time).slice(0, 5), number(row.allowed), number(row.refused), number(row.failed)])).children)
 }
@@ -168,7 +174,10 @@ function whyButton(name) {
 }
 
 function showRefused(answer) {
-	const nothing = missing(answer, 'history', 'Nobody: no refusal of this hour is recorded.')
+	// The chart counts requests that the audit log gets later, or with its settings not at all.
+	const counted = (answers.minutes?.rows ?? []).reduce((all, row) => all + row.refused, 0)
+	const nothing = missing(answer, 'history', counted ? 'Not known: the audit log has no refusal of this hour yet, or its settings leave refusals out.' :
+		'Nobody: no refusal of this hour is recorded.')
 	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', causes: 'By what'}
 	fill('lists', nothing ?? Object.entries(lists).map(([list, title]) => {
 		const rows = answer.rows.filter((row) => row.kind === list)
@@ -242,7 +251,7 @@ async function repeat(name, [interval, show, id]) {
 			show(answer)
 		} else if (name === 'state') {
 			showDown(answer.error)
-		} else {
+		} else if (answers.state && !document.body.classList.contains('old')) {
 			showAway(id, answers[name], answer.error)
 		}
 	}
