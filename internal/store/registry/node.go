@@ -107,7 +107,8 @@ func (n *Node) SetApplied(applied, log string, problems []string) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.report.Applied, n.report.Log, n.report.Problems = applied, log, nil
+	n.report.Applied, n.report.Log = applied, log
+	n.report.Problems = nil // the interpreter cannot assign nil beside other values
 	if text != "" {
 		n.report.Problems = strings.Split(text, "\x00")
 	}
