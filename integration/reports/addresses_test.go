@@ -1,5 +1,12 @@
 package reports
 
+import (
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
 // byAddress is a zone that counts three requests an hour by the client's address.
 const byAddress = "limit 3 1h"
 
@@ -45,5 +52,10 @@ var addresses = []report{
 			ON CONFLICT DO NOTHING;`,
 		asks: []ask{from("2001:db8:21::1", 1, "403×1"), from("2001:db8:21::2", 1, "200×1"),
 			from("2001:db8:21:1::7", 1, "403×1")},
+		check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+			if out := p.command(t, "ban", "2001:db8:21:2::1"); !strings.Contains(out, "2^64") {
+				t.Errorf("%s: ban says %q, want that it bans one of 2^64", id, out)
+			}
+		},
 	}}},
 }

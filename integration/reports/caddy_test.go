@@ -11,14 +11,14 @@ import (
 )
 
 // startCaddy starts a Caddy with all its sites.
-func startCaddy(t *testing.T, dsn, key, upstream string) *proxy {
+func startCaddy(t *testing.T, p proxy, upstream string) *proxy {
 	t.Helper()
-	p := &proxy{name: "caddy", trusted: harness.FreeAddress(t), open: harness.FreeAddress(t),
-		loader: harness.FreeAddress(t), dsn: dsn, key: key}
+	p.name, p.trusted, p.open, p.loader = "caddy", harness.FreeAddress(t), harness.FreeAddress(t),
+		harness.FreeAddress(t)
 	dir := t.TempDir()
 	p.sockets = []string{filepath.Join(dir, "plain"), filepath.Join(dir, "trusted")}
 	var b strings.Builder
-	fmt.Fprintf(&b, caddyHead, "off", p.trusted, p.sockets[trustedSocket-1], dsn)
+	fmt.Fprintf(&b, caddyHead, "off", p.trusted, p.sockets[trustedSocket-1], p.dsn)
 	forEachSite(p.name, func(s *site, id string) {
 		if s.refused != "" {
 			return
@@ -40,7 +40,7 @@ func startCaddy(t *testing.T, dsn, key, upstream string) *proxy {
 	p.AwaitAddress(t, p.trusted)
 	loader := harness.RunCaddy(t, "the loader", harness.Caddy(t, "../.."), "{\n\tadmin "+p.loader+"\n}\n")
 	loader.AwaitAddress(t, p.loader)
-	return p
+	return &p
 }
 
 const caddyHead = `{

@@ -1,7 +1,9 @@
 package reports
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,6 +45,10 @@ var keys = []report{
 			count_by => '{header:X-Tenant}', without_header => 'skip', per_hour => 2);`,
 		asks: []ask{{n: 3, want: "200×3"}}, noRows: true,
 	}}},
+	{"R25", "mholt/caddy-ratelimit#4", slices.Concat(
+		twoLaws("windows", "limit 5 5s", "limit 50 1h"),
+		twoLaws("algorithms", "limit 5 1h\nalgorithm fixed_window", "limit 5 1h"),
+		twoLaws("gcra", "limit 5 1h\nalgorithm gcra", "limit 1000 1h\nalgorithm gcra"))},
 	{"R26", "traefik/traefik#13706; apache/apisix#7746, #10540", []site{
 		// One prefix in two sites and in both proxies.
 		{zones: []string{"prefix r26-shared\nkey all\nlimit 3 1h"}, asks: []ask{{n: 2}}},
@@ -75,6 +81,25 @@ var keys = []report{
 			asks: []ask{{n: 2, want: "200×2"}, {line: "GET /login", want: "200×1"}}},
 		{only: "caddy", directive: labels, asks: []ask{{n: 2, want: "429×2"}}},
 	}},
+}
+
+// twoLaws returns sites with two limits of one prefix, which cannot share rows. Caddy refuses them, and names
+// both places. Traefik logs both, and keeps both.
+func twoLaws(prefix, a, b string) []site {
+	prefix = "r25-" + prefix
+	const handler = "route %s {\npg_ratelimit %s {\n%s\n}\n}\n"
+	return []site{
+		{only: "caddy", refused: "limits on the same rows need the same algorithm",
+			directive: fmt.Sprintf(handler, "/login", prefix, a) + fmt.Sprintf(handler, "/api/*", prefix, b)},
+		{only: "traefik", zones: []string{"prefix " + prefix + "\n" + a}, asks: []ask{{want: "200×1"}}},
+		{only: "traefik", zones: []string{"prefix " + prefix + "\n" + b}, asks: []ask{{}},
+			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+				want := `prefix: "` + prefix + `": must be another name`
+				if !strings.Contains(unquote(p.Log()), want) {
+					t.Errorf("%s: the log lacks %s", id, want)
+				}
+			}},
+	}
 }
 
 // labels is the directive of R29.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -113,7 +112,4 @@ func longConnections(t *testing.T, p *proxy, id string, _ []*harness.Response) {
 		}
 		return true
 	})
-	if strings.Contains(p.Log(), "panic") {
-		t.Error("the log has a panic")
-	}
 }

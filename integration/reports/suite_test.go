@@ -25,8 +25,8 @@ type report struct {
 
 // site is a configuration of a proxy, for a host of its own, and the requests to it. In texts, PROXY stands
 // for caddy or traefik, HOST for the site's host, ID for the site's name, which is also the prefix of its
-// limit, KEY for an API key of the user ann, DSN for the database, REST for the DSN without its scheme, and
-// FAKE for a schema of the site.
+// limit, KEY for an API key of the user ann, DSN for the database, REST for the DSN without its scheme,
+// POOLER for a PgBouncer in front, and FAKE for a schema of the site.
 type site struct {
 	only string // "caddy" or "traefik"; "" for both
 
@@ -72,18 +72,20 @@ type proxy struct {
 	trusted, open string // addresses: behind a trusted proxy, and in front
 	sockets       []string
 	dsn, key      string
+	pooler        string // the DSN of a PgBouncer
 	loader        string // the admin endpoint of a Caddy that refuses configurations
 }
 
 // reports lists all reports.
 var reports = slices.Concat(credentials, paths, addresses, keys, responses, databases,
-	chains, sockets, calendars)
+	chains, sockets, calendars, pooled, forgotten)
 
 // The reports have the right result in both proxies.
 func TestReports(t *testing.T) {
 	dsn, key := openDatabase(t)
 	upstream := startUpstream(t)
-	proxies := []*proxy{startCaddy(t, dsn, key, upstream), startTraefik(t, dsn, key, upstream)}
+	c := proxy{dsn: dsn, key: key, pooler: startPooler(t, dsn)}
+	proxies := []*proxy{startCaddy(t, c, upstream), startTraefik(t, c, upstream)}
 	for i := range reports {
 		r := &reports[i]
 		t.Run(r.name, func(t *testing.T) {
@@ -95,6 +97,11 @@ func TestReports(t *testing.T) {
 				}
 			}
 		})
+	}
+	for _, p := range proxies {
+		if i := strings.Index(p.Log(), "panic"); i >= 0 {
+			t.Errorf("the log of %s has a panic: %.2000s", p.name, p.Log()[i:])
+		}
 	}
 }
 
@@ -110,7 +117,7 @@ func hostOf(id string) string { return id + ".test" }
 func (p *proxy) fill(text, id string) string {
 	name := id[strings.LastIndexByte(id, '-')+1:]
 	return strings.NewReplacer("PROXY", name, "HOST", hostOf(id), "ID", id, "FAKE", id, "KEY", p.key,
-		"DSN", p.dsn, "REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
+		"DSN", p.dsn, "POOLER", p.pooler, "REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
 }
 
 // forEachSite calls f for each site of a proxy.

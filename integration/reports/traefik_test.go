@@ -21,7 +21,7 @@ import (
 const modulePath = "github.com/pgratelimit/pg-ratelimit"
 
 // startTraefik starts a Traefik with all its sites.
-func startTraefik(t *testing.T, dsn, key, upstream string) *proxy {
+func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 	t.Helper()
 	program, err := harness.Traefik(t.Context(), "..")
 	if err != nil {
@@ -29,8 +29,7 @@ func startTraefik(t *testing.T, dsn, key, upstream string) *proxy {
 	}
 	dir := t.TempDir()
 	link(t, dir)
-	p := &proxy{name: "traefik", trusted: harness.FreeAddress(t), open: harness.FreeAddress(t), dsn: dsn,
-		key: key}
+	p.name, p.trusted, p.open = "traefik", harness.FreeAddress(t), harness.FreeAddress(t)
 	trusts := object{"trustedIPs": []string{"127.0.0.1/32"}}
 	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
 		"global": object{"checkNewVersion": false, "sendAnonymousUsage": false},
@@ -65,13 +64,13 @@ func startTraefik(t *testing.T, dsn, key, upstream string) *proxy {
 		"middlewares": middlewares, "services": object{"upstream": object{"loadBalancer": object{
 			"servers": []object{{"url": "http://" + upstream}}}}}}})
 	p.Process = harness.Start(t, harness.Program{Name: p.name, Path: program, Dir: dir,
-		Env:  []string{"DATABASE_URL=" + dsn},
+		Env:  []string{"DATABASE_URL=" + p.dsn},
 		Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
 	p.AwaitAddress(t, p.trusted)
 	p.Await(t, "its configuration", func() bool {
 		return dial(t, p.trusted, "ready.test").ask(t, "GET /", "").Status == http.StatusOK
 	})
-	return p
+	return &p
 }
 
 // plugin returns the settings of a site in Traefik.

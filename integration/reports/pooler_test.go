@@ -1,0 +1,96 @@
+package reports
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// startPooler starts a PgBouncer in transaction mode in front of a database, and returns its DSN.
+func startPooler(t *testing.T, dsn string) string {
+	t.Helper()
+	program, err := harness.Installed(t.Context(), "pgbouncer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, port := t.TempDir(), harness.FreePort(t)
+	file := filepath.Join(dir, "pgbouncer.ini")
+	text := fmt.Sprintf(poolerSettings, server.Hostname(), server.Port(), port, dir)
+	users := strconv.Quote(server.User.Username()) + ` ""`
+	for path, content := range map[string]string{file: text, filepath.Join(dir, "users"): users} {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil { //nolint:gosec // for its user
+			t.Fatal(err)
+		}
+	}
+	args := []string{file}
+	if os.Geteuid() == 0 { // PgBouncer does not run as root
+		args = []string{"-u", "postgres", file}
+	}
+	address := fmt.Sprint("127.0.0.1:", port)
+	process := harness.Start(t, harness.Program{Path: program, Args: args, Dir: dir})
+	process.AwaitAddress(t, address)
+	t.Cleanup(func() { _ = process.Kill() }) // its status after SIGTERM is 1
+	server.Host = address
+	return server.String()
+}
+
+const poolerSettings = `[databases]
+* = host=%s port=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = trust
+auth_file = %s/users
+pool_mode = transaction
+default_pool_size = 20
+max_client_conn = 200
+`
+
+var pooled = []report{
+	{"R62", "prisma/orm#10841", append(poolerRefuses("options", "-csearch_path=limits",
+		"search_path", "limits", "statement_timeout", "1000"), dsns("POOLER")...)},
+	{"R63", "animir/node-rate-limiter-flexible#195, #288", []site{
+		{only: "caddy", handler: "dsn POOLER", zones: []string{"prefix r63\nkey all\nlimit 10 1h"},
+			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+				if got := fmt.Sprint(p.load(id, 20, 100, nil)); got != "200×10 429×90" {
+					t.Errorf("%s: %s, want 200×10 429×90", id, got)
+				}
+			}},
+		{only: "traefik", handler: "dsn POOLER", zones: []string{"prefix r63\nkey all\nlimit 10 1h"},
+			asks: []ask{{n: 20, want: "429×20"}}, check: withoutPrepared},
+	}},
+}
+
+// poolerRefuses returns a site for each parameter, which the pooler refuses. The log says that it is an error
+// of the configuration. pairs has names and values.
+func poolerRefuses(pairs ...string) (sites []site) {
+	for i := 0; i < len(pairs); i += 2 {
+		name := pairs[i]
+		sites = append(sites, site{handler: "dsn POOLER&" + name + "=" + url.QueryEscape(pairs[i+1]),
+			zones: []string{"limit 2 1h"}, asks: []ask{{want: "503×1"}},
+			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+				if want := "unsupported startup parameter: " + name; !strings.Contains(p.Log(), want) {
+					t.Errorf("%s: the log lacks %q", id, want)
+				}
+			}})
+	}
+	return sites
+}
+
+// withoutPrepared checks that no statement failed because another session had prepared it.
+func withoutPrepared(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+	if log := p.Log(); strings.Contains(log, "prepared statement") {
+		t.Errorf("%s: the log has an error about prepared statements", id)
+	}
+}
