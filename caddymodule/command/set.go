@@ -72,7 +72,7 @@ func setter(function string) func(c *invocation) error {
 }
 
 // resetOnly maps a function to a column that its argument reset accepts, and that is no argument itself.
-var resetOnly = map[string]string{"rate_limit_key": "revoked_at"}
+var resetOnly = map[string][]string{"rate_limit_key": {"revoked_at"}}
 
 // set applies assignments to the row id with an SQL function, and returns "created" or "changed". An empty
 // value resets a setting to its default, or deletes a limit or an override. Because an amount of 0 refuses
@@ -95,10 +95,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 			names = append(names, a.Name)
 		}
 	}
-	if name := resetOnly[function]; name != "" {
-		names = append(names, name)
-	}
-	changes, err := assignments(texts, names, isElement)
+	changes, err := assignments(texts, append(names, resetOnly[function]...), isElement)
 	if err != nil {
 		return "", err
 	}
@@ -120,7 +117,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 			elements = append(elements, a.name+"="+a.value)
 		case a.value == "":
 			reset = append(reset, a.name)
-		case a.name == resetOnly[function]:
+		case slices.Contains(resetOnly[function], a.name):
 			return "", invalid(a.name, a.value, "empty: a command can only reset it, and revoke sets it")
 		case isAmount && a.value == "unlimited":
 			elements = append(elements, a.name+"="+a.value+"/"+window)

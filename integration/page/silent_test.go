@@ -34,7 +34,6 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 	signal := func(sig syscall.Signal) func() error {
 		return func() error { return syscall.Kill(s.pagePID, sig) }
 	}
-	restart := func() error { return database.Restart(t.Context()) }
 	s.send(12, s.ann, "192.0.2.1", "/reports")
 	b := open(t, s.page, desktop)
 	b.await("#lists", "ann")
@@ -53,7 +52,7 @@ func TestThePageSaysThatNothingAnswers(t *testing.T) {
 		{name: "the server", text: "There is no answer", stop: signal(syscall.SIGSTOP),
 			resume: signal(syscall.SIGCONT), within: 2 * time.Second},
 		{name: "the killed database", text: "database does not answer", stop: database.Kill,
-			resume: restart, within: awaitTimeout},
+			resume: func() error { return database.Restart(t.Context()) }, within: awaitTimeout},
 	} {
 		b.await("#state", "enforced by 1 of 1 proxy")
 		b.ask()
