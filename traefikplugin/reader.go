@@ -132,6 +132,13 @@ func isOneOf(name, names string) bool {
 	return false
 }
 
+// settingsOf returns a value as settings, and whether it is settings. It is a function because in Yaegi an
+// assertion in a loop may return the value of the one before.
+func settingsOf(value any) (Settings, bool) {
+	part, ok := value.(Settings)
+	return part, ok
+}
+
 // part returns the settings in a map of raw, such as policy, or nil without the map. For an empty map,
 // Traefik passes "" or nil to a plugin. A Docker label may also be {}, true or false.
 func (r *reader) part(path string, raw Settings, name string) Settings {
@@ -139,7 +146,7 @@ func (r *reader) part(path string, raw Settings, name string) Settings {
 		if plainName(spelling) != name {
 			continue
 		}
-		if part, ok := value.(Settings); ok {
+		if part, ok := settingsOf(value); ok {
 			return part
 		}
 		text := plainText(value)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +47,12 @@ type Attempt struct {
 
 // Runner has the state of Run for all calls of a driver.
 type Runner struct {
-	Lost        int32         // the number of losses of prepared statements; atomic
-	synchronous chan struct{} // has an element for each session that runs Synchronous statements
+	Lost int32 // the number of losses of prepared statements; atomic
+	half int   // the number of sessions that may run Synchronous statements
+
+	mu      sync.Mutex  // guards the fields below
+	running int         // the number of sessions that run Synchronous statements
+	waiters []chan bool // the calls that wait to run some, oldest first
 }
 
 // NewRunner returns the Runner of a driver with a number of connections.
@@ -56,7 +61,7 @@ func NewRunner(connections int) *Runner {
 	if half < 1 {
 		half = 1
 	}
-	return &Runner{synchronous: make(chan struct{}, half)}
+	return &Runner{half: half}
 }
 
 // ServerError is an error that a server has reported. An error that has ended the connection without a report
@@ -118,29 +123,61 @@ func Synchronous(statements []*pgdb.Statement) bool {
 	return false
 }
 
-// enter waits until another session may run Synchronous statements.
+// enter waits until another session may run Synchronous statements. It has no select, because in Yaegi all
+// goroutines share the cases of a select.
 func (r *Runner) enter(ctx context.Context, timeout time.Duration) error {
+	r.mu.Lock()
+	if r.running < r.half {
+		r.running++
+		r.mu.Unlock()
+		return nil
+	}
+	w := make(chan bool, 1)
+	r.waiters = append(r.waiters, w)
+	r.mu.Unlock()
 	limited, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	select {
-	case r.synchronous <- struct{}{}:
+	cancel := context.AfterFunc(limited, func() { r.giveUp(w) })
+	entered := <-w
+	cancel()
+	if entered {
 		return nil
-	case <-limited.Done():
-		return fmt.Errorf("%w: none of the %d connections for commits that wait for a standby became free: "+
-			"%w", ErrBusy, cap(r.synchronous), limited.Err())
+	}
+	return fmt.Errorf("%w: none of the %d connections for commits that wait for a standby became free: %w",
+		ErrBusy, r.half, limited.Err())
+}
+
+// giveUp ends the wait of a call, unless it has ended.
+func (r *Runner) giveUp(waiter chan bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, w := range r.waiters {
+		if w == waiter {
+			r.waiters = append(r.waiters[:i], r.waiters[i+1:]...)
+			w <- false
+			return
+		}
 	}
 }
 
 // leave ends an enter, when the session has ended if a call has given it up.
 func (r *Runner) leave(givenUp <-chan struct{}) {
-	if givenUp == nil {
-		<-r.synchronous
+	if givenUp != nil {
+		go func() {
+			<-givenUp
+			r.leave(nil)
+		}()
 		return
 	}
-	go func() {
-		<-givenUp
-		<-r.synchronous
-	}()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiters) == 0 {
+		r.running--
+		return
+	}
+	w := r.waiters[0]
+	r.waiters = r.waiters[1:]
+	w <- true
 }
 
 // Outcome returns the error of a driver's call for err, with which its connection failed, or nil for nil.
