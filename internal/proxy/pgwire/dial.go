@@ -115,7 +115,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 			if len(p.dials) == 0 && p.open == len(p.idle)+p.cancels {
 				err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failure.text)
 				for _, w := range p.waiters {
-					p.endWait(w, nil, &pg.ServerError{Err: err, Code: failure.code})
+					p.endWait(w, nil, &pg.ServerError{Err: err, Code: failure.code, Message: failure.text})
 				}
 				p.waiters = nil
 			}
