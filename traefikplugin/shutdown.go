@@ -38,9 +38,7 @@ func (p *process) flushUntilTheEnd() {
 	defer logPanic()
 	defer atomic.StoreInt32(&p.attached, 0)
 	for _, resource := range p.host.Shared() {
-		if d, ok := resource.(*host.Database); ok && d.Node != nil {
-			go endNode(d)
-		}
+		endNode(resource)
 	}
 	for ctx.Err() == nil {
 		for _, resource := range p.host.Shared() {
@@ -57,8 +55,14 @@ func flushHistory(ctx context.Context, resource host.Resource) {
 	}
 }
 
-// endNode ends the row of this process in the registry.
-func endNode(d *host.Database) {
-	defer logPanic()
-	d.Node.End(d.DB)
+// endNode ends the row of this process in the registry of a resource that is a database, in the background.
+func endNode(resource host.Resource) {
+	d, ok := resource.(*host.Database)
+	if !ok || d.Node == nil {
+		return
+	}
+	go func() {
+		defer logPanic()
+		d.Node.End(d.DB)
+	}()
 }
