@@ -93,7 +93,8 @@ BEGIN
 			ELSE '{}' END LOOP
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
-		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones') THEN
+		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones',
+			'rate_limit_unlimited') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -838,6 +839,22 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_unknown_zones IS 'The time zones of the policy that the server does not know, with the number of their users, and their limits.';
+CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, users bigint)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	most CONSTANT int := 10000; -- The page asks all the time, so not all users are counted.
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{tiers,users,api_keys,rules}'::text[]) AS name) THEN
+		RETURN QUERY SELECT t.tier, n.users FROM (SELECT t.* FROM rate_limit_tiers t WHERE NOT EXISTS ( SELECT FROM rate_limit_rules r WHERE r.mode = 'enforce' AND r.valid @> now()
+					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit' AND num_nonnulls(r.hosts, r.paths, r.methods, r.networks) = 0)) OFFSET 0) AS t,
+			LATERAL (SELECT count(*) AS users FROM ( (SELECT u.user_id FROM rate_limit_users u WHERE u.tier = t.tier AND u.tier_until > now() LIMIT most)
+				UNION (SELECT u.user_id FROM rate_limit_users u WHERE t.tier = 'anonymous' AND u.tier_until <= now() AND u.tier_until < 'infinity' LIMIT most)
+				UNION (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.tier = t.tier AND least(k.revoked_at, k.expires_at) > now() LIMIT most)) AS u) AS n
+		WHERE n.users > 0 ORDER BY t.rank, t.tier;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
+	'users: those of 10,000 and more may be too low. The tier anonymous includes the users whose tiers have ended.';
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
@@ -849,19 +866,21 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
 		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live
 		UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
-			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z ) SELECT f.state, f.node, f.summary FROM (
-		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
+			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
+		SELECT 8, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t ) SELECT f.state, f.node, f.summary FROM (
+		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 8) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
 			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
 				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
 						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
 				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy or a time zone.
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy or a time zone or a tier.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-	State of a time zone: unknown zone.
-node: The proxy of the sentence. NULL: all proxies.
+	State of a time zone: unknown zone. State of a tier that users have and no rule limits: unlimited, which
+	is no reason for a warning.
+node: The proxy of the sentence. NULL: all proxies, or a time zone or a tier.
 summary: The sentence.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
@@ -901,12 +920,14 @@ END $$;
 COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
 	'limited (429) and denied (401 or 403) are refused requests of this month. resets is the latest resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
-		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
+		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment,
+		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1 THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
 CALL rate_limit_describe('rate_limit_tier_states', $$
 The tiers with their users, API keys and rules.
 users: The number of users on the tier.
 keys: The number of API keys with this tier of their own.
 rules: The rules for the tier, including rules that are for other tiers, too.
+problems: That no rule limits its users, as in rate_limit_unlimited.
 $$);
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
@@ -1315,12 +1336,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 4';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 5';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "4"
+const policyVersion = "5"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -1667,6 +1688,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text PRIMARY KEY, tie
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31') );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CREATE INDEX IF NOT EXISTS rate_limit_users_time_zone ON rate_limit_users (time_zone) WHERE time_zone <> 'UTC';
+CREATE INDEX IF NOT EXISTS rate_limit_users_tier_until ON rate_limit_users (tier_until) WHERE tier_until < 'infinity';
 CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
@@ -1689,7 +1711,7 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (u
 CALL rate_limit_describe('rate_limit_api_keys', $$
 The API keys of users. Only the digests of keys are stored.
 id: The number of the key. Limits that count by key count by it, unless counted_as is given.
-digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')).
+digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')). If a key of your own begins with prl_, proxies refuse it, because it lacks the checksum of keys create.
 hint: The first characters of the key, to recognize it.
 name: The purpose of the key.
 user_id: The user of the key. All keys of a user share the limits that count by user.
@@ -2086,8 +2108,9 @@ $$);
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
 	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL SELECT l.rule, l.name, l.name ||
 		': 0: refuses every request, and no override has another amount: to refuse all requests, use action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0) UNION ALL
-	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
+	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0)
+		AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.priority > r.priority AND o.mode <> 'off') UNION ALL SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
+	FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 CALL rate_limit_describe('rate_limit_rule_warnings', $$
 Rules that proxies cannot use, or that probably do not have the intended effect.
 field: What the warning is about: a column of the rule, the name of a limit, or proxies.

@@ -169,7 +169,7 @@ func TestStoreMakesNoPolicyTables(t *testing.T) {
 			"rate_limit_counter_tables rate_limit_counters "+
 			"rate_limit_delete_counters rate_limit_forget_person rate_limit_has_applied "+
 			"rate_limit_key_forms rate_limit_read_report rate_limit_reported_at rate_limit_reset "+
-			"rate_limit_stored_keys rate_limit_unknown_zones rate_limit_usage_of")
+			"rate_limit_stored_keys rate_limit_unknown_zones rate_limit_unlimited rate_limit_usage_of")
 }
 
 // On a server that is too old, a migration fails and creates no table.

@@ -163,6 +163,33 @@ END $$;
 COMMENT ON FUNCTION rate_limit_unknown_zones IS
 	'The time zones of the policy that the server does not know, with the number of their users, and their '
 	'limits.';
+-- A rule limits a tier if its tiers name the tier, or if it has no conditions. A tier that an exempt rule
+-- names is meant to be without limits. The policy may be missing, or the role may not read it.
+CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, users bigint)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	most CONSTANT int := 10000; -- The page asks all the time, so not all users are counted.
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false))
+		FROM unnest('{tiers,users,api_keys,rules}'::text[]) AS name) THEN
+		RETURN QUERY SELECT t.tier, n.users FROM (SELECT t.* FROM rate_limit_tiers t WHERE NOT EXISTS (
+				SELECT FROM rate_limit_rules r WHERE r.mode = 'enforce' AND r.valid @> now()
+					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit'
+						AND num_nonnulls(r.hosts, r.paths, r.methods, r.networks) = 0)) OFFSET 0) AS t,
+			LATERAL (SELECT count(*) AS users FROM (
+				(SELECT u.user_id FROM rate_limit_users u WHERE u.tier = t.tier AND u.tier_until > now()
+					LIMIT most)
+				UNION (SELECT u.user_id FROM rate_limit_users u WHERE t.tier = 'anonymous'
+					AND u.tier_until <= now() AND u.tier_until < 'infinity' LIMIT most)
+				UNION (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.tier = t.tier
+					AND least(k.revoked_at, k.expires_at) > now() LIMIT most)) AS u) AS n
+		WHERE n.users > 0 ORDER BY t.rank, t.tier;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unlimited IS
+	'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
+	'users: those of 10,000 and more may be too low. The tier anonymous includes the users whose tiers have '
+	'ended.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -208,10 +235,14 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user'
 				ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), '')))
 		FROM rate_limit_unknown_zones() AS z
+		UNION ALL
+		SELECT 8, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
+			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t
 	)
 	SELECT f.state, f.node, f.summary FROM (
 		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
-				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %') THEN 'warning'
+				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 8)
+					THEN 'warning'
 				ELSE 'enforcing' END AS state, NULL::text AS node,
 			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database'
 				ELSE format('Limits are enforced by %s of %s', a.enforcing,
@@ -228,12 +259,13 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy
-	or a time zone.
+	or a time zone or a tier.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-	State of a time zone: unknown zone.
-node: The proxy of the sentence. NULL: all proxies.
+	State of a time zone: unknown zone. State of a tier that users have and no rule limits: unlimited, which
+	is no reason for a warning.
+node: The proxy of the sentence. NULL: all proxies, or a time zone or a tier.
 summary: The sentence.
 $$);
 

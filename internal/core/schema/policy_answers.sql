@@ -45,13 +45,16 @@ CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
 		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name)
-			AS rules, t.comment
-	FROM rate_limit_tiers t;
+			AS rules, t.comment,
+		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1
+			THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems
+	FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
 CALL rate_limit_describe('rate_limit_tier_states', $$
 The tiers with their users, API keys and rules.
 users: The number of users on the tier.
 keys: The number of API keys with this tier of their own.
 rules: The rules for the tier, including rules that are for other tiers, too.
+problems: That no rule limits its users, as in rate_limit_unlimited.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS

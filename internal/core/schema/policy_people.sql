@@ -33,6 +33,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CREATE INDEX IF NOT EXISTS rate_limit_users_time_zone ON rate_limit_users (time_zone)
 	WHERE time_zone <> 'UTC';
+CREATE INDEX IF NOT EXISTS rate_limit_users_tier_until ON rate_limit_users (tier_until)
+	WHERE tier_until < 'infinity';
 CALL rate_limit_describe('rate_limit_users', $$
 The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
@@ -75,7 +77,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (u
 CALL rate_limit_describe('rate_limit_api_keys', $$
 The API keys of users. Only the digests of keys are stored.
 id: The number of the key. Limits that count by key count by it, unless counted_as is given.
-digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')).
+digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')). If a key of your own begins with
+	prl_, proxies refuse it, because it lacks the checksum of keys create.
 hint: The first characters of the key, to recognize it.
 name: The purpose of the key.
 user_id: The user of the key. All keys of a user share the limits that count by user.

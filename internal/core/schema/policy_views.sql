@@ -85,6 +85,9 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
 		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name
 			AND o.valid @> now() AND o.events IS DISTINCT FROM 0)
+		-- The last rule of a family refuses all for which no other rule of the family applies.
+		AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.priority > r.priority
+			AND o.mode <> 'off')
 	UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
 	FROM rate_limit_proxies p, unnest(p.problems) AS problem,
