@@ -2,6 +2,7 @@ package command
 
 import (
 	"strings"
+	"time"
 )
 
 // auditScope explains to users which requests the audit log contains.
@@ -18,7 +19,8 @@ var outcomes = kind{
 // reads the last minute, then the minute before, then the 2 minutes before these, then 4 minutes, and so on,
 // until it has @number rows.
 const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
-	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
+	rate_limit_key_name(a.key_id) AS key_name, a.tier, a.address, a.method, a.host, a.path, a.status,
+	a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
 FROM (SELECT coalesce(@prefix::text, 'rule/' || @rule::text) AS prefix) p,
 (SELECT greatest(@since::timestamptz,
@@ -73,7 +75,11 @@ Ctrl-C, with the newest row last. --follow with --json prints one object per lin
 
 // emptyAuditText returns the text to print if no row of the audit log matches the flags.
 func (c *invocation) emptyAuditText() string {
-	return "No such request is in the audit log from " + displayTime(c.moment("since")) + " until " +
+	behind := ""
+	if time.Since(c.moment("until")) < 10*time.Second {
+		behind = "The audit log is up to 2 s behind: if the request was just now, ask again.\n"
+	}
+	return behind + "No such request is in the audit log from " + displayTime(c.moment("since")) + " until " +
 		displayTime(c.moment("until")) + ".\n" + auditScope
 }
 
@@ -177,7 +183,10 @@ If a proxy audits only refusals, REQUESTS counts only them.`,
 		prefix := c.flag("prefix")
 		switch {
 		case c.values["since"] != nil:
-			return c.list(`SELECT * FROM rate_limit_top(@since, @until, @by, coalesce(@prefix, ''))
+			return c.list(`SELECT t.prefix, t.name,
+	rate_limit_key_name(NULL, substring(t.prefix FROM '^rule/(.*)$'), t.name) AS key_name, t.user_id,
+	t.requests, t.refused, t.failed, t.last, t.percent_read
+FROM rate_limit_top(@since, @until, @by, coalesce(@prefix, '')) AS t
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
 				c.emptyAuditText())
 		case c.flag("by") == "path":
@@ -190,7 +199,9 @@ WHERE c.expires_at > now()
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key
 LIMIT @number::bigint`, "There are no counters.")
 		}
-		return c.list(`SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL
+		return c.list(`SELECT u.rule, u.limit_name, u.key,
+	rate_limit_key_name(NULL, u.rule, u.key) AS key_name, u.algorithm, u.used, u.quota, u.percent,
+	u.resets_at FROM rate_limit_used u WHERE used > 0 AND quota IS NOT NULL
 	AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
 ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.")
 	},

@@ -38,7 +38,7 @@ BEGIN
 		END LOOP;
 		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report',
 			'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones',
-			'rate_limit_unlimited') THEN
+			'rate_limit_unlimited', 'rate_limit_key_name') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;

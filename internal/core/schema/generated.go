@@ -94,7 +94,7 @@ BEGIN
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
 		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones',
-			'rate_limit_unlimited') THEN
+			'rate_limit_unlimited', 'rate_limit_key_name') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -298,12 +298,14 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
 	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
-		summary := format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
+		summary := concat(CASE WHEN until > now() THEN 'The audit log is up to 2 s behind: if the request was just now, ask again. ' END, format('No refusal of %s is recorded in the day before %s UTC.', $1,
+			to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')));
 		RETURN NEXT;
 		RETURN;
 	END IF;
-	RETURN QUERY SELECT format('%s %s%s %s UTC, %s %s%s: %s.', $1, CASE WHEN a.outcome <> 'error' THEN 'was refused'
-				WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
+	RETURN QUERY SELECT format('%s %s%s %s UTC, %s %s%s: %s.', concat($1, CASE WHEN $1 ~ '^(#|[1-9][|])?[0-9]+$' AND a.key_id IS NOT NULL THEN format(' (%s)', concat_ws(', ', 'API key ' || a.key_id,
+					rate_limit_key_name(a.key_id))) END),
+			CASE WHEN a.outcome <> 'error' THEN 'was refused' WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
 			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
@@ -327,12 +329,12 @@ COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest
 `
 
 const historyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
 COMMENT ON FUNCTION rate_limit_history_version IS 'The version of the tables of the history. The last command of the migration creates it.';
 `
 
 // historyVersion is the number in history_end.sql.
-const historyVersion = "1"
+const historyVersion = "2"
 
 const historyMetrics = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(coalesce(a, 0) + b, 9223372036854775807);
@@ -721,6 +723,22 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
 	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs the function, or ran it within the pause). For a role that does not own the '
 	'tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';
+`
+
+const keyName = `
+CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_api_keys'), 'SELECT') IS NOT TRUE OR has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') IS NOT TRUE THEN
+		RETURN NULL;
+	END IF;
+	IF $1 IS NULL THEN
+		$1 := (SELECT d.part::bigint FROM rate_limit_rules r, rate_limit_counted(r.count_by, $3) AS d WHERE r.name = $2 AND d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$');
+	END IF;
+	RETURN (SELECT concat_ws(' ', k.name, 'of', k.user_id) FROM rate_limit_api_keys k WHERE k.id = $1);
+END $$;
+COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a '
+	'counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';
 `
 
 const nodes = `
@@ -1336,12 +1354,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 5';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 6';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "5"
+const policyVersion = "6"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text

@@ -155,12 +155,18 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
 	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
-		summary := format('No refusal of %s is recorded in the day before %s UTC.', $1,
-			to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
+		summary := concat(CASE WHEN until > now() THEN 'The audit log is up to 2 s behind: if the request '
+			'was just now, ask again. ' END,
+			format('No refusal of %s is recorded in the day before %s UTC.', $1,
+			to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')));
 		RETURN NEXT;
 		RETURN;
 	END IF;
-	RETURN QUERY SELECT format('%s %s%s %s UTC, %s %s%s: %s.', $1,
+	RETURN QUERY SELECT format('%s %s%s %s UTC, %s %s%s: %s.', concat($1,
+			-- who may be the number of the API key, or the key of a counter with this number
+			CASE WHEN $1 ~ '^(#|[1-9][|])?[0-9]+$' AND a.key_id IS NOT NULL
+				THEN format(' (%s)', concat_ws(', ', 'API key ' || a.key_id,
+					rate_limit_key_name(a.key_id))) END),
 			CASE WHEN a.outcome <> 'error' THEN 'was refused'
 				WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,

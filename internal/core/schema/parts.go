@@ -16,12 +16,12 @@ const Nodes = refuseNodes + describe + nodes + end
 // History creates or upgrades the tables, functions and views of the history. History needs neither Counters
 // nor Policy.
 const History = refuseHistory + describe + historyTables + historyPartitions + historyMetrics +
-	historyRecord + historyUpkeep + historyAnswers + end + historyEnd
+	historyRecord + historyUpkeep + keyName + historyAnswers + end + historyEnd
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. Policy needs Counters.
 const Policy = refusePolicy + describe + policyLists + policyPeople + policyRules + policyOverrides +
 	knownZone + policyZones + policyChanges + policyOverrideAmounts + policyUsable + policyRenames +
-	policyTriggers + policyFunctions +
+	policyTriggers + policyFunctions + keyName +
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 

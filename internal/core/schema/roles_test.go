@@ -153,7 +153,7 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 		"rate_limit_counters rate_limit_override_of") // they name the schema themselves
 	s.expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counted_prefix rate_limit_counters "+
-		"rate_limit_has_applied rate_limit_override_of rate_limit_read_report "+
+		"rate_limit_has_applied rate_limit_key_name rate_limit_override_of rate_limit_read_report "+
 		"rate_limit_reported_at rate_limit_unknown_zones rate_limit_unlimited")
 }
 

@@ -53,9 +53,11 @@ WHERE time > now() - interval '1 hour' ORDER BY time`},
 SELECT at, by, kind, which, what FROM rate_limit_changed
 WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
 	"refused": {historyData, 2 * time.Second, maxAge, askTimeout, `
-SELECT * FROM rate_limit_refused(now() - interval '1 hour')`},
+SELECT r.*, rate_limit_key_name(NULL, substring(prefix FROM '^rule/(.*)$'), name) AS key_name
+FROM rate_limit_refused(now() - interval '1 hour') AS r`},
 	"near": {policyData, 5 * time.Second, maxAge, askTimeout, `
-SELECT rule, limit_name, key, used, quota, percent, count(*) OVER () AS total
+SELECT rule, limit_name, key, rate_limit_key_name(NULL, rule, key) AS key_name, used, quota, percent,
+	count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
 	"bans": {policyData, 2 * time.Second, maxAge, askTimeout, `
 SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total

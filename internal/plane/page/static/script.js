@@ -184,7 +184,7 @@ function showRefused(answer) {
 		if (!rows.length) return []
 		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
 			list === 'causes' ? element('span', '', row.name) :
-				element('span', '', whyButton(row.name), row.prefix ? element('span', 'note', ' ' + row.prefix) : null),
+				element('span', '', whyButton(row.name), row.prefix ? element('span', 'note', [' ', row.key_name ? row.key_name + ' ' : '', row.prefix].join('')) : null),
 			element('span', 'number', number(row.requests))))))
 	}).flat())
 }
@@ -199,7 +199,7 @@ function showProxies(answer) {
 
 function showNear(answer) {
 	fill('near-list', missing(answer, 'policy', 'Nobody.') ?? [table('Counters above 80 % of a limit', ['Key', 'Limit', 'Used', 'Percent'],
-		answer.rows.map((row) => [whyButton(row.key), `${row.rule}/${row.limit_name}`, `${number(Math.ceil(row.used))} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
+		answer.rows.map((row) => [row.key_name ? element('td', '', whyButton(row.key), element('span', 'note', ' ' + row.key_name)) : whyButton(row.key), `${row.rule}/${row.limit_name}`, `${number(Math.ceil(row.used))} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
 }
 
 function showBans(answer) {
