@@ -10,6 +10,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
+// stateSQL returns the state of all proxies, and stopped is its result after their end.
+const (
+	stateSQL = "SELECT string_agg(concat(state, ': ', summary), ' ') FROM rate_limit_state"
+	stopped  = "stopped: No proxy counts in this database."
+)
+
 // hasTable reports whether a database has a table.
 func hasTable(t *testing.T, dsn, name string) bool {
 	t.Helper()
@@ -52,7 +58,24 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 			t.Errorf("%d %s, want %d", got, what, n+2)
 		}
 	}
-	const stateSQL = "SELECT string_agg(concat(state, ': ', summary), ' ') FROM rate_limit_state"
-	check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL),
-		"stopped: No proxy counts in this database.")
+	check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL), stopped)
+}
+
+// A Traefik that stops is not one that vanished, even if it keeps no history and no connection is open.
+func TestAStoppedTraefikIsNotSilent(t *testing.T) {
+	dsn := cluster.Open(t)
+	tr := startTraefik(t, []route{{path: "/", backend: startBackend(t), limit: decideAlways(object{"dsn": dsn,
+		"prefix": "end", "key": "{header.X-Key}", "limit": "1000000 1h"})}})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	if _, err := harness.AskBy(client, harness.Get(tr.url+"/", "X-Key", "a")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the row of the proxy", func() bool {
+		return hasTable(t, dsn, "rate_limit_nodes") &&
+			cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes") > 0
+	})
+	if err := tr.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL), stopped)
 }

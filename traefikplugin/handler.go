@@ -18,6 +18,7 @@ import (
 
 // handler is the middleware. It is immutable after New.
 type handler struct {
+	process  *process
 	upstream *upstream
 	handle   *host.Handle
 	site     *serve.Site
@@ -43,6 +44,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // requests of a batch. serveQueued calls the upstream outside of recoverPanic, which must not handle the
 // upstream's panics.
 func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
+	if atomic.LoadInt32(&h.process.attached) == 0 {
+		h.process.watch(r)
+	}
 	rq := h.requests
 	if len(rq.free) < minFree {
 		grow(rq)

@@ -3,7 +3,6 @@ package traefikplugin
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"reflect"
 	"time"
 
@@ -84,12 +83,8 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{site: site, forward: compiled.forward}
+	h := &handler{process: p, site: site, forward: compiled.forward}
 	site.Log = func(line host.Line) { write(name, line) }
-	site.UserOf = func(r *http.Request) string {
-		p.watch(r)
-		return ""
-	}
 	if h.handle, err = site.Open(p.host, sources); err != nil {
 		return nil, err
 	}

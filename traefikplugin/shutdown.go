@@ -2,6 +2,7 @@ package traefikplugin
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -15,31 +16,73 @@ const (
 	shutdownInterval = 20 * time.Millisecond
 	// shutdownTimeout bounds all flushes together. By default, Traefik waits 10 s for requests in flight.
 	shutdownTimeout = time.Minute
+	// endTimeout bounds the time by which endNodes delays the end of Traefik.
+	endTimeout = time.Second
 )
 
 // watch flushes the histories and ends the rows in the registry when the server of a request starts to shut
 // down, because Traefik does not notify plugins of its end. All servers shut down at the same time, so one of
 // them is enough.
 func (p *process) watch(r *http.Request) {
-	if atomic.LoadInt32(&p.attached) != 0 {
-		return
-	}
 	server, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && atomic.CompareAndSwapInt32(&p.attached, 0, 1) {
-		server.RegisterOnShutdown(p.flushUntilTheEnd)
+		go attach(server, &guard{process: p, closed: make(chan struct{})})
+	}
+}
+
+func attach(server *http.Server, g *guard) {
+	defer logPanic()
+	_ = server.Serve(g) // returns at the end of the server
+}
+
+// guard is a listener without connections. A server that shuts down closes its listeners, and then waits
+// until Accept returns. A function of RegisterOnShutdown would run beside the end of Traefik.
+type guard struct {
+	process *process
+	closed  chan struct{}
+}
+
+// Accept implements net.Listener. It returns when the server shuts down and the rows are ended.
+func (g *guard) Accept() (net.Conn, error) {
+	<-g.closed
+	ended := make(chan struct{})
+	go g.process.endNodes(ended)
+	go g.process.flushUntilTheEnd()
+	select {
+	case <-ended:
+	case <-time.After(endTimeout):
+	}
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener. A server calls it once.
+func (g *guard) Close() error {
+	close(g.closed)
+	return nil
+}
+
+// Addr implements net.Listener.
+func (g *guard) Addr() net.Addr { return &net.TCPAddr{} }
+
+// endNodes writes the pending records, ends the rows of this process in the registry, and closes ended.
+func (p *process) endNodes(ended chan struct{}) {
+	defer close(ended)
+	defer logPanic()
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	for _, resource := range p.host.Shared() {
+		flushHistory(ctx, resource)
+		endNode(resource)
 	}
 }
 
 // flushUntilTheEnd flushes the histories repeatedly, because requests in flight still add records. It delays
-// neither requests nor the shutdown.
+// neither requests nor the end of Traefik.
 func (p *process) flushUntilTheEnd() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	defer logPanic()
 	defer atomic.StoreInt32(&p.attached, 0)
-	for _, resource := range p.host.Shared() {
-		endNode(resource)
-	}
 	for ctx.Err() == nil {
 		for _, resource := range p.host.Shared() {
 			flushHistory(ctx, resource)
@@ -55,14 +98,9 @@ func flushHistory(ctx context.Context, resource host.Resource) {
 	}
 }
 
-// endNode ends the row of this process in the registry of a resource that is a database, in the background.
+// endNode ends the row of this process in the registry of a resource that is a database.
 func endNode(resource host.Resource) {
-	d, ok := resource.(*host.Database)
-	if !ok || d.Node == nil {
-		return
-	}
-	go func() {
-		defer logPanic()
+	if d, ok := resource.(*host.Database); ok && d.Node != nil {
 		d.Node.End(d.DB)
-	}()
+	}
 }
