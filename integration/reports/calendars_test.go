@@ -1,10 +1,12 @@
 package reports
 
 import (
+	"net/http"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -42,9 +44,53 @@ var calendars = []report{
 		at("2026-03-29 12:00+00", "1 1d calendar Europe/Berlin", "36000"),
 		at("2026-10-25 12:00+00", "1 1d calendar Europe/Berlin", "39600"),
 	}},
+	{"R58", "ProfessionalWiki/MediaWiki-MCP-Server#557", []site{{
+		handler: "dsn DSN&search_path=FAKE,public,pg_catalog", zones: []string{calendar("3 1m")},
+		sql: `CREATE SCHEMA "FAKE";
+			CREATE UNLOGGED TABLE "FAKE".clock (time) AS SELECT timestamptz '2026-07-01 12:00+00';
+			CREATE FUNCTION "FAKE".clock_timestamp() RETURNS timestamptz LANGUAGE sql
+			AS $$ SELECT time FROM "FAKE".clock $$;`,
+		asks: []ask{{n: 4, want: "200×3 429×1"}}, check: jumps,
+	}}},
 	{"R57", "BerriAI/litellm#33161, #31007", append(
 		refusedCalendars("1 1w calendar Europe/Berlin sunday", "1 1d calendar Europe/Berlin 13:40"),
 		at("2026-07-01 22:30+00", "1 1w calendar Europe/Berlin", strconv.Itoa(4*86400-1800)))},
+}
+
+// set sets the clock of a site.
+func (p *proxy) set(t *testing.T, id, clock string) {
+	t.Helper()
+	cluster.Execute(t, p.dsn, `UPDATE "`+id+`".clock SET time = '2026-07-01 `+clock+`+00'`)
+}
+
+// jumps checks what a key gets whose database has a clock that is an hour ahead for a moment, and then goes
+// back by 20 seconds.
+func jumps(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+	c := dial(t, p.trusted, hostOf(id))
+	passes := func() bool { return c.ask(t, "GET /", "").Status == http.StatusOK }
+	admitted := 0
+	p.set(t, id, "13:00:00")
+	p.Await(t, "a quota of the hour ahead", passes)
+	for admitted = 1; passes(); {
+		admitted++
+	}
+	p.set(t, id, "12:00:30")
+	for range 10 {
+		if passes() {
+			admitted++
+		}
+	}
+	p.set(t, id, "12:00:10")
+	for range 10 {
+		if passes() {
+			admitted++
+		}
+	}
+	if admitted > 6 {
+		t.Errorf("%s: %d more requests passed, want the 3 of the hour ahead, and at most 3 more", id, admitted)
+	}
+	p.set(t, id, "12:01:41") // a window and 10 seconds after the clock was right again
+	p.Await(t, "the key to be admitted again", passes)
 }
 
 // endsAtMidnight checks that the last request may be repeated at midnight of a time zone.
