@@ -87,7 +87,7 @@ func jumps(t *testing.T, p *proxy, id string, _ []*harness.Response) {
 		}
 	}
 	if admitted > 6 {
-		t.Errorf("%s: %d more requests passed, want the 3 of the hour ahead, and at most 3 more", id, admitted)
+		t.Errorf("%s: %d more requests passed, want the 3 of the hour ahead and 3 at most", id, admitted)
 	}
 	p.set(t, id, "12:01:41") // a window and 10 seconds after the clock was right again
 	p.Await(t, "the key to be admitted again", passes)
