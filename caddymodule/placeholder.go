@@ -1,14 +1,10 @@
 package caddymodule
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"net/http"
-	"net/url"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -17,7 +13,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -29,90 +24,95 @@ import (
 func expandShorthands(text string) string {
 	segment := caddyfile.Segment{{Text: text}}
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
-	text = strings.ReplaceAll(segment[0].Text, "{remote_ip}", "{http.request.remote.host}")
-	// net/http moves the Host header from the headers to Request.Host.
-	return hostHeader.ReplaceAllLiteralString(text, "{http.request.host}")
-}
-
-var hostHeader = regexp.MustCompile(`\{http\.request\.header\.(?i:host)\}`)
-
-// template is text with placeholders.
-type template struct {
-	text   string // the text, with full names of placeholders; never ""
-	single string // the name of the placeholder if the text is nothing else, else ""
-	fixed  bool   // the text has no placeholder
+	return strings.ReplaceAll(segment[0].Text, "{remote_ip}", "{http.request.remote.host}")
 }
 
 // parseText implements serve.ParseText. configured may have short placeholders.
-func parseText(field, configured string) (serve.Text, error) {
-	t := &template{text: expandShorthands(configured)}
-	if err := checkPlaceholders(field, t.text, configured); err != nil {
-		return nil, err
-	}
-	t.fixed = !strings.ContainsAny(t.text, "{}")
-	if strings.HasPrefix(t.text, "{") && strings.HasSuffix(t.text, "}") &&
-		!strings.ContainsAny(t.text[1:len(t.text)-1], `{}\`) {
-		t.single = t.text[1 : len(t.text)-1]
-	}
-	return t, nil
-}
-
-// Of implements serve.Text.
-func (t *template) Of(q *serve.Request) string {
-	return t.evaluate(q, func(value string) string { return value })
-}
-
-// evaluate returns the text for a request. address gets the values that may be addresses, which are all but
-// hosts.
-func (t *template) evaluate(q *serve.Request, address func(value string) string) string {
-	if t.fixed {
-		return t.text
-	}
-	repl := q.Data.(*caddy.Replacer)
-	value := func(name, text string) string {
-		text = valueInKey(q.HTTP, name, text)
-		if strings.HasPrefix(name, hostPrefix) {
-			return text
+func parseText(field, configured string) (*serve.Text, error) {
+	text := expandShorthands(configured)
+	t := &serve.Text{}
+	unclosed, rest := "", 0
+	add := func(end int) { t.AddText(plainBraces.Replace(text[rest:end])) }
+	for _, at := range braces.FindAllStringSubmatchIndex(text, -1) {
+		switch {
+		case at[2] < 0: // an escaped brace
+			continue
+		case at[4] == at[5]:
+			unclosed = text[at[0]:]
 		}
-		return address(text)
+		add(at[0])
+		rest = at[1]
+		name := text[at[2]:at[3]]
+		if unclosed == "" && !t.Add(commonName(name)) {
+			if !mayExist(name) {
+				unclosed = "{" + name + "}"
+			}
+			t.AddOther(name, other(name), partsOf(name))
+		}
+		if unclosed != "" {
+			return nil, wrongPlaceholder(field, configured, unclosed)
+		}
 	}
-	if t.single != "" {
-		text, _ := repl.GetString(t.single)
-		return value(t.single, text)
-	}
-	// ReplaceFunc returns only errors of its function, which returns none.
-	text, _ := repl.ReplaceFunc(t.text, func(name string, text any) (any, error) {
-		return value(name, caddy.ToString(text)), nil
-	})
-	return text
+	add(len(text))
+	return t, nil
 }
 
 // braces matches an escaped brace, a placeholder, and an unclosed placeholder.
 var braces = regexp.MustCompile(`\\\{|\{([^}]*)(\}|$)`)
 
-// placeholdersIn returns the names of the placeholders in a text, and the text after an unclosed brace.
-func placeholdersIn(text string) (names []string, unclosed string) {
-	for _, match := range braces.FindAllStringSubmatch(text, -1) {
-		switch {
-		case match[2] != "":
-			names = append(names, match[1])
-		case match[0] != `\{`:
-			unclosed = match[0]
-		}
-	}
-	return names, unclosed
+var plainBraces = strings.NewReplacer(`\{`, "{", `\}`, "}")
+
+// commonNames maps Caddy's full names to the names of both proxies.
+var commonNames = map[string]string{
+	"http.vars." + caddyhttp.ClientIPVarKey: "client_ip",
+	"http.request.remote.host":              "remote_ip",
+	"http.request.host":                     "host",
+	"http.request.hostport":                 "hostport",
+	"http.request.port":                     "port",
+	"http.request.method":                   "method",
+	"http.request.scheme":                   "scheme",
+	"http.request.uri":                      "uri",
+	"http.request.uri.path":                 "path",
+	"http.request.uri.path.dir":             "dir",
+	"http.request.uri.path.file":            "file",
+	"http.request.uri.query":                "query",
 }
 
-// checkPlaceholders returns an error for text with a placeholder that cannot exist, and so would be empty for
-// all requests. text has no shorthands. configured is the text as the user wrote it.
-func checkPlaceholders(field, text, configured string) error {
-	names, wrong := placeholdersIn(text)
-	if i := slices.IndexFunc(names, func(name string) bool { return !mayExist(name) }); i >= 0 {
-		wrong = "{" + names[i] + "}"
+// commonPrefixes has the same for the names with a parameter, in pairs.
+var commonPrefixes = []string{"http.request.header.", "header.", "http.request.cookie.", "cookie.",
+	"http.request.host.labels.", "labels.", "http.request.uri.query.", "query.", "http.request.uri.path.",
+	"path."}
+
+// commonName returns the name that both proxies have for a placeholder, or "".
+func commonName(name string) string {
+	for i := 0; i < len(commonPrefixes); i += 2 {
+		if parameter, ok := strings.CutPrefix(name, commonPrefixes[i]); ok && commonNames[name] == "" {
+			return commonPrefixes[i+1] + parameter
+		}
 	}
-	if wrong == "" {
-		return nil
+	return commonNames[name]
+}
+
+// other is a placeholder that only Caddy has.
+type other string
+
+// Value implements serve.Other. A placeholder of the URL sees the URL in one form.
+func (name other) Value(q *serve.Request) string {
+	repl := q.Data.(*caddy.Replacer)
+	if r := q.HTTP; strings.HasPrefix(string(name), "http.request.uri") {
+		if clean := serve.CleanURL(r.URL); clean != r.URL {
+			r = r.WithContext(r.Context())
+			r.URL = clean
+			repl = replacerOf(r)
+		}
 	}
+	text, _ := repl.GetString(string(name))
+	return text
+}
+
+// wrongPlaceholder returns an error for text with a placeholder that cannot exist, and so would be empty for
+// all requests. configured is the text as the user wrote it.
+func wrongPlaceholder(field, configured, wrong string) error {
 	return &ratelimit.FieldError{Field: field, Value: configured,
 		Want: "text with placeholders such as {client_ip} or {header.X-User}: " +
 			wrong + ` is none (a placeholder that a module such as map sets must have a dot in its ` +
@@ -128,12 +128,8 @@ func mayExist(name string) (may bool) {
 	if !strings.HasPrefix(name, "http.request.") {
 		return true
 	}
-	// The placeholders of these groups have a value only for some connections, or in an older Caddy for some
-	// requests.
-	for _, group := range []string{"http.request.tls.", cookiePrefix} {
-		if strings.HasPrefix(name, group) {
-			return true
-		}
+	if strings.HasPrefix(name, "http.request.tls.") {
+		return true // these have a value only for some connections
 	}
 	defer func() {
 		if recover() != nil {
@@ -149,67 +145,6 @@ func mayExist(name string) (may bool) {
 	return may
 }
 
-// clientIP is the full name of the placeholder {client_ip}.
-const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
-
-// Key implements serve.Text. It looks up a client's address or a single placeholder directly, which is faster
-// than replacing text.
-func (t *template) Key(q *serve.Request, v4, v6 int) string {
-	if t.fixed {
-		return t.text
-	}
-	if t.text == clientIP {
-		if address, ok := caddyhttp.GetVar(q.HTTP.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			return serve.Network(cmp.Or(address, policy.UnknownAddress), v4, v6)
-		}
-	}
-	return t.evaluate(q, func(value string) string { return serve.Network(value, v4, v6) })
-}
-
-// The prefixes of the placeholders of a request.
-const (
-	hostPrefix   = "http.request.host" // also for the host with its port
-	labelPrefix  = hostPrefix + ".labels."
-	uriPrefix    = "http.request.uri"
-	headerPrefix = "http.request.header."
-	cookiePrefix = "http.request.cookie."
-)
-
-// valueInKey returns the text for a placeholder. The Traefik plugin uses the same text, so that both proxies
-// have the same keys, costs, routes and API keys.
-func valueInKey(r *http.Request, placeholder, text string) string {
-	switch {
-	case "{"+placeholder+"}" == clientIP:
-		return cmp.Or(text, policy.UnknownAddress)
-	case placeholder == "http.request.remote.host":
-		return serve.Connection(r)
-	case placeholder == hostPrefix:
-		return serve.HostOf(r)
-	case strings.HasPrefix(placeholder, labelPrefix):
-		n, _ := strconv.Atoi(placeholder[len(labelPrefix):]) // checkPlaceholders has found that it exists
-		return serve.HostLabel(r, n)
-	case placeholder == "http.request.hostport":
-		return strings.ToLower(text)
-	case strings.HasPrefix(placeholder, headerPrefix):
-		return serve.HeaderValue(r.Header, http.CanonicalHeaderKey(placeholder[len(headerPrefix):]))
-	case strings.HasPrefix(placeholder, cookiePrefix):
-		return serve.CookieValue(r, placeholder[len(cookiePrefix):])
-	case strings.HasPrefix(placeholder, uriPrefix):
-		if clean := serve.CleanURL(r.URL); clean != r.URL {
-			return valueFor(r, clean, placeholder)
-		}
-	}
-	return text
-}
-
-// valueFor returns the text of a placeholder for a request with the URL u instead of its own.
-func valueFor(r *http.Request, u *url.URL, placeholder string) string {
-	other := r.WithContext(r.Context())
-	other.URL = u
-	text, _ := replacerOf(other).GetString(placeholder)
-	return text
-}
-
 // replacerOf returns a replacer for a request that no server has prepared.
 func replacerOf(r *http.Request) *caddy.Replacer {
 	repl := caddy.NewReplacer()
@@ -217,45 +152,13 @@ func replacerOf(r *http.Request) *caddy.Replacer {
 	return repl
 }
 
-// Parts implements serve.Text.
-func (t *template) Parts() serve.Parts {
-	parts := serve.Parts{Fixed: t.fixed}
-	names, _ := placeholdersIn(t.text)
-	for _, name := range names {
-		parts.Placeholders = append(parts.Placeholders, strings.ToLower(name))
-		parts.Secret = parts.Secret || isCredential(name)
-		header, ok := strings.CutPrefix(name, headerPrefix)
-		switch {
-		case ok:
-			header = http.CanonicalHeaderKey(header)
-			parts.Headers = append(parts.Headers, header)
-			if name == t.single {
-				parts.Header = header
-			}
-		case strings.HasPrefix(name, "http.auth."):
-			parts.User = true
-		case strings.HasPrefix(name, hostPrefix):
-			parts.Host = true
-		case strings.Contains(name, "uri.query"): // the query is recorded nowhere
-		case strings.HasPrefix(name, uriPrefix), strings.HasPrefix(name, "http.request.orig_uri"):
-			parts.Path = true
-		}
+// partsOf returns what a placeholder of Caddy may contain.
+func partsOf(name string) serve.Parts {
+	secret := strings.HasPrefix(name, "http.request.orig_uri") && !strings.Contains(name, ".path") ||
+		strings.HasPrefix(name, "http.request.uri") && strings.Contains(name, "query")
+	if property, ok := strings.CutPrefix(name, "http.auth.user."); ok {
+		secret = settings.CredentialName(property)
 	}
-	return parts
-}
-
-var (
-	secretPlaceholder = regexp.MustCompile(`^http\.request\.(?:cookie\.|(?:orig_)?uri(?:\.query)?$)`)
-	namedPlaceholder  = regexp.MustCompile(`^http\.(?:request\.uri\.query|auth\.user)\.(.*)`)
-)
-
-// isCredential reports whether a placeholder may stand for a secret.
-func isCredential(placeholder string) bool {
-	if name, ok := strings.CutPrefix(placeholder, headerPrefix); ok {
-		return settings.CredentialHeader(name)
-	}
-	if named := namedPlaceholder.FindStringSubmatch(placeholder); named != nil {
-		return settings.CredentialName(named[1])
-	}
-	return secretPlaceholder.MatchString(placeholder) // matches the query of a URI, too
+	return serve.Parts{Secret: secret, User: strings.HasPrefix(name, "http.auth."),
+		Path: strings.HasPrefix(name, "http.request.uri") || strings.HasPrefix(name, "http.request.orig_uri")}
 }

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -71,14 +70,14 @@ func (h watcher) OnVerdict(q *serve.Request) {
 
 // warnOfOrder warns once that the authentication that sets the user has not run before the handler.
 func (h *Handler) warnOfOrder(repl *caddy.Replacer) {
-	user, _ := h.site.Policy.User.(*template)
-	if user == nil || !strings.HasPrefix(user.single, "http.auth.") {
+	user := h.site.Policy.User
+	if user == nil || !user.User || len(user.Placeholders) != 1 {
 		return
 	}
-	if _, known := repl.Get(user.single); !known && h.noUser.CompareAndSwap(false, true) {
+	if _, known := repl.Get(user.Placeholders[0]); !known && h.noUser.CompareAndSwap(false, true) {
 		h.logger.Warn("no authentication has run before this handler: put both into a route block, with "+
 			"pg_ratelimit after the authentication",
-			zap.String("user", "{"+user.single+"}"))
+			zap.String("user", "{"+user.Placeholders[0]+"}"))
 	}
 }
 

@@ -29,19 +29,26 @@ type randomConfig struct {
 	inGo    bool // httplimit can have the configuration
 }
 
-// keysInGo maps a key of a configuration to the function with which a Go program makes the same key for
+// keysInGo maps a key of a configuration to the function with which a Go program makes the same keys for
 // httplimit.
-var keysInGo = map[string]func(r *http.Request) string{
-	"all":                      func(*http.Request) string { return "all" },
-	"{method}":                 func(r *http.Request) string { return r.Method },
-	"{remote_ip}":              func(*http.Request) string { return "127.0.0.1" },
-	"{header.X-User}":          userOf,
-	"{method}-{header.X-User}": func(r *http.Request) string { return r.Method + "-" + userOf(r) },
+var keysInGo = map[string]func(r *http.Request) []string{
+	"all":                      func(*http.Request) []string { return []string{"all"} },
+	"{method}":                 func(r *http.Request) []string { return []string{r.Method} },
+	"{remote_ip}":              func(*http.Request) []string { return []string{"127.0.0.1"} },
+	"{header.X-User}":          func(r *http.Request) []string { return usersOf(r, "") },
+	"{method}-{header.X-User}": func(r *http.Request) []string { return usersOf(r, r.Method+"-") },
 }
 
-// userOf returns the header X-User. A Go program reduces an address to its network itself.
-func userOf(r *http.Request) string {
-	return serve.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
+// usersOf returns the values of the header X-User. A Go program reduces an address to its network itself.
+func usersOf(r *http.Request, before string) []string {
+	if len(r.Header["X-User"]) == 0 {
+		return []string{before}
+	}
+	var users []string
+	for _, user := range r.Header["X-User"] {
+		users = append(users, before+serve.Network(user, 32, 64))
+	}
+	return users
 }
 
 // otherKeys are further keys, which only the proxies can have.
@@ -162,16 +169,21 @@ func (c *randomConfig) inProgram(t *testing.T, store ratelimit.Store) func(http.
 		read = append(read, l)
 	}
 	limited, err := httplimit.New(store, httplimit.Options{Timeout: 30e9, DenyOnError: true,
-		Hits: func(r *http.Request) (hits []ratelimit.Hit) {
+		Hits: func(r *http.Request) []ratelimit.Hit {
+			var hits, further []ratelimit.Hit
 			for i, z := range c.zones {
-				hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keysInGo[z["key"]](r), Cost: read[i].Cost,
+				keys := keysInGo[z["key"]](r)
+				hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keys[0], Cost: read[i].Cost,
 					Secret: z["hash_key"] == "on"}
 				if hit.Cost == 0 {
 					hit.Cost = serve.ParseCost(strings.Join(r.Header["X-Cost"], ","))
 				}
 				hits = append(hits, hit)
+				for _, hit.Key = range keys[1:] {
+					further = append(further, hit)
+				}
 			}
-			return hits
+			return append(hits, further...)
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +219,7 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 		host: pick(random, "a.test:80", "API.Example.test.:8443", "b.test")}
 	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "b;x=1/c", "a/..;/b",
 		"B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") +
-		pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
+		pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2", "?q[]=1&q=%31")
 	some := func(oneIn int, name string, values ...string) {
 		if random.IntN(oneIn) == 0 {
 			q.headers = append(q.headers, name, pick(random, values...))
@@ -216,10 +228,15 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	some(2, "X-User", "alice", "bob", "carol", "mallory", "2001:db8::1")
 	some(9, "X-User", "second")
 	some(3, "X-Cost", "0", "1", "3", "-2", "many", "99999999999999999999")
+	some(9, "X-Cost", "2")
 	some(3, "X-Six", "2001:DB8::1:0:0:0:1", "2001:db8::2", "192.0.2.7", "::ffff:192.0.2.7", "text")
 	some(6, "Authorization", keys...)
-	some(6, "X-Api-Key", "k1", "127.0.0.1")
-	some(6, "Cookie", "Sid=abc", "a=1; sid=b")
+	some(9, "X-Six", "2001:db8::2", "64:ff9b::c000:207", "third")
+	some(9, "Authorization", "Basic YW5uOnB3", "basic YW5uOnB3=", "Bearer unknown")
+	some(6, "X-Api-Key", "k1", "127.0.0.1", "")
+	some(9, "X-Api-Key", "k2", "k1")
+	some(6, "Cookie", "Sid=abc", "a=1; sid=b", "sid=%62; sid=c", `sid="b"; SID=d`, "sid=; sid=b",
+		"sid=1; sid=2; sid=3; sid=4; sid=5")
 	return q
 }
 

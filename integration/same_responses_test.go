@@ -56,7 +56,8 @@ func TestProxiesRespondTheSame(t *testing.T) {
 	}
 	var sent []*madeUpRequest
 	for range requests {
-		sent = append(sent, makeUpRequest(random, []string{"Bearer " + key, revoked, "unknown"}))
+		keys := []string{"Bearer " + key, "bearer  " + key, revoked, "unknown"}
+		sent = append(sent, makeUpRequest(random, keys))
 	}
 	dsns := []string{policytest.Open(t, sql), policytest.Open(t, sql), cluster.Open(t)}
 	names := []string{"Caddy", "the plugin", "httplimit"}

@@ -60,7 +60,7 @@ func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 func (a *addresses) forwarded(r *http.Request) string {
 	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {
-		return strings.TrimSpace(elementAt(forwarded, len(forwarded)-a.depth))
+		return strings.TrimSpace(serve.ElementAt(forwarded, len(forwarded)-a.depth))
 	}
 	for i := len(forwarded) - 1; i >= 0; i-- {
 		text := strings.TrimSpace(forwarded[i])

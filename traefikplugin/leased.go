@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -65,7 +66,8 @@ func leasedZoneOf(h *handler) *leasedZone {
 func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	id := z.row
 	// No header has the name "". A key with a colon may be an address, or look like a digest.
-	if values := r.Header[z.header]; len(values) == 1 && strings.IndexByte(values[0], ':') < 0 {
+	if values := r.Header[z.header]; len(values) == 1 && strings.IndexByte(values[0], ':') < 0 &&
+		!policy.OtherSpelling(r.Header, z.header) {
 		id.Key = values[0]
 	} else {
 		id.Key = leasedKey(z, r)

@@ -38,7 +38,7 @@ func TestCredentialsInAKeyAreSecret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if parsed.Parts().Secret != want {
+		if parsed.Secret != want {
 			t.Errorf("Parts().Secret of %q = %t, want %t", text, !want, want)
 		}
 	}

@@ -18,8 +18,17 @@ var (
 // readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". For a key without
 // alternatives, ConfiguredLimit.Alternatives stays nil.
 func readKey(dst *Settings, text string) error {
+	parts, err := ParseAlternatives(text)
+	if len(parts) > 1 {
+		dst.Limit.Alternatives = parts
+	}
+	return err
+}
+
+// ParseAlternatives returns the alternatives in a text, or the text alone.
+func ParseAlternatives(text string) ([]string, error) {
 	if !separator.MatchString(text) {
-		return nil
+		return []string{text}, nil
 	}
 	parts := strings.Split(text, " | ")
 	for i := range parts {
@@ -27,10 +36,9 @@ func readKey(dst *Settings, text string) error {
 		isLast := i == len(parts)-1
 		if isLast && (alternative == "" || separator.MatchString(alternative)) ||
 			!isLast && !placeholders.MatchString(alternative) {
-			return &ratelimit.FieldError{Value: text, Want: wantAlternatives}
+			return nil, &ratelimit.FieldError{Value: text, Want: wantAlternatives}
 		}
 		parts[i] = alternative
 	}
-	dst.Limit.Alternatives = parts
-	return nil
+	return parts, nil
 }

@@ -47,7 +47,11 @@ var HandlerTable = []Setting{
 // parse dsn, and package serve parses the placeholders.
 var PolicyTable = []Setting{
 	dsn("dsn", WantPostgres),
-	{Name: "api_key", Want: "one text with a placeholder"},
+	{Name: "api_key", Form: Words, Want: "one text with a placeholder, or alternatives of such texts",
+		Read: func(_ *Settings, text string) error {
+			_, err := ParseAlternatives(text)
+			return err
+		}},
 	{Name: "user", Want: "one text with a placeholder"},
 	{Name: "tier", Want: "one name, or a placeholder that gives one"},
 	oneOf("unknown_key", func(dst *Settings, text string) { dst.RejectUnknown = text == "reject" },

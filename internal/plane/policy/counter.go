@@ -163,62 +163,118 @@ func AlternativeKey(number int, text string, secret bool) string {
 	return strconv.Itoa(number) + "|" + text
 }
 
-// counterKey returns the key of a rule's counters for a request, and whether the key contains a secret. If
-// the request lacks a value that the rule counts by, the key is "", and missing is the index of the part.
-// user is the result of userText or anonymousText, and keyID the id of the API key. The first alternative
-// that the request has is used. Only the last alternative can be noHeader or the network of an anonymous
-// request.
-func counterKey(by *counterBy, f *Facts, user, keyID, tier string) (key string, secret bool, missing int) {
-	key = ""
+// severalValues stands for more than MaxValues values. It differs from every result of counterText.
+const severalValues = "%several"
+
+// counterKeys returns the keys of a rule's counters for a request, and whether they contain a secret. There
+// are several keys if the request has several values of a header or a route: each is charged. If the request
+// lacks a value that the rule counts by, keys is nil, and missing is the index of the part. user is the
+// result of userText or anonymousText, and keyID the id of the API key.
+func counterKeys(
+	by *counterBy, f *Facts, user, keyID, tier string,
+) (keys []string, secret bool, missing int) {
+	keys = []string{""}
 	secret = false
 	for p, part := range by.parts {
-		value := ""
-		for i, d := range part {
-			more := i+1 < len(part)
-			isSecret := false
-			switch d.name {
-			case "user":
-				if !more || !strings.HasPrefix(user, "ip:") { // anonymous requests lack this alternative
-					value = user
-				}
-			case "key":
-				value = keyID
-			case "tier":
-				value = counterText(tier)
-			case "ip":
-				value = networkText(f.Address)
-			case "ip/128":
-				value = addressText(f.Address)
-			case "host":
-				value = counterText(f.Host)
-			case "route":
-				value = counterText(f.Route)
-			case "header:":
-				value = counterText(strings.Join(f.Header[d.header], ","))
-				isSecret = d.secret || contains(f.KeyHeaders, d.header)
-				if value == "" && !by.skipWithoutHeader && !more {
-					value = noHeader
-				}
-			case "all":
-				value = "all"
-			}
+		values, isSecret := partValues(by, part, f, user, keyID, tier)
+		if len(values) == 0 {
+			return nil, false, p
+		}
+		secret = secret || isSecret
+		if p > 0 {
+			keys = Product(keys, []string{" "}, MaxValues)
+		}
+		if len(keys)*len(values) > MaxValues {
+			values = []string{severalValues}
+		}
+		keys = Product(keys, values, MaxValues)
+	}
+	return keys, secret, 0
+}
+
+// partValues returns the values of a part of a key, and whether they are a secret that is no digest yet. The
+// first alternative that the request has is used, and if one of its values is empty, the next one, too. Only
+// the last alternative can be noHeader or the network of an anonymous request.
+func partValues(
+	by *counterBy, part []*dimension, f *Facts, user, keyID, tier string,
+) (values []string, secret bool) {
+	values = nil
+	secret = false
+	for i, d := range part {
+		more := i+1 < len(part)
+		isSecret := d.header != "" && (d.secret || contains(f.KeyHeaders, d.header))
+		lacks := false
+		for _, value := range valuesOf(d, f, user, keyID, tier, more) {
 			if value == "" {
-				continue
+				lacks = true
+				if d.header == "" || by.skipWithoutHeader || more {
+					continue
+				}
+				value = noHeader
 			}
 			if len(part) > 1 {
 				value = AlternativeKey(i+1, value, isSecret)
 			} else {
-				secret = isSecret || secret
+				secret = isSecret
 			}
+			values = append(values, value)
+		}
+		if !lacks {
 			break
 		}
-		if value == "" {
-			return "", false, p
-		}
-		if key != "" {
-			key += " "
-		}
-		key += value
 	}
-	return key, secret, 0
+	return values, secret
+}
+
+// valuesOf returns the values of a dimension, at least one, which is "" if the request has none.
+func valuesOf(d *dimension, f *Facts, user, keyID, tier string, more bool) []string {
+	value := "all"
+	switch d.name {
+	case "user":
+		value = user
+		if more && strings.HasPrefix(user, "ip:") { // anonymous requests lack this alternative
+			value = ""
+		}
+	case "key":
+		value = keyID
+	case "tier":
+		value = counterText(tier)
+	case "ip":
+		value = networkText(f.Address)
+	case "ip/128":
+		value = addressText(f.Address)
+	case "host":
+		value = counterText(f.Host)
+	case "route":
+		value = f.Route
+		if value != severalValues {
+			value = counterText(value)
+		}
+		if f.Routes != nil {
+			return counterTexts(f.Routes)
+		}
+	case "header:":
+		values := HeaderValues(f.Header, d.header)
+		if contains(f.KeyHeaders, d.header) {
+			accepted := ""
+			if keyID != "" {
+				accepted = f.Key
+			}
+			values = KeyValues(values, accepted)
+		}
+		if len(values) > 0 {
+			return counterTexts(values)
+		}
+		value = ""
+	}
+	return []string{value}
+}
+
+// counterTexts returns counterText of each value.
+func counterTexts(values []string) []string {
+	var texts []string
+	for _, value := range values {
+		texts = append(texts, counterText(value))
+	}
+	return texts
 }

@@ -120,7 +120,7 @@ func keyProblem(id *Identity, at int64) Reason {
 func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 	selectRules(match(set, f, v), f, sender, at, v)
 	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, v) {
-		RefuseAmbiguous(v)
+		Refuse(v, AmbiguousPath)
 	}
 }
 
@@ -152,17 +152,17 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		if user == "" && r.countBy.hasUser {
 			user = anonymousText(f.Address)
 		}
-		counter := user
+		var counters []string // nil for the user alone
 		subject := ""
 		secret := false
 		if !r.countBy.userOnly {
-			counter, secret, _ = counterKey(&r.countBy, f, user, sender.key, v.Tier)
+			counters, secret, _ = counterKeys(&r.countBy, f, user, sender.key, v.Tier)
 			if r.countBy.perSender {
 				subject = user
 			}
-		}
-		if counter == "" {
-			continue
+			if counters == nil {
+				continue
+			}
 		}
 		if r.row.Mode != settings.Shadow {
 			if inFamily {
@@ -172,13 +172,23 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 				v.Rule = r.row.Name
 			}
 		}
-		for range r.limits {
-			v.Hits = append(v.Hits,
-				ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
+		if counters == nil {
+			addHits(v, r, &ratelimit.Hit{Key: user, Cost: r.row.Cost})
+			continue
 		}
-		v.limits = append(v.limits, r.limits...)
+		for _, counter := range counters {
+			addHits(v, r, &ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
+		}
 	}
 	setAmounts(sender, at, v)
+}
+
+// addHits adds a hit for each limit of a rule.
+func addHits(v *Verdict, r *rule, hit *ratelimit.Hit) {
+	for range r.limits {
+		v.Hits = append(v.Hits, *hit)
+	}
+	v.limits = append(v.limits, r.limits...)
 }
 
 // exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it

@@ -144,15 +144,15 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		if r.Action != policy.Charge || r.Family != "" && exact && families[r.Family] {
 			continue
 		}
-		key := naiveKey(r.Rule, f, v)
-		if key == "" {
+		keys := naiveKeys(r.Rule, f, v)
+		if keys == nil {
 			continue
 		}
 		if r.Mode != settings.Shadow && exact {
 			families[r.Family] = true
 		}
-		for i := range r.Limits {
-			hit, mark := n.hitOf(r.Rule, &r.Limits[i], id, v.Tier, now)
+		for i := range len(keys) * len(r.Limits) {
+			hit, mark := n.hitOf(r.Rule, &r.Limits[i%len(r.Limits)], id, v.Tier, now)
 			if hit == nil {
 				continue
 			}
@@ -164,7 +164,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 				return fmt.Sprintf("no_quota %d %s%s", statusOr(r.Rule, 429), r.Name,
 					policytest.FormatShadow(v))
 			}
-			hit.Key = key
+			hit.Key = keys[i/len(r.Limits)]
 			if mark.Shadow {
 				shadows += policytest.FormatHit(hit, mark)
 			} else {
@@ -253,8 +253,9 @@ func pathMatches(pattern, path []string) bool {
 	return len(pattern) == len(path)
 }
 
-// naiveKey returns the key of a counter, for values without spaces and percent signs.
-func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
+// naiveKeys returns the keys of a counter, for values without spaces and percent signs. Of the values of a
+// request, only those of a header can be several.
+func naiveKeys(r *policy.Rule, f *policy.Facts, v *policy.Verdict) []string {
 	by := r.CountBy
 	if len(by) == 0 {
 		by = []string{"user"}
@@ -267,61 +268,74 @@ func naiveKey(r *policy.Rule, f *policy.Facts, v *policy.Verdict) string {
 			network = p.String()
 		}
 	}
-	var parts []string
-	for _, element := range by {
-		part := ""
+	keys := []string{""}
+	for i, element := range by {
+		var values []string
 		names := strings.Split(element, "|")
 		number := 0
-		for part == "" && number < len(names) {
+		for values == nil && number < len(names) {
 			number++
-			part = naivePart(r, f, v, names[number-1], network, number == len(names))
+			values = naivePart(r, f, v, names[number-1], network, number == len(names))
 		}
-		if part == "" {
-			return ""
+		var next []string
+		for _, key := range keys {
+			for _, value := range values {
+				if len(names) > 1 {
+					value = fmt.Sprintf("%d|%s", number, value)
+				}
+				if i > 0 {
+					value = " " + value
+				}
+				next = append(next, key+value)
+			}
 		}
-		if len(names) > 1 {
-			part = fmt.Sprintf("%d|%s", number, part)
-		}
-		parts = append(parts, part)
+		keys = next
 	}
-	return strings.Join(parts, " ")
+	return keys
 }
 
-// naivePart returns the value of the alternative name of a part of a key. last is true for the last
+// naivePart returns the values of the alternative name of a part of a key. last is true for the last
 // alternative of the part.
-func naivePart(r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network string, last bool) string {
+func naivePart(
+	r *policy.Rule, f *policy.Facts, v *policy.Verdict, name, network string, last bool,
+) []string {
+	one := ""
 	switch name {
 	case "user":
+		one = v.User
 		if v.User == "" && last {
-			return "ip:" + network
+			one = "ip:" + network
 		}
-		return v.User
 	case "key":
-		if v.KeyID == 0 {
-			return ""
+		if v.KeyID != 0 {
+			one = fmt.Sprint(v.KeyID)
 		}
-		return fmt.Sprint(v.KeyID)
 	case "tier":
-		return v.Tier
+		one = v.Tier
 	case "ip":
-		return network
+		one = network
 	case "ip/128":
-		if !f.Address.IsValid() {
-			return "unknown"
+		one = "unknown"
+		if f.Address.IsValid() {
+			one = f.Address.Unmap().String()
 		}
-		return f.Address.Unmap().String()
 	case "host":
-		return f.Host
+		one = f.Host
 	case "route":
-		return f.Route
+		one = f.Route
 	case "all":
-		return "all"
+		one = "all"
+	default:
+		values := f.Header.Values(strings.TrimPrefix(name, "header:"))
+		if len(values) == 0 && last && !r.SkipWithoutHeader {
+			return []string{"%empty"}
+		}
+		return values
 	}
-	text := strings.Join(f.Header.Values(strings.TrimPrefix(name, "header:")), ",")
-	if text == "" && last && !r.SkipWithoutHeader {
-		return "%empty"
+	if one == "" {
+		return nil
 	}
-	return text
+	return []string{one}
 }
 
 // hitOf returns the hit on a limit, or nil if it is unlimited. The most specific valid override sets the

@@ -47,7 +47,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	v := &Verdict{trace: t}
 	sender, reason := evaluateInFull(s, f, id, now, v)
 	if f.Path == "" {
-		RefuseAmbiguous(v)
+		Refuse(v, AmbiguousPath)
 	}
 	t.Key = reason
 	at := now.UnixMicro()
@@ -122,12 +122,12 @@ func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdic
 		if user == "" {
 			user = anonymousText(f.Address)
 		}
-		key, _, missing := counterKey(&r.countBy, f, user, sender.key, v.Tier)
+		keys, _, missing := counterKeys(&r.countBy, f, user, sender.key, v.Tier)
 		name := "user"
 		if len(r.row.CountBy) > 0 {
 			name = r.row.CountBy[missing]
 		}
-		if key == "" {
+		if keys == nil {
 			unmet = append(unmet, "count_by: no "+name)
 		}
 	}

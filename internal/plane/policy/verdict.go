@@ -25,13 +25,29 @@ type Facts struct {
 	Method  string
 	// Host and Path are results of NormalHost and NormalPath.
 	Host, Path string
-	// Route is the proxy's name for the route of the request. "" means none.
-	Route string
+	// Route is the proxy's name for the route of the request. "" means none. Routes has all names if there
+	// are several.
+	Route  string
+	Routes []string
 	// Header is read only by rules that count by a header.
 	Header http.Header
+	// Key is the API key.
+	Key string
 	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
 	// value of such a header is a secret, so it is stored as a digest, as with settings.CredentialHeader.
 	KeyHeaders []string
+}
+
+// SetRoutes sets the route from the values of its placeholder. nil stands for more than MaxValues.
+func (f *Facts) SetRoutes(values []string) {
+	f.Routes = nil
+	f.Route = severalValues
+	if len(values) > 0 {
+		f.Route = values[0]
+	}
+	if len(values) > 1 {
+		f.Routes = values
+	}
 }
 
 // Reason is the reason for a refusal, as in logs.
@@ -169,12 +185,14 @@ func refuse(v *Verdict, reason Reason, m *Mark) {
 	v.RetryAfter = m.RetryAfter
 }
 
-// RefuseAmbiguous replaces a verdict by a refusal with AmbiguousPath.
-func RefuseAmbiguous(v *Verdict) {
-	refuse(v, AmbiguousPath, ambiguous)
+// Refuse replaces a verdict by a refusal with AmbiguousPath or UnknownKey.
+func Refuse(v *Verdict, reason Reason) {
+	m := &Mark{Status: 400}
+	if reason == UnknownKey {
+		m.Status = 401
+	}
+	refuse(v, reason, m)
 	v.Mark = nil
 	v.Simple = false
 	v.Exempt = false
 }
-
-var ambiguous = &Mark{Status: 400}

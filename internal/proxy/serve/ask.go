@@ -19,9 +19,9 @@ import (
 func ask(s *Site, q *Request) {
 	q.Asked = true
 	v := &q.Verdict
-	if !setFacts(s, q) {
+	if reason := setFacts(s, q); reason != policy.NotRefused {
 		policy.Clear(v)
-		policy.RefuseAmbiguous(v)
+		policy.Refuse(v, reason)
 	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, v) {
 		q.failure = s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 		if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
@@ -46,41 +46,52 @@ func ask(s *Site, q *Request) {
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.
 const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// setFacts sets the facts of a request for the policy. setFacts returns false for an ambiguous path. setFacts
-// stores a value in its frequent form directly and calls functions only to normalize other forms, because an
-// interpreted call takes long.
-func setFacts(s *Site, q *Request) bool {
+// plainKey has the characters of keys of policy.NewKey.
+const plainKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+
+// setFacts sets the facts of a request for the policy. setFacts returns a reason to refuse the request: an
+// ambiguous path, or several values of the API key, the user or the tier, of which the server may read any.
+// setFacts stores a value in its frequent form directly and calls functions only to normalize other forms,
+// because an interpreted call takes long.
+func setFacts(s *Site, q *Request) policy.Reason {
 	p := s.Policy
 	f := &q.Facts
 	r := q.HTTP
 	key := ""
-	if values := r.Header[p.key]; len(values) == 1 { // no header has the name ""
+	reason := policy.NotRefused
+	several := false
+	// No header has the name "".
+	if values := r.Header[p.key]; len(values) == 1 && !policy.OtherSpelling(r.Header, p.key) {
 		key = strings.TrimPrefix(values[0], "Bearer ")
 	}
 	q.User = ""
-	if !strings.HasPrefix(key, policy.KeyPrefix) || strings.TrimSpace(key) != key {
-		key = ""
-		if p.Key != nil {
-			key = policy.Bearer(p.Key.Of(q))
-		}
-		if key == "" && p.User != nil {
-			q.User = p.User.Of(q)
+	if !strings.HasPrefix(key, policy.KeyPrefix) || strings.Trim(key, plainKey) != "" {
+		key, several = keyOf(p, q)
+		if key == "" && !several && p.User != nil {
+			q.User, several = p.User.one(q)
 		}
 	}
+	if several {
+		reason = policy.UnknownKey
+	}
 	q.Key = key
+	f.Key = key
 	f.RejectUnknown = p.reject
 	f.Method = r.Method
 	f.Header = r.Header
 	f.KeyHeaders = p.headers
 	f.Tier = p.tier
 	if f.Tier == "" {
-		f.Tier = p.Tier.Of(q)
+		f.Tier, several = p.Tier.one(q)
+		if several {
+			reason = policy.UnknownKey
+		}
 		if f.Tier == "" {
 			f.Tier = settings.DefaultTier
 		}
 	}
 	if p.Route != nil {
-		f.Route = p.Route.Of(q)
+		f.SetRoutes(p.Route.Values(q))
 	}
 	f.Address, f.Assumed = s.Address(r)
 	if !f.Address.IsValid() {
@@ -91,9 +102,11 @@ func setFacts(s *Site, q *Request) bool {
 	if path.Clean("/"+f.Path) != f.Path || strings.ContainsAny(f.Path, "%\\;") {
 		normal, err := policy.NormalPath(f.Path)
 		f.Path = normal
-		return err == nil
+		if err != nil {
+			reason = policy.AmbiguousPath
+		}
 	}
-	return true
+	return reason
 }
 
 // HostOf returns the host of a request, normalized by policy.NormalHost.

@@ -11,22 +11,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// header is a Text that stands for a request header.
-type header string
-
-func (h header) Of(q *Request) string            { return q.HTTP.Header.Get(string(h)) }
-func (h header) Key(q *Request, _, _ int) string { return h.Of(q) }
-func (h header) Parts() Parts {
-	return Parts{Headers: []string{string(h)}, Header: string(h)}
-}
-
 // setFacts does not normalize hosts, paths and API keys that have a usual form, to save time. Its facts
 // nevertheless equal those of package policy, which normalizes every form.
 func TestFactsAreNormalized(t *testing.T) {
 	s := &Site{
-		Policy:  &Policy{Key: header("Authorization"), key: "Authorization", tier: "t"},
+		Policy:  &Policy{Keys: []*Text{{}}, key: "Authorization", tier: "t"},
 		Address: func(*http.Request) (a netip.Addr, assumed bool) { return a, false },
 	}
+	s.Policy.Keys[0].Add("header.Authorization")
 	random := rand.New(rand.NewPCG(1, 2))
 	join := func(parts ...string) string {
 		joined := ""
@@ -52,7 +44,7 @@ func TestFactsAreNormalized(t *testing.T) {
 		r.Header["Authorization"] = []string{sent}
 		q := &Request{HTTP: r}
 		f := &q.Facts
-		ok := setFacts(s, q)
+		ok := setFacts(s, q) == policy.NotRefused
 		path, failure := policy.NormalPath(u.EscapedPath())
 		if ok != (failure == nil) || ok && f.Path != path {
 			t.Fatalf("path %q: got %q and %v, want %q and error %v", u.EscapedPath(), f.Path, ok, path,
@@ -61,7 +53,11 @@ func TestFactsAreNormalized(t *testing.T) {
 		if want := policy.NormalHost(r.Host); f.Host != want {
 			t.Fatalf("host %q: got %q, want %q", r.Host, f.Host, want)
 		}
-		if want := policy.Bearer(sent); q.Key != want {
+		want := policy.Bearer(sent)
+		if strings.ContainsAny(want, " \t") {
+			want = "" // another scheme
+		}
+		if q.Key != want {
 			t.Fatalf("header %q: got key %q, want %q", sent, q.Key, want)
 		}
 		if f.Path == u.EscapedPath() && f.Host == r.Host && strings.HasSuffix(sent, q.Key) {

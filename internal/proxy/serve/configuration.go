@@ -117,8 +117,8 @@ func (c *Configuration) add(s *Site, values settings.Values) error {
 	if s.Policy == nil {
 		return nil
 	}
-	if s.Policy.Key != nil {
-		z.hideIfShared(s.Policy.Key)
+	for _, key := range s.Policy.Keys {
+		z.addKey(key)
 	}
 	if strings.HasPrefix(z.Limit.Prefix, history.RulePrefix) {
 		want := "a name that does not begin with " + history.RulePrefix + ": the policy has counters there"

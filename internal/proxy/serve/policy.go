@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"strings"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -8,13 +10,14 @@ import (
 
 // Policy is the compiled policy settings of a Site.
 type Policy struct {
-	Key, User, Tier, Route Text // nil if they are not configured
+	Keys              []*Text // the alternatives of the API key; empty without one
+	User, Tier, Route *Text   // nil if they are not configured
 
 	// Live is the policy of the database. Site.Open sets it.
 	Live *policy.Policy
 
-	key     string   // the header with the API key; "" if Key is another text
-	headers []string // all headers in Key
+	key     string   // the first header with the API key; "" if the first of Keys is another text
+	headers []string // all headers in Keys
 	tier    string   // the value of Tier if it is fixed, else ""
 	reject  bool     // requests with invalid API keys are refused
 }
@@ -23,39 +26,78 @@ type Policy struct {
 // settings.PolicyTable.
 func newPolicy(values settings.Values, parse ParseText) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
-	for _, one := range []struct {
-		name string
-		to   *Text
-	}{{"api_key", &p.Key}, {"user", &p.User}, {"tier", &p.Tier}, {"route", &p.Route}} {
-		configured := values[one.name]
+	read := func(name, configured string) (*Text, error) {
 		if configured == "" {
-			continue
+			return nil, nil
 		}
-		text, err := parse(one.name, configured)
+		text, err := parse(name, configured)
+		if err == nil && text.Fixed && (name == "api_key" || name == "user") {
+			want := "text with a placeholder, such as {header.X-Api-Key}: all requests would have the same"
+			return nil, &ratelimit.FieldError{Field: name, Value: configured, Want: want}
+		}
+		return text, err
+	}
+	alternatives, err := settings.ParseAlternatives(values["api_key"])
+	if err != nil {
+		return nil, p.readSettings(values) // with the same error for the field
+	}
+	for _, one := range alternatives {
+		text, err := read("api_key", one)
 		if err != nil {
 			return nil, err
 		}
-		if text.Parts().Fixed && (one.name == "api_key" || one.name == "user") {
-			want := "text with a placeholder, such as {header.X-Api-Key}: all requests would have the same"
-			return nil, &ratelimit.FieldError{Field: one.name, Value: configured, Want: want}
+		if text != nil {
+			p.Keys = append(p.Keys, text)
+			p.headers = append(p.headers, text.Headers...)
 		}
-		*one.to = text
 	}
-	if p.Key != nil {
-		parts := p.Key.Parts()
-		p.headers = parts.Headers
-		p.key = parts.Header
+	if p.User, err = read("user", values["user"]); err != nil {
+		return nil, err
+	}
+	if p.Tier, err = read("tier", values["tier"]); err != nil {
+		return nil, err
+	}
+	if p.Route, err = read("route", values["route"]); err != nil {
+		return nil, err
+	}
+	if len(p.Keys) > 0 {
+		p.key = p.Keys[0].Header
 	}
 	if p.Tier != nil {
 		p.tier = ""
-		if p.Tier.Parts().Fixed {
-			p.tier = p.Tier.Of(nil)
+		if p.Tier.Fixed {
+			p.tier = p.Tier.Values(nil)[0]
 		}
 	}
+	return p, p.readSettings(values)
+}
+
+// readSettings reads the settings without placeholders.
+func (p *Policy) readSettings(values settings.Values) error {
 	var read settings.Settings
-	if err := settings.Read(settings.PolicyTable, values, &read); err != nil {
-		return nil, err
-	}
+	err := settings.Read(settings.PolicyTable, values, &read)
 	p.reject = read.RejectUnknown
-	return p, nil
+	return err
+}
+
+// keyOf returns the API key of a request: the first that the alternatives hold, without another scheme than
+// Bearer. several reports that an alternative holds several keys.
+func keyOf(p *Policy, q *Request) (key string, several bool) {
+	for _, text := range p.Keys {
+		values := text.Values(q)
+		if values == nil {
+			return "", true
+		}
+		key = ""
+		for _, value := range policy.KeyValues(values, "") {
+			if value != "" && key != "" {
+				return "", true
+			}
+			key += value
+		}
+		if key != "" && !(policy.HasScheme(text.Header) && strings.ContainsAny(key, " \t")) {
+			return key, false
+		}
+	}
+	return "", false
 }

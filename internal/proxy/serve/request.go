@@ -52,6 +52,7 @@ type Request struct {
 
 	failure error  // the error of the policy's evaluation
 	waited  bool   // the store has to decide Hits
+	further []int  // the zones of the further hits: see Fill
 	matched []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
@@ -123,8 +124,9 @@ func Begin(q *Request) (waits bool, err error) {
 	return true, nil
 }
 
-// Fill sets the hits of requests and of their Calls: first the hits of the configuration, then the hits of
-// the policy. If a panic ends Fill, the current request has no hits.
+// Fill sets the hits of requests and of their Calls: a hit for each of the limits of the configuration, then
+// further hits on these limits if their keys have several values, then the hits of the policy. If a panic
+// ends Fill, the current request has no hits.
 func Fill(requests []*Request) {
 	for _, q := range requests {
 		f := q.Limits
@@ -134,22 +136,21 @@ func Fill(requests []*Request) {
 		hits := q.Hits[:0]
 		q.Hits = hits
 		hits = append(hits, f.Hits...)
+		q.further = q.further[:0]
 		for i, z := range f.Zones {
+			if f.Varies && z.cost != nil {
+				hits[i].Cost = costOf(z, q)
+			}
 			key := ""
 			if z.Frequent {
 				key = FrequentKey(z, q.HTTP)
-			} else if z.alternatives == nil {
-				key = z.Key.Key(q, z.IPv4, z.IPv6)
+				if z.connection && key == policy.UnknownAddress {
+					warnOfUnknown(q.Site)
+				}
 			}
 			hits[i].Key = key
-			if z.connection && key == policy.UnknownAddress {
-				warnOfUnknown(q.Site)
-			}
 			if key == "" {
-				setKey(z, q, &hits[i])
-			}
-			if f.Varies && z.cost != nil {
-				hits[i].Cost = ParseCost(z.cost.Of(q))
+				hits = setZoneKeys(z, q, i, hits)
 			}
 		}
 		if q.Site.Hits != nil {
@@ -321,6 +322,18 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	beyond := -d.Remaining
 	d.Remaining = 0
 	return beyond
+}
+
+// zoneAt returns the index in Limits.Zones of a hit, or -1 for another hit.
+func zoneAt(q *Request, i int) int {
+	zones := len(q.Limits.Settles)
+	switch {
+	case i < zones:
+		return i
+	case i < zones+len(q.further):
+		return q.further[i-zones]
+	}
+	return -1
 }
 
 // MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the

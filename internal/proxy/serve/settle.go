@@ -70,8 +70,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 	settles := q.Limits.Settles
 	for i := range q.Hits {
 		var how *settings.Settle
-		if i < len(settles) {
-			how = settles[i]
+		if zone := zoneAt(q, i); zone >= 0 {
+			how = settles[zone]
 		} else if m := MarkOf(q, i); m != nil {
 			how = m.Settle
 		}

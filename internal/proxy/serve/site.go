@@ -131,11 +131,10 @@ func (s *Site) setAudit(text string, hasHistory bool) settings.Audit {
 }
 
 // hide adds to Hidden the parts of a request from which a secret is taken.
-func (s *Site) hide(secret Text) {
-	parts := secret.Parts()
-	s.Hidden.User = s.Hidden.User || parts.User
-	s.Hidden.Host = s.Hidden.Host || parts.Host
-	s.Hidden.Path = s.Hidden.Path || parts.Path
+func (s *Site) hide(secret *Text) {
+	s.Hidden.User = s.Hidden.User || secret.User
+	s.Hidden.Host = s.Hidden.Host || secret.Host
+	s.Hidden.Path = s.Hidden.Path || secret.Path
 }
 
 // Prepare computes the sets of limits, and the parts of a request in Hidden, from which the policy's API key
@@ -156,8 +155,10 @@ func (s *Site) Prepare() {
 			s.hide(z.Key)
 		}
 	}
-	if s.Policy != nil && s.Policy.Key != nil {
-		s.hide(s.Policy.Key)
+	if s.Policy != nil {
+		for _, key := range s.Policy.Keys {
+			s.hide(key)
+		}
 	}
 	s.all = newLimitSet(s, s.Zones)
 	s.none = newLimitSet(s, nil)

@@ -52,9 +52,13 @@ func normalizeEscapes(escaped string) string {
 
 var unreserved = regexp.MustCompile("^[A-Za-z0-9._~-]$")
 
-// QueryValue returns the values of a query parameter, separated by commas. As in Traefik, a semicolon ends a
-// value. The standard library would drop a parameter with a semicolon.
-func QueryValue(u *url.URL, name string) string {
-	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // invalid parameters are left out
-	return strings.Join(parsed[name], ",")
+// unescape decodes percent-encoding, and keeps a percent sign without two hexadecimal digits.
+func unescape(text string) string {
+	if strings.IndexByte(text, '%') < 0 {
+		return text
+	}
+	return escape.ReplaceAllStringFunc(text, func(one string) string {
+		n, _ := strconv.ParseUint(one[1:], 16, 8) // the pattern ensures two digits
+		return string([]byte{byte(n)})
+	})
 }

@@ -3,6 +3,7 @@ package serve_test
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
@@ -40,8 +41,9 @@ func TestHostHasNoPortOrFinalDot(t *testing.T) {
 func TestInvalidParameterHidesNoValidOne(t *testing.T) {
 	for query, want := range map[string]string{
 		"": "", "q=a": "a", "q=a&q=b": "a,b", "q=a;b": "a", "x=1;q=a%3Bb": "a;b", "q=a&x=%zz": "a",
+		"q=a&q=a": "a", "q[]=a&q[x]=b": "a,b", "q%5B%5D=a&q=b": "b,a",
 	} {
-		if got := serve.QueryValue(&url.URL{RawQuery: query}, "q"); got != want {
+		if got := strings.Join(serve.QueryValues(&url.URL{RawQuery: query}, "q"), ","); got != want {
 			t.Errorf("the value of q in ?%s is %q, want %q", query, got, want)
 		}
 	}

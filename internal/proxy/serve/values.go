@@ -1,87 +1,153 @@
 package serve
 
 import (
-	"encoding/base64"
+	"net"
 	"net/http"
 	"net/url"
+	"path"
+	"sort"
+	"strconv"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// HeaderValue returns the values of a request header, separated by commas. Equal values count as one. Names
-// are equal without case: another middleware may have written a name that is not canonical. name is
-// canonical.
-func HeaderValue(h http.Header, name string) string {
-	values := h[name]
-	for other, more := range h {
-		if len(other) == len(name) && other != name && strings.EqualFold(other, name) {
-			values = append(append([]string(nil), values...), more...)
+// pieceValues returns the different values of a piece in a request, each in one form; at least one, which may
+// be "". Both proxies, and all settings with placeholders, have these values.
+func pieceValues(p *piece, q *Request) []string {
+	r := q.HTTP
+	values := []string{""}
+	switch p.name {
+	case "":
+		values[0] = p.text
+	case "client_ip":
+		values[0] = policy.UnknownAddress
+		if address, _ := q.Site.Address(r); address.IsValid() {
+			values[0] = address.String()
+		} else {
+			warnOfUnknown(q.Site)
 		}
-	}
-	if len(values) == 1 && !hasScheme(name) {
-		return values[0]
-	}
-	text := ""
-	seen := map[string]bool{}
-	for _, value := range values {
-		if hasScheme(name) {
-			value = credentials(value)
+	case "remote_ip":
+		values[0] = Connection(r)
+		if values[0] == policy.UnknownAddress {
+			warnOfUnknown(q.Site)
 		}
-		if !seen[value] {
-			if len(seen) > 0 {
-				text += ","
-			}
-			text += value
-			seen[value] = true
-		}
+	case "query.":
+		values = QueryValues(r.URL, p.text)
+	case "header.":
+		values = policy.HeaderValues(r.Header, p.text)
+	case "cookie.":
+		values = CookieValues(r, p.text)
+	case "other":
+		values[0] = p.other.Value(q)
+	default:
+		values[0] = partOf(p, r)
 	}
-	return text
+	if p.isKey {
+		accepted := ""
+		if q.Asked && q.Verdict.KeyID != 0 {
+			accepted = q.Key
+		}
+		values = policy.KeyValues(values, accepted)
+	}
+	if len(values) == 0 {
+		return []string{""}
+	}
+	return values
 }
 
-// hasScheme reports whether the value of a header begins with an authentication scheme. name is canonical.
-func hasScheme(name string) bool { return name == "Authorization" || name == "Proxy-Authorization" }
-
-// credentials returns the one form of a value with an authentication scheme: the scheme in lower case, and
-// one space after it. The base64 text of Basic is decoded as leniently as servers do, and encoded again.
-func credentials(value string) string {
-	value = strings.TrimSpace(value)
-	end := strings.IndexAny(value, " \t")
-	if end < 0 {
-		return value
-	}
-	scheme := strings.ToLower(value[:end])
-	rest := strings.TrimLeft(value[end:], " \t")
-	if scheme == "basic" {
-		text := standardDigits.Replace(strings.TrimRight(rest, "="))
-		if plain, err := base64.RawStdEncoding.DecodeString(text); err == nil {
-			rest = base64.StdEncoding.EncodeToString(plain)
+// partOf returns the part of a request for which a placeholder stands that has one value.
+func partOf(p *piece, r *http.Request) string {
+	switch p.name {
+	case "host":
+		return HostOf(r)
+	case "hostport":
+		if port := portOf(r); port != "" {
+			return net.JoinHostPort(HostOf(r), port)
 		}
+		return HostOf(r)
+	case "port":
+		return portOf(r)
+	case "labels.":
+		labels := strings.Split(HostOf(r), ".") // the last label has the number 0
+		return ElementAt(labels, len(labels)-1-p.n)
+	case "scheme":
+		if r.TLS != nil {
+			return "https"
+		}
+		return "http"
+	case "method":
+		return r.Method
+	case "path":
+		return NormalizePath(r.URL.Path)
 	}
-	return scheme + " " + rest
+	u := CleanURL(r.URL)
+	dir, file := path.Split(u.Path)
+	switch p.name {
+	case "uri":
+		return u.RequestURI()
+	case "path.":
+		return ElementAt(strings.Split(strings.TrimPrefix(u.Path, "/"), "/"), p.n)
+	case "dir":
+		return dir
+	case "file":
+		return file
+	}
+	return u.RawQuery // for "query"
 }
 
-var standardDigits = strings.NewReplacer("-", "+", "_", "/")
-
-// CookieValue returns the value of the first cookie with a name, without quotes and percent-decoded. Case
-// matters in the name.
-func CookieValue(r *http.Request, name string) string {
-	for _, c := range r.Cookies() {
-		if c.Name != name {
-			continue
-		}
-		plain, err := url.PathUnescape(c.Value)
-		if err != nil {
-			return c.Value
-		}
-		return plain
+// portOf returns the port in a request's host, or "".
+func portOf(r *http.Request) string {
+	_, port, _ := net.SplitHostPort(r.Host)
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		return strconv.FormatUint(n, 10)
 	}
-	return ""
+	return port
 }
 
-// HostLabel returns a label of a request's host, or "". The last label has the number 0.
-func HostLabel(r *http.Request, n int) string {
-	labels := strings.Split(HostOf(r), ".")
-	if n >= len(labels) {
+// ElementAt returns an element of a list, or "" beyond its ends.
+func ElementAt(list []string, i int) string {
+	if i < 0 || i >= len(list) {
 		return ""
 	}
-	return labels[len(labels)-1-n]
+	return list[i]
+}
+
+// CookieValues returns the different values of the cookies with a name, without quotes and percent-decoded.
+// Case matters in the name. Servers read more cookies than net/http does.
+func CookieValues(r *http.Request, name string) []string {
+	var values []string
+	for _, line := range policy.HeaderValues(r.Header, "Cookie") {
+		for _, one := range strings.Split(line, ";") {
+			key, value, _ := strings.Cut(one, "=")
+			if strings.TrimSpace(key) != name {
+				continue
+			}
+			value = strings.TrimSpace(value)
+			if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
+				value = value[1 : len(value)-1]
+			}
+			values = append(values, unescape(value))
+		}
+	}
+	return policy.Distinct(values)
+}
+
+// QueryValues returns the different values of a query parameter, also where a server would make a list of
+// them: q[]=a. As in Traefik, a semicolon ends a value. The standard library would drop a parameter with a
+// semicolon.
+func QueryValues(u *url.URL, name string) []string {
+	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // invalid parameters are left out
+	values := parsed[name]
+	var lists []string
+	for other := range parsed {
+		if strings.HasPrefix(other, name+"[") {
+			lists = append(lists, other)
+		}
+	}
+	sort.Strings(lists)
+	for _, other := range lists {
+		values = append(append([]string(nil), values...), parsed[other]...)
+	}
+	return policy.Distinct(values)
 }

@@ -14,50 +14,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Text is a parsed text with placeholders. Each proxy implements it for its own placeholders. It is
-// immutable.
-type Text interface {
-	// Of returns the text for a request. q may be nil for a fixed text.
-	Of(q *Request) string
-	// Key returns the text as a key: it normalizes values, and keeps v4 or v6 bits of addresses.
-	Key(q *Request, v4, v6 int) string
-	// Parts returns the placeholders of the text, and the parts of a request that it contains.
-	Parts() Parts
-}
-
-// Parts lists the placeholders of a Text, and the parts of a request for which they stand.
-type Parts struct {
-	Fixed            bool     // the text has no placeholder
-	Placeholders     []string // the names, in one spelling
-	Secret           bool     // a placeholder stands for a credential
-	User, Host, Path bool
-	Headers          []string // the canonical names of request headers
-	Header           string   // set if the text is the placeholder of this header alone
-	Connection       bool     // the text is the address of the connection alone
-}
-
-// share reports whether two texts have a placeholder in common.
-func share(a, b Text) bool {
-	others := b.Parts().Placeholders
-	for _, one := range a.Parts().Placeholders {
-		for _, other := range others {
-			if one == other {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // ParseText parses text with placeholders. An error is a *ratelimit.FieldError for the field.
-type ParseText func(field, text string) (Text, error)
+type ParseText func(field, text string) (*Text, error)
 
 // Zone is a compiled limit of a configuration. It does not change after Site.Prepare.
 type Zone struct {
 	settings.ConfiguredLimit
 
 	Configured settings.Values
-	Key        Text // requests use alternatives instead, if there are any
+	Key        *Text // requests use alternatives instead, if there are any
 
 	// Match reports whether the limit applies to a request. Nil applies to all requests.
 	Match func(r *http.Request) (bool, error)
@@ -74,15 +39,17 @@ type Zone struct {
 	connection bool   // the key is the address of the connection
 
 	alternatives []alternative // nil if the key has none
-	cost         Text          // nil for a fixed cost
+	keyNumber    int           // the number of the first alternative that is the policy's API key, or 0
+	cost         *Text         // nil for a fixed cost
 	audit        settings.Audit
 	empty        int32 // 1 once the log has a warning that the key was empty; atomic
 }
 
 // alternative is one of several keys. The first one that is not empty is the key of a request.
 type alternative struct {
-	text   Text
+	text   *Text
 	secret bool
+	number int // see policy.AlternativeKey
 }
 
 // defaultKey is the key of a limit without a configured key.
@@ -102,12 +69,12 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 	if z.Key, err = parse("key", values["key"]); err != nil {
 		return nil, err
 	}
-	for _, one := range z.Alternatives {
+	for i, one := range z.Alternatives {
 		text, err := parse("key", one)
 		if err != nil {
 			return nil, err
 		}
-		z.alternatives = append(z.alternatives, alternative{text, z.isSecret(text)})
+		z.alternatives = append(z.alternatives, alternative{text, z.isSecret(text), i + 1})
 	}
 	if z.Cost == 0 {
 		if z.cost, err = parse("cost", values["cost"]); err != nil {
@@ -115,13 +82,12 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 		}
 	}
 	if z.alternatives == nil {
-		parts := z.Key.Parts()
-		if !hasScheme(parts.Header) { // FrequentKey does not normalize credentials
-			z.Header = parts.Header
+		if !policy.HasScheme(z.Key.Header) { // FrequentKey does not normalize credentials
+			z.Header = z.Key.Header
 		}
-		z.connection = parts.Connection
-		if parts.Fixed {
-			z.fixed = z.Key.Of(nil)
+		z.connection = z.Key.Connection
+		if z.Key.Fixed {
+			z.fixed = z.Key.Values(nil)[0]
 		}
 		z.Frequent = z.fixed != "" || z.Header != "" || z.connection
 	}
@@ -131,38 +97,65 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 }
 
 // isSecret reports whether keys from a text are stored as digests.
-func (z *Zone) isSecret(text Text) bool {
+func (z *Zone) isSecret(text *Text) bool {
 	if z.HashKey != nil {
 		return *z.HashKey
 	}
-	return text.Parts().Secret
+	return text.Secret
 }
 
-// hideIfShared makes the keys of z secret if they may contain the policy's API key, which has the text key.
-func (z *Zone) hideIfShared(key Text) {
-	if z.HashKey != nil {
-		return
+// addKey tells z that one of the texts of the policy's API key is key. Its values in keys of z then have the
+// form of an API key, and are secret unless hash_key is set.
+func (z *Zone) addKey(key *Text) {
+	if share(z.Key, key) {
+		z.Key.markKeys(key)
+		z.Hit.Secret = z.Hit.Secret || z.HashKey == nil
+		if z.alternatives == nil {
+			z.Header = ""
+			z.Frequent = false
+		}
 	}
-	z.Hit.Secret = z.Hit.Secret || share(z.Key, key)
 	for i := range z.alternatives {
 		one := &z.alternatives[i]
-		one.secret = one.secret || share(one.text, key)
+		if share(one.text, key) {
+			one.text.markKeys(key)
+			one.secret = one.secret || z.HashKey == nil
+			if len(one.text.pieces) == 1 { // an API key has one number, whichever header brought it
+				z.keyNumber = firstNumber(z.keyNumber, one.number)
+				one.number = z.keyNumber
+			}
+		}
 	}
+}
+
+// firstNumber returns first, or number if first is 0.
+func firstNumber(first, number int) int {
+	if first == 0 {
+		return number
+	}
+	return first
 }
 
 // FrequentKey returns the key of a request if the key is fixed, a header that occurs once, or the address of
-// the connection. For any other key, it returns "". FrequentKey takes fewer steps than setKey.
+// the connection. For any other key, it returns "". FrequentKey takes fewer steps than setZoneKeys.
 func FrequentKey(z *Zone, r *http.Request) string {
 	key := z.fixed
 	if key != "" {
 		return key
 	}
-	if values := r.Header[z.Header]; len(values) == 1 { // no header has the name ""
-		key = values[0]
-	} else if z.connection {
+	if z.connection {
 		key = Connection(r)
+	} else {
+		values := r.Header[z.Header] // no header has the name ""
+		if len(values) != 1 || policy.OtherSpelling(r.Header, z.Header) {
+			return ""
+		}
+		key = values[0]
 	}
 	if z.IPv4 < allIPv4 || strings.IndexByte(key, ':') >= 0 { // as in Network
+		if strings.HasPrefix(key, reserved) {
+			return ""
+		}
 		return Network(key, z.IPv4, z.IPv6)
 	}
 	return key
@@ -211,31 +204,84 @@ func Connection(r *http.Request) string {
 
 // warnOfUnknown logs a warning the first time that a client's address is unknown.
 func warnOfUnknown(s *Site) {
-	if s.Log != nil && atomic.CompareAndSwapInt32(&s.unknown, 0, 1) {
+	if s != nil && s.Log != nil && atomic.CompareAndSwapInt32(&s.unknown, 0, 1) {
 		s.Log(host.Line{Level: host.Warn, Text: "the address of a client is unknown: all such clients are " +
 			"one client, without bans and exemptions (behind a Unix socket, trust the proxy in front)"})
 	}
 }
 
-// setKey sets the key of a request's hit. The first time that a key is empty, it logs a warning, because all
-// such requests share one quota.
-func setKey(z *Zone, q *Request, hit *ratelimit.Hit) {
+const (
+	// reserved begins the keys of rows that no value of a client has: such a value is stored as a digest.
+	reserved = "request:"
+	// severalKey is the key of requests with more than policy.MaxValues keys.
+	severalKey = reserved + "several"
+)
+
+// zoneKeys returns the keys of a request, of which "" stands for a missing value, and nil if there are more
+// than policy.MaxValues. A server may read any of several values, so that each is charged. If one of them is
+// empty, the next alternative counts, too.
+func zoneKeys(z *Zone, q *Request) []string {
+	var keys []string
 	if z.alternatives == nil {
-		hit.Key = z.Key.Key(q, z.IPv4, z.IPv6)
-	} else {
-		hit.Secret = false // AlternativeKey replaces a secret by its digest
+		keys = textValues(z.Key, q, z.IPv4, z.IPv6)
+		if len(keys) > policy.MaxValues {
+			return nil
+		}
+		return keys
 	}
-	for i := range z.alternatives {
+	lacks := true
+	for i := 0; i < len(z.alternatives) && lacks; i++ {
 		one := &z.alternatives[i]
-		if text := one.text.Key(q, z.IPv4, z.IPv6); text != "" {
-			hit.Key = policy.AlternativeKey(i+1, text, one.secret)
-			return
+		values := textValues(one.text, q, z.IPv4, z.IPv6)
+		lacks = false
+		for _, text := range values {
+			if text == "" {
+				lacks = true
+			} else {
+				keys = append(keys, policy.AlternativeKey(one.number, text, one.secret))
+			}
+		}
+		if values == nil {
+			return nil
 		}
 	}
-	if log := q.Site.Log; hit.Key == "" && log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
-		log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
-			Text: "the key of a request is empty: all such requests share one quota"})
+	if lacks {
+		keys = append(keys, "")
 	}
+	if keys = policy.Distinct(keys); len(keys) > policy.MaxValues {
+		return nil
+	}
+	return keys
+}
+
+// setZoneKeys sets the key of the hit i of a request, and appends further hits if the request has several
+// keys. The first time that a key is empty, it logs a warning, because all such requests share one quota.
+func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.Hit {
+	keys := zoneKeys(z, q)
+	if keys == nil {
+		hits[i].Key = severalKey
+		hits[i].Secret = false
+		return hits
+	}
+	for n, key := range keys {
+		at := i
+		if n > 0 {
+			at = len(hits)
+			hits = append(hits, hits[i])
+			q.further = append(q.further, i)
+		}
+		hits[at].Key = key
+		if z.alternatives != nil {
+			hits[at].Secret = false // AlternativeKey replaces a secret by its digest
+		} else if strings.HasPrefix(key, reserved) {
+			hits[at].Secret = true
+		}
+		if log := q.Site.Log; key == "" && log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
+			log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
+				Text: "the key of a request is empty: all such requests share one quota"})
+		}
+	}
+	return hits
 }
 
 // maxCost exceeds any quota.
@@ -256,6 +302,15 @@ func ParseCost(text string) int64 {
 		return maxCost
 	}
 	return int64(largest)
+}
+
+// costOf returns the cost of a request from its values, of which the largest counts.
+func costOf(z *Zone, q *Request) int64 {
+	values := z.cost.Values(q)
+	if values == nil {
+		return maxCost
+	}
+	return ParseCost(strings.Join(values, ","))
 }
 
 // checkRows returns an error and the index of the second limit if two hits of one request could be on the

@@ -11,19 +11,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// template is a serve.Text that is used as it is.
-type template string
+// same is a placeholder with one value for all requests.
+type same string
 
-func (t template) Of(*serve.Request) string            { return string(t) }
-func (t template) Key(*serve.Request, int, int) string { return string(t) }
-func (t template) Parts() serve.Parts {
-	return serve.Parts{Fixed: !strings.Contains(string(t), "{")}
+func (s same) Value(*serve.Request) string { return string(s) }
+
+// parse returns a text that is used as it is.
+func parse(_, configured string) (*serve.Text, error) {
+	t := &serve.Text{}
+	if strings.Contains(configured, "{") {
+		t.AddOther(configured, same(configured), serve.Parts{})
+	} else {
+		t.AddText(configured)
+	}
+	return t, nil
 }
 
 // compile compiles a configuration with zones.
 func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, error) {
 	c := serve.Configuration{Handler: handler, Zones: zones}
-	c.Parse = func(_, configured string) (serve.Text, error) { return template(configured), nil }
+	c.Parse = parse
 	site, _, err := c.Compile()
 	return site, err
 }

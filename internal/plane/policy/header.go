@@ -1,0 +1,128 @@
+package policy
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+)
+
+// HeaderValues returns the different values of a request header, each in one form. Names are equal without
+// case: another middleware may have written a name that is not canonical. name is canonical.
+func HeaderValues(h http.Header, name string) []string {
+	lines := h[name]
+	if OtherSpelling(h, name) {
+		lines = nil
+		for other, more := range h {
+			if strings.EqualFold(other, name) {
+				lines = append(lines, more...)
+			}
+		}
+	}
+	if !HasScheme(name) {
+		return Distinct(lines)
+	}
+	var values []string
+	for _, line := range lines {
+		values = append(values, credentials(line))
+	}
+	return Distinct(values)
+}
+
+// Distinct returns the different texts of a list, which it does not change.
+func Distinct(list []string) []string {
+	if len(list) < 2 {
+		return list
+	}
+	var texts []string
+	for _, text := range list {
+		if !contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// HasScheme reports whether the value of a header begins with an authentication scheme. name is canonical.
+func HasScheme(name string) bool { return name == "Authorization" || name == "Proxy-Authorization" }
+
+// credentials returns the one form of a value with an authentication scheme: the scheme in lower case, and
+// one space after it. The base64 text of Basic is decoded as leniently as servers do, and encoded again.
+func credentials(value string) string {
+	value = strings.TrimSpace(value)
+	end := strings.IndexAny(value, " \t")
+	if end < 0 {
+		return value
+	}
+	scheme := strings.ToLower(value[:end])
+	rest := strings.TrimLeft(value[end:], " \t")
+	if scheme == "basic" {
+		digits := strings.Map(basicDigit, rest)
+		if len(digits)%4 == 1 { // the last digit has less than a byte
+			digits = digits[:len(digits)-1]
+		}
+		plain, _ := base64.RawStdEncoding.DecodeString(digits)
+		rest = base64.StdEncoding.EncodeToString(plain)
+	}
+	return scheme + " " + rest
+}
+
+// basicDigit returns a digit of base64, and -1 for what servers ignore in it.
+func basicDigit(r rune) rune {
+	switch {
+	case r == '-':
+		return '+'
+	case r == '_':
+		return '/'
+	case r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '+' || r == '/':
+		return r
+	}
+	return -1
+}
+
+// MaxValues bounds the keys of a request in one counter, if values of it are several.
+const MaxValues = 4
+
+// Product appends each value to each text of a list, and returns nil for more than most texts.
+func Product(list, values []string, most int) []string {
+	if len(values) == 1 {
+		for i := range list {
+			list[i] += values[0]
+		}
+		return list
+	}
+	if len(list)*len(values) > most {
+		return nil
+	}
+	var texts []string
+	for _, text := range list {
+		for _, value := range values {
+			texts = append(texts, text+value)
+		}
+	}
+	return Distinct(texts)
+}
+
+// KeyValues returns the values of a part of a request that may have the API key: each without a scheme, and
+// the key that was accepted, whichever part of the request brought it. accepted is "" without one.
+func KeyValues(values []string, accepted string) []string {
+	var keys []string
+	if accepted != "" {
+		keys = append(keys, accepted)
+	}
+	for _, value := range values {
+		if key := Bearer(value); key != "" || accepted == "" {
+			keys = append(keys, key)
+		}
+	}
+	return Distinct(keys)
+}
+
+// OtherSpelling reports whether headers have a name in another case than the canonical name.
+func OtherSpelling(h http.Header, name string) bool {
+	for other := range h {
+		if len(other) == len(name) && other != name && strings.EqualFold(other, name) {
+			return true
+		}
+	}
+	return false
+}
