@@ -11,6 +11,9 @@ type LimitSettings struct {
 	// Requests with the same key (docs/caddy.md#keys) share the quota. It can have alternatives. Default:
 	// `{client_ip}`.
 	Key Text `json:"key,omitempty"`
+	// Requests without a key (docs/caddy.md#requests-without-a-key): `share` one quota, `skip` the limit, or
+	// `refuse` with 401. Default: `share`.
+	WithoutKey Text `json:"without_key,omitempty"`
 	// `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`: algorithms
 	// (docs/algorithms.md). Default: `sliding_window`.
 	Algorithm Text `json:"algorithm,omitempty"`
@@ -72,8 +75,9 @@ type PolicySettings struct {
 	// The database of the policy, if it is another one (docs/regions.md#several-servers). Default: that of
 	// the limits.
 	DSN Text `json:"dsn,omitempty"`
-	// The API key of a request: text with a placeholder. "Bearer " at its beginning is cut off. Default:
-	// requests have no key.
+	// The API key of a request: text with a placeholder, or alternatives such as `{header.Authorization} \|
+	// {header.X-Api-Key}`, of which the first that holds a key counts. "Bearer " at its beginning is cut off.
+	// `Authorization` with another scheme, such as Basic, holds no key. Default: requests have no key.
 	APIKey Text `json:"api_key,omitempty"`
 	// The user of a request without an API key: text with a placeholder that clients cannot set, such as
 	// Caddy's `{http.auth.user.id}`. Default: nobody.

@@ -87,7 +87,7 @@ func (h *Handler) admit(
 	}
 	if len(q.Hits) > 0 {
 		h.count(q)
-	} else if !q.Asked {
+	} else if !q.Asked && q.Outcome.Status == 0 {
 		return w, nil, nil // no limit applies to the request
 	}
 	own := responseWriterIn(w) // the writer of an earlier handler

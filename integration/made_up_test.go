@@ -122,6 +122,7 @@ func zoneOf(random *rand.Rand, c *randomConfig, prefix string, i int) settings.V
 	some(6, "ipv4_prefix", "24")
 	some(6, "ipv6_prefix", "48", "128")
 	some(6, "mode", "shadow", "off")
+	some(4, "without_key", "skip", "refuse")
 	some(3, "match", "a/*", "a/1", "b")
 	if c.settles {
 		delete(z, "burst")
@@ -215,7 +216,7 @@ type madeUpRequest struct {
 }
 
 func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
-	q := &madeUpRequest{method: pick(random, "GET", "GET", "GET", "POST", "HEAD"),
+	q := &madeUpRequest{method: pick(random, "GET", "GET", "GET", "POST", "HEAD", "OPTIONS"),
 		host: pick(random, "a.test:80", "API.Example.test.:8443", "b.test")}
 	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "b;x=1/c", "a/..;/b",
 		"B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") +
@@ -231,6 +232,9 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	some(9, "X-Cost", "2")
 	some(3, "X-Six", "2001:DB8::1:0:0:0:1", "2001:db8::2", "192.0.2.7", "::ffff:192.0.2.7", "text")
 	some(6, "Authorization", keys...)
+	if q.method == "OPTIONS" {
+		q.headers = append(q.headers, "Origin", "https://a.test", "Access-Control-Request-Method", "GET")
+	}
 	some(9, "X-Six", "2001:db8::2", "64:ff9b::c000:207", "third")
 	some(9, "Authorization", "Basic YW5uOnB3", "basic YW5uOnB3=", "Bearer unknown")
 	some(6, "X-Api-Key", "k1", "127.0.0.1", "")

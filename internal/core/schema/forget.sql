@@ -28,7 +28,7 @@ BEGIN
 			USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
-		|| array_remove(ARRAY['ip:' || client], NULL);
+		|| array_remove(ARRAY['ip:' || client, '%preflight:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := '(SELECT coalesce(to_jsonb(r) ->> ''counted_as'', name) AS counts, count_by '
 			'FROM rate_limit_rules r)';

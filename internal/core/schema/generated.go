@@ -135,7 +135,7 @@ BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE invalid_parameter_value USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
 	END IF;
-	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client], NULL);
+	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client, '%preflight:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := '(SELECT coalesce(to_jsonb(r) ->> ''counted_as'', name) AS counts, count_by FROM rate_limit_rules r)';
 		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex')) INTO keys, ids, digests FROM rate_limit_api_keys k
@@ -1354,12 +1354,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 6';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "6"
+const policyVersion = "7"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -1859,18 +1859,18 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text PRIMARY KEY, fami
 		CHECK (rate_limit_each_matches(paths, '^(/|(/(?!\.{1,2}(/|$))([^/?\\%]|%(?![0-9A-Fa-f]{2}))+)+/?)$')), CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (cardinality(networks) > 0 AND array_ndims(networks) = 1 AND num_nulls(VARIADIC networks) = 0), CONSTRAINT tiers_must_be_null_or_names_of_tiers
 		CHECK (rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')), CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
-	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)), CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
-	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
-		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
-	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		date_trunc('month', retry_after) = '0' AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~ '^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = '
+		'[0-9]{1,15}, else [0-9]{1,15})$'), CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
+	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK ( date_trunc('month', retry_after) = '0' AND retry_after BETWEEN interval '0' AND interval '36525 days') );
 DO $$ BEGIN
-	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND pg_get_constraintdef(oid) LIKE '%ip/128%') THEN
-		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all;
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND conname = 'without_header_must_be_share_or_skip_or_refuse') THEN
+		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all, DROP CONSTRAINT IF EXISTS without_header_must_be_share_or_skip;
 		UPDATE rate_limit_rules SET count_by = ARRAY( SELECT replace(regexp_replace(n, '(^|\|)ip(?=\||$)', '\1ip/128'), 'ip/64', 'ip') FROM unnest(count_by) WITH ORDINALITY AS u(n, place) ORDER BY place)
 			WHERE '|' || array_to_string(count_by, '|') || '|' LIKE '%|ip/64|%';
 		ALTER TABLE rate_limit_rules ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/128|host|route|'
-				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
+				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
+			ADD CONSTRAINT without_header_must_be_share_or_skip_or_refuse CHECK (without_header IN ('share', 'skip', 'refuse'));
 	END IF;
 END $$;
 DO $$ BEGIN
@@ -1900,7 +1900,9 @@ networks: Networks that contain the client's address. An unknown address is in n
 tiers: The user's tier must be one of these.
 count_by: What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address.
 	Alternatives such as user|ip use the first that the request has. all: one counter for all requests.
-without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one counter; skip: the rule does not match them.
+without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one
+	counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a
+	CORS preflight without the header counts by its client.
 valid: When the rule applies.
 cost: The units that a request charges to each limit.
 settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.

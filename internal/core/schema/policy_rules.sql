@@ -49,7 +49,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT count_by_all_must_stand_alone
 		CHECK (cardinality(count_by) = 1 OR 'all' <> ALL (count_by)),
 	CONSTRAINT count_by_must_have_each_name_once CHECK (rate_limit_each_once(count_by)),
-	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
 	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
@@ -61,12 +60,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
 		date_trunc('month', retry_after) = '0' AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
--- Before version 2, ip was one address, and ip/64 the network that is one client. Now ip is the client.
+-- Before version 3, ip was one address, and ip/64 the network that is one client. Now ip is the client.
 DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass
-			AND pg_get_constraintdef(oid) LIKE '%ip/128%') THEN
+			AND conname = 'without_header_must_be_share_or_skip_or_refuse') THEN
 		ALTER TABLE rate_limit_rules
-			DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all;
+			DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
+			DROP CONSTRAINT IF EXISTS without_header_must_be_share_or_skip;
 		UPDATE rate_limit_rules SET count_by = ARRAY(
 				SELECT replace(regexp_replace(n, '(^|\|)ip(?=\||$)', '\1ip/128'), 'ip/64', 'ip')
 				FROM unnest(count_by) WITH ORDINALITY AS u(n, place) ORDER BY place)
@@ -74,7 +74,9 @@ DO $$ BEGIN
 		ALTER TABLE rate_limit_rules
 			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
 			CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/128|host|route|'
-				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
+				'header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
+			ADD CONSTRAINT without_header_must_be_share_or_skip_or_refuse
+				CHECK (without_header IN ('share', 'skip', 'refuse'));
 	END IF;
 END $$;
 DO $$ BEGIN
@@ -118,7 +120,8 @@ count_by: What each counter counts: a combination of user, key, tier, ip, ip/128
 	header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address.
 	Alternatives such as user|ip use the first that the request has. all: one counter for all requests.
 without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one
-	counter; skip: the rule does not match them.
+	counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a
+	CORS preflight without the header counts by its client.
 valid: When the rule applies.
 cost: The units that a request charges to each limit.
 settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or

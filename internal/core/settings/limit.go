@@ -17,11 +17,22 @@ type ConfiguredLimit struct {
 	HashKey    *bool // nil means to hash only keys that contain a secret
 	IPv4, IPv6 int   // the leading bits of an address that belong to the key
 	Mode       Mode
+	WithoutKey Without
 
 	// Alternatives lists the alternatives of the key. The first alternative that is not empty is the key of a
 	// request. Nil means that the key has no alternatives.
 	Alternatives []string
 }
+
+// Without selects what happens to the requests that lack the key of a limit.
+type Without string
+
+// The values of Without.
+const (
+	WithoutShare  Without = "share"  // they share one quota
+	WithoutSkip   Without = "skip"   // the limit does not apply
+	WithoutRefuse Without = "refuse" // they are refused with 401
+)
 
 // Mode selects the effect of a limit.
 type Mode string

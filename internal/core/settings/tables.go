@@ -10,6 +10,8 @@ var LimitTable = []Setting{
 		return nil
 	}},
 	{Name: "key", Form: Words, Want: "one text, with or without placeholders", Read: readKey},
+	oneOf("without_key", func(dst *Settings, text string) { dst.Limit.WithoutKey = Without(text) },
+		"share", "skip", "refuse"),
 	{Name: "algorithm", Want: "the name of one algorithm", Read: readAlgorithm},
 	{Name: "limit", Form: Words, Read: readRate},
 	number("burst", ratelimit.MaxEvents, "", func(dst *Settings, n int64) { dst.Limit.Limit.Burst = n }),

@@ -18,13 +18,13 @@ const wantCountBy = "user, key, tier, ip, ip/128, host, route, header:NAME, " +
 
 // counterBy is a parsed CountBy.
 type counterBy struct {
-	parts             [][]*dimension // the parts of the key, each with its alternatives
-	skipWithoutHeader bool           // Rule.SkipWithoutHeader
-	userOnly          bool           // CountBy is user
-	allOnly           bool           // CountBy is all
-	hasUser           bool           // CountBy contains user
-	usesSender        bool           // CountBy contains user, key or tier
-	perSender         bool           // each counter of an identity belongs to one user or key
+	parts      [][]*dimension // the parts of the key, each with its alternatives
+	without    settings.Without
+	userOnly   bool // CountBy is user
+	allOnly    bool // CountBy is all
+	hasUser    bool // CountBy contains user
+	usesSender bool // CountBy contains user, key or tier
+	perSender  bool // each counter of an identity belongs to one user or key
 }
 
 // dimension is a property that a rule counts by.
@@ -40,7 +40,7 @@ func parseCountBy(row *Rule) (counterBy, error) {
 	if len(names) == 0 {
 		names = []string{"user"}
 	}
-	by := counterBy{skipWithoutHeader: row.SkipWithoutHeader}
+	by := counterBy{without: row.WithoutHeader}
 	seen := map[string]bool{}
 	for _, name := range names {
 		var part []*dimension
@@ -207,10 +207,9 @@ func partValues(
 		for _, value := range valuesOf(d, f, user, keyID, tier, more) {
 			if value == "" {
 				lacks = true
-				if d.header == "" || by.skipWithoutHeader || more {
+				if value = withoutHeader(by, d, f, more); value == "" {
 					continue
 				}
-				value = noHeader
 			}
 			if len(part) > 1 {
 				value = AlternativeKey(i+1, value, isSecret)
@@ -224,6 +223,28 @@ func partValues(
 		}
 	}
 	return values, secret
+}
+
+// withoutHeader returns the value for a missing or an empty header, or "" for none.
+func withoutHeader(by *counterBy, d *dimension, f *Facts, more bool) string {
+	switch {
+	case d.header == "" || more || by.without == settings.WithoutSkip:
+		return ""
+	case f.Preflight:
+		return "%preflight:" + networkText(f.Address)
+	case by.without == settings.WithoutRefuse:
+		return ""
+	}
+	return noHeader
+}
+
+// refusesWithout reports whether a rule refuses the requests that lack a part of its key.
+func refusesWithout(r *rule, missing int) bool {
+	if r.countBy.without != settings.WithoutRefuse || r.row.Mode == settings.Shadow {
+		return false
+	}
+	part := r.countBy.parts[missing]
+	return part[len(part)-1].header != ""
 }
 
 // valuesOf returns the values of a dimension, at least one, which is "" if the request has none.

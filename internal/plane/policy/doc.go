@@ -28,7 +28,7 @@
 //  5. Counter. The prefix is rule/<rule>/<limit>, with Rule.CountedAs for <rule> if the rule was renamed. The
 //     key has the parts that CountBy names. A change of plan keeps the counts, because the key does not
 //     contain the amount, and contains the tier only if CountBy names it. If a request lacks a value that a
-//     rule counts by, the rule does not match; for a header, see Rule.SkipWithoutHeader.
+//     rule counts by, the rule does not match; for a header, see Rule.WithoutHeader.
 //  6. Errors. A Snapshot leaves out a rule that it cannot use, and Snapshot.Unusable names the rule. A Policy
 //     keeps using the rule from the snapshot in force, if that snapshot has it.
 //

@@ -156,11 +156,16 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		subject := ""
 		secret := false
 		if !r.countBy.userOnly {
-			counters, secret, _ = counterKeys(&r.countBy, f, user, sender.key, v.Tier)
+			missing := 0
+			counters, secret, missing = counterKeys(&r.countBy, f, user, sender.key, v.Tier)
 			if r.countBy.perSender {
 				subject = user
 			}
 			if counters == nil {
+				if refusesWithout(r, missing) {
+					refuse(v, NoKey, &Mark{Rule: r.row.Name, Status: 401})
+					return
+				}
 				continue
 			}
 		}

@@ -83,8 +83,8 @@ var effectiveRulesSQL = rulesSQL("r.mode <> 'off' AND " + relevantSQL("r"))
 // rulesSQL returns the rules r that meet a condition, and the overrides for tiers that can have an effect.
 func rulesSQL(condition string) string {
 	return sorted(`SELECT json_build_object('Rule', to_jsonb(r)
-	|| jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
-	'RetryAfter', ` + durationSQL("r.retry_after") + `, ` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
+	|| jsonb_build_object('RetryAfter', ` + durationSQL("r.retry_after") + `,
+	` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
 	FROM rate_limit_rules r WHERE ` + condition + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o

@@ -327,7 +327,7 @@ func naivePart(
 		one = "all"
 	default:
 		values := f.Header.Values(strings.TrimPrefix(name, "header:"))
-		if len(values) == 0 && last && !r.SkipWithoutHeader {
+		if len(values) == 0 && last && r.WithoutHeader != settings.WithoutSkip {
 			return []string{"%empty"}
 		}
 		return values

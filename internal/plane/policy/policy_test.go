@@ -93,7 +93,7 @@ func TestSendersNeverShareCounter(t *testing.T) {
 			Limits: perHour(1)}
 	}
 	skipping := by("header:x-b")
-	skipping.SkipWithoutHeader = true
+	skipping.WithoutHeader = "skip"
 	key := func(r policy.Rule, f *policy.Facts, user string) string {
 		t.Helper()
 		var id *policy.Identity

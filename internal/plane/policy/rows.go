@@ -54,9 +54,9 @@ type Rule struct {
 	// that the request has. The element "all", which must be the only one, is one counter for all requests.
 	// Empty means "user".
 	CountBy []string `json:"count_by"`
-	// SkipWithoutHeader makes the rule skip requests in which a header of CountBy is missing or empty.
-	// Otherwise such requests share one counter.
-	SkipWithoutHeader bool
+	// WithoutHeader is for requests in which a header of CountBy is missing or empty: with WithoutShare or
+	// "", they share one counter, with WithoutSkip the rule does not apply, and WithoutRefuse refuses them.
+	WithoutHeader settings.Without `json:"without_header"`
 
 	// The rule is valid from From until before Until, in microseconds since the Unix epoch. 0 sets no bound.
 	From, Until int64

@@ -3,9 +3,11 @@ package policy_test
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -24,26 +26,27 @@ func keysOf(t *testing.T, r policy.Rule, f *policy.Facts, id *policy.Identity) s
 func TestEachValueOfHeaderIsCharged(t *testing.T) {
 	for _, test := range []struct {
 		countBy string
-		skip    bool
+		without settings.Without
 		lines   []string
 		want    string
 	}{
-		{"header:X", false, []string{"a", "b"}, "a, b"},
-		{"header:X", false, []string{"a", "a"}, "a"},
-		{"header:X", false, []string{"a", "b", "c", "d"}, "a, b, c, d"},
-		{"header:X", false, []string{"a", "b", "c", "d", "e"}, "%several"},
-		{"header:X", false, []string{"%several"}, "%25several"},
-		{"header:X", false, []string{"", "a"}, "%empty, a"},
-		{"header:X", true, []string{"", "a"}, "a"},
-		{"header:X", true, []string{""}, ""},
-		{"header:X|host", false, []string{"a", "b"}, "1|a, 1|b"},
-		{"header:X|host", false, []string{"", "b"}, "1|b, 2|h"},
-		{"tier|header:X", false, []string{"a", "b"}, "1|t"},
-		{"route", false, nil, "r1, r2"},
+		{"header:X", "share", []string{"a", "b"}, "a, b"},
+		{"header:X", "share", []string{"a", "a"}, "a"},
+		{"header:X", "share", []string{"a", "b", "c", "d"}, "a, b, c, d"},
+		{"header:X", "share", []string{"a", "b", "c", "d", "e"}, "%several"},
+		{"header:X", "share", []string{"%several"}, "%25several"},
+		{"header:X", "share", []string{"", "a"}, "%empty, a"},
+		{"header:X", "skip", []string{"", "a"}, "a"},
+		{"header:X", "skip", []string{""}, ""},
+		{"header:X|host", "share", []string{"a", "b"}, "1|a, 1|b"},
+		{"header:X|host", "share", []string{"", "b"}, "1|b, 2|h"},
+		{"tier|header:X", "share", []string{"a", "b"}, "1|t"},
+		{"header:X", "refuse", []string{"", "a"}, "a"},
+		{"route", "share", nil, "r1, r2"},
 	} {
 		f := &policy.Facts{Path: "/", Tier: "t", Host: "h", Header: http.Header{"X": test.lines}}
 		f.SetRoutes([]string{"r1", "r2"})
-		r := policy.Rule{CountBy: []string{test.countBy}, SkipWithoutHeader: test.skip}
+		r := policy.Rule{CountBy: []string{test.countBy}, WithoutHeader: test.without}
 		if got := keysOf(t, r, f, nil); got != test.want {
 			t.Errorf("count_by %s of %q: got %s, want %s", test.countBy, test.lines, got, test.want)
 		}
@@ -79,6 +82,47 @@ func TestAcceptedKeyIsOneValueInEachSpelling(t *testing.T) {
 		r := policy.Rule{CountBy: []string{"header:X-Api-Key"}}
 		if got := keysOf(t, r, f, test.id); got != test.want {
 			t.Errorf("%v: got %s, want %s", fmt.Sprint(test.header), got, test.want)
+		}
+	}
+}
+
+// without_header decides what happens to requests without the header. A preflight of a browser, which cannot
+// send the header, counts by its client instead.
+func TestRequestsWithoutHeader(t *testing.T) {
+	for _, test := range []struct {
+		without   settings.Without
+		countBy   string
+		mode      settings.Mode
+		preflight bool
+		want      string
+	}{
+		{"", "header:X", "", false, "%empty"},
+		{"share", "header:X", "", false, "%empty"},
+		{"share", "header:X", "", true, "%preflight:192.0.2.7"},
+		{"skip", "header:X", "", false, ""},
+		{"skip", "header:X", "", true, ""},
+		{"refuse", "header:X", "", false, "401"},
+		{"refuse", "header:X", "", true, "%preflight:192.0.2.7"},
+		{"refuse", "header:X", "shadow", false, ""},
+		{"refuse", "host|header:X", "", false, "1|h"},
+		{"refuse", "header:X|host", "", false, "2|h"},
+		{"refuse", "key", "", false, ""},
+		{"refuse", "route|header:X", "", true, "2|%preflight:192.0.2.7"},
+	} {
+		r := policy.Rule{Name: "r", CountBy: []string{test.countBy}, WithoutHeader: test.without,
+			Mode: test.mode, Limits: perHour(1)}
+		f := &policy.Facts{Path: "/", Host: "h", Address: netip.MustParseAddr("192.0.2.7"),
+			Header: http.Header{"X": {""}}, Preflight: test.preflight}
+		v := mustDecide(t, []policy.Rule{r}, f, nil)
+		got := ""
+		if len(v.Hits) > 0 {
+			got = v.Hits[0].Key
+		}
+		if v.Reason == policy.NoKey {
+			got = fmt.Sprint(v.Status)
+		}
+		if got != test.want {
+			t.Errorf("%+v: got %s, want %s", test, got, test.want)
 		}
 	}
 }

@@ -20,7 +20,9 @@ const version0 = `DROP VIEW rate_limit_near;
 	ALTER TABLE rate_limit_rules
 		DROP CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
 		ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
-			CHECK (count_by <@ '{user,ip,ip/64,user|ip/64}');
+			CHECK (count_by <@ '{user,ip,ip/64,user|ip/64}'),
+		DROP CONSTRAINT without_header_must_be_share_or_skip_or_refuse,
+		ADD CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
 	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql
 		IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
 

@@ -33,6 +33,8 @@ type Facts struct {
 	Header http.Header
 	// Key is the API key.
 	Key string
+	// Preflight reports that the request is a CORS preflight, in which a browser sends no headers of its own.
+	Preflight bool
 	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
 	// value of such a header is a secret, so it is stored as a digest, as with settings.CredentialHeader.
 	KeyHeaders []string
@@ -68,6 +70,8 @@ const (
 	Blocked Reason = "blocked"
 	// NoQuota means that a limit has the amount 0.
 	NoQuota Reason = "no_quota"
+	// NoKey means that the request lacks the key or the header that a limit counts by.
+	NoKey Reason = "no_key"
 	// AmbiguousPath means that the verdict depends on how a server reads the path, see NormalPath.
 	AmbiguousPath Reason = "ambiguous_path"
 )

@@ -79,6 +79,7 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f.RejectUnknown = p.reject
 	f.Method = r.Method
 	f.Header = r.Header
+	f.Preflight = r.Method == http.MethodOptions && isPreflight(r)
 	f.KeyHeaders = p.headers
 	f.Tier = p.tier
 	if f.Tier == "" {

@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -136,6 +137,59 @@ func TestKeyWithAPIKeyHasOneForm(t *testing.T) {
 		got := keysOf(newKeySite(t, both, test.key), requestWith(test.lines...), test.accepted)
 		if got != test.want {
 			t.Errorf("%s of %q: got %s, want %s", test.key, test.lines, got, test.want)
+		}
+	}
+}
+
+// without_key decides what happens to requests without a key. A preflight of a browser, which cannot send a
+// key, counts by its client instead, in rows of their own.
+func TestRequestsWithoutKey(t *testing.T) {
+	preflight := []string{"Origin: https://a.test", "Access-Control-Request-Method: GET"}
+	for _, test := range []struct {
+		without, mode, method string
+		lines                 []string
+		want                  string
+	}{
+		{"", "", "GET", nil, "[]"},
+		{"share", "", "GET", nil, "[]"},
+		{"share", "", "OPTIONS", preflight, "[request:preflight 192.0.2.1]"},
+		{"share", "", "GET", preflight, "[]"},
+		{"share", "", "OPTIONS", preflight[:1], "[]"},
+		{"share", "", "OPTIONS", append([]string{"X: a"}, preflight...), "[a]"},
+		{"skip", "", "GET", nil, "passes"},
+		{"skip", "", "OPTIONS", preflight, "passes"},
+		{"skip", "", "GET", []string{"X: "}, "passes"},
+		{"skip", "", "GET", []string{"X: ", "X: a"}, "[a]"},
+		{"refuse", "", "GET", nil, "401 no_key"},
+		{"refuse", "", "GET", []string{"X: "}, "401 no_key"},
+		{"refuse", "", "GET", []string{"X: a"}, "[a]"},
+		{"refuse", "", "OPTIONS", preflight, "[request:preflight 192.0.2.1]"},
+		{"refuse", "", "OPTIONS", nil, "401 no_key"},
+		{"refuse", "shadow", "GET", nil, "[]"},
+		{"refuse", "off", "GET", nil, "passes"},
+	} {
+		site := newKeySite(t, "", "{header.X}")
+		site.Zones[0].WithoutKey = settings.Without(test.without)
+		if test.mode != "" {
+			site.Zones[0].Mode = settings.Mode(test.mode)
+		}
+		site.Prepare()
+		r := requestWith(test.lines...)
+		r.Method = test.method
+		q := &serve.Request{Site: site, HTTP: r}
+		waits, err := serve.Begin(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := "passes"
+		if q.Outcome.Status != 0 {
+			got = fmt.Sprint(q.Outcome.Status, " ", q.Outcome.Reason)
+		} else if waits {
+			serve.Fill([]*serve.Request{q})
+			got = "[" + q.Hits[0].StoredKey() + "]"
+		}
+		if got != test.want {
+			t.Errorf("%+v: got %s, want %s", test, got, test.want)
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package serve
 
 import (
+	"net/http"
 	"net/netip"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -68,6 +71,15 @@ func match(s *Site, q *Request) error {
 				return err
 			}
 			if !matches {
+				matched = '0'
+			}
+		}
+		if matched == '1' && z.Mode != settings.Off {
+			skips, refuses := withoutKey(z, q)
+			if refuses {
+				q.Outcome = respond.Outcome{Status: http.StatusUnauthorized, Reason: policy.NoKey}
+			}
+			if skips {
 				matched = '0'
 			}
 		}

@@ -19,7 +19,7 @@ func record(requests []*Request, now time.Time) {
 	var writer *history.Writer                    // the history of the requests in counted
 	for _, q := range requests {
 		s := q.Site
-		if !q.Asked && len(q.Hits) == 0 {
+		if !q.Asked && len(q.Hits) == 0 && q.Outcome.Status == 0 {
 			continue
 		}
 		if s.History != writer {

@@ -106,7 +106,7 @@ func Begin(q *Request) (waits bool, err error) {
 	if !exempt {
 		q.Limits = s.all
 		if s.matches {
-			if err := match(s, q); err != nil {
+			if err := match(s, q); err != nil || q.Outcome.Status != 0 {
 				return false, err
 			}
 		}

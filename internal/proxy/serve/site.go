@@ -63,7 +63,7 @@ type Site struct {
 	invalid host.Sampler   // bounds log lines about invalid costs in responses
 	all     *LimitSet      // all limits that are on
 	none    *LimitSet      // no limits
-	matches bool           // one of Zones has a Match
+	matches bool           // one of Zones does not apply to all requests
 
 	mu   sync.Mutex // guards sets
 	sets map[string]*LimitSet
@@ -150,7 +150,7 @@ func (s *Site) Prepare() {
 	s.sets = map[string]*LimitSet{}
 	s.matches = false
 	for _, z := range s.Zones {
-		s.matches = s.matches || z.Match != nil
+		s.matches = s.matches || z.Match != nil || requiresKey(z)
 		if z.HashKey != nil && *z.HashKey {
 			s.hide(z.Key)
 		}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -135,19 +134,15 @@ func CookieValues(r *http.Request, name string) []string {
 
 // QueryValues returns the different values of a query parameter, also where a server would make a list of
 // them: q[]=a. As in Traefik, a semicolon ends a value. The standard library would drop a parameter with a
-// semicolon.
+// semicolon or an invalid escape, which other servers read.
 func QueryValues(u *url.URL, name string) []string {
-	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // invalid parameters are left out
-	values := parsed[name]
-	var lists []string
-	for other := range parsed {
-		if strings.HasPrefix(other, name+"[") {
-			lists = append(lists, other)
+	var values []string
+	for _, one := range strings.Split(CleanURL(u).RawQuery, "&") {
+		key, value, _ := strings.Cut(one, "=")
+		key = unescape(strings.ReplaceAll(key, "+", " "))
+		if key == name || strings.HasPrefix(key, name+"[") {
+			values = append(values, unescape(strings.ReplaceAll(value, "+", " ")))
 		}
-	}
-	sort.Strings(lists)
-	for _, other := range lists {
-		values = append(append([]string(nil), values...), parsed[other]...)
 	}
 	return policy.Distinct(values)
 }

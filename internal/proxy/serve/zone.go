@@ -254,10 +254,60 @@ func zoneKeys(z *Zone, q *Request) []string {
 	return keys
 }
 
+// isPreflight reports whether a request is a CORS preflight.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && len(r.Header["Origin"]) > 0 &&
+		len(r.Header["Access-Control-Request-Method"]) > 0
+}
+
+// preflightKey returns the key of a CORS preflight without a key, which is its client. A browser cannot send
+// a key in it, so all preflights would share one quota.
+func preflightKey(q *Request) string {
+	client := policy.UnknownAddress
+	if address, _ := q.Site.Address(q.HTTP); address.IsValid() {
+		client = Network(address.String(), allIPv4, 64)
+	}
+	return reserved + "preflight " + client
+}
+
+// requiresKey reports whether a zone counts only the requests that have its key.
+func requiresKey(z *Zone) bool {
+	return z.WithoutKey == settings.WithoutSkip || z.WithoutKey == settings.WithoutRefuse
+}
+
+// withoutEmpty returns the texts of a list that are not empty.
+func withoutEmpty(list []string) []string {
+	var texts []string
+	for _, text := range list {
+		if text != "" {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// withoutKey reports whether a zone that requires a key does not apply to a request, which lacks the key, or
+// refuses it.
+func withoutKey(z *Zone, q *Request) (skips, refuses bool) {
+	if !requiresKey(z) {
+		return false, false
+	}
+	if keys := zoneKeys(z, q); keys == nil || len(withoutEmpty(keys)) > 0 {
+		return false, false
+	}
+	if z.WithoutKey == settings.WithoutSkip {
+		return true, false
+	}
+	return false, z.Mode == settings.Enforce && !isPreflight(q.HTTP)
+}
+
 // setZoneKeys sets the key of the hit i of a request, and appends further hits if the request has several
 // keys. The first time that a key is empty, it logs a warning, because all such requests share one quota.
 func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.Hit {
 	keys := zoneKeys(z, q)
+	if len(keys) > 1 && requiresKey(z) {
+		keys = withoutEmpty(keys)
+	}
 	if keys == nil {
 		hits[i].Key = severalKey
 		hits[i].Secret = false
@@ -275,6 +325,11 @@ func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.H
 			hits[at].Secret = false // AlternativeKey replaces a secret by its digest
 		} else if strings.HasPrefix(key, reserved) {
 			hits[at].Secret = true
+		}
+		if key == "" && isPreflight(q.HTTP) {
+			hits[at].Key = preflightKey(q)
+			hits[at].Secret = false
+			continue
 		}
 		if log := q.Site.Log; key == "" && log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
 			log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
