@@ -35,6 +35,22 @@ func seen(lines string) func(t *testing.T, p *proxy, id string, got []*harness.R
 }
 
 var keys = []report{
+	{"R22", "agentgateway/agentgateway#926; GIScience/openrouteservice#164; hypothesis/h#5423", []site{{
+		before: "header Access-Control-Allow-Origin https://app.test\n" +
+			`header Access-Control-Expose-Headers "Retry-After, X-RateLimit-Limit"`,
+		middlewares: object{"cors": object{"headers": object{"customResponseHeaders": object{
+			"Access-Control-Allow-Origin":   "https://app.test",
+			"Access-Control-Expose-Headers": "Retry-After, X-RateLimit-Limit"}}}},
+		zones: []string{"key {header.X-Api-Key}\nalgorithm fixed_window\nlimit 10 1mo calendar"},
+		asks: []ask{{n: 20, line: "OPTIONS /", want: "200×20", headers: "X-Forwarded-For: 203.0.113.#\n" +
+			"Origin: https://app.test\nAccess-Control-Request-Method: GET"},
+			{n: 11, headers: "Origin: https://app.test\nX-Api-Key: K", want: "200×10 429×1"}},
+		rows: 21, check: seen("Access-Control-Allow-Origin: https://app.test\nX-RateLimit-Limit: 10\n" +
+			"Access-Control-Expose-Headers: Retry-After, X-RateLimit-Limit\nRetry-After: +"),
+	}}},
+	{"R23", "kubernetes/ingress-nginx#1210; netlify/gotrue#447", slices.Concat(
+		withoutKey("", "200×2 429×4"), withoutKey("\nwithout_key skip", "200×6"),
+		withoutKey("\nwithout_key refuse", "401×6"))},
 	{"R24", "Kong/kong#6837, #10672; traefik/traefik#10307", []site{{
 		zones: []string{"key {header.X-User} | {client_ip}\nlimit 2 1h"},
 		asks: []ask{from("203.0.113.1", 3, "200×2 429×1"), from("203.0.113.2", 3, "200×2 429×1"),
@@ -81,6 +97,18 @@ var keys = []report{
 			asks: []ask{{n: 2, want: "200×2"}, {line: "GET /login", want: "200×1"}}},
 		{only: "caddy", directive: labels, asks: []ask{{n: 2, want: "429×2"}}},
 	}},
+}
+
+// withoutKey returns sites whose key is empty for a network: in Caddy by map, in Traefik by a header that its
+// clients do not send. want are the statuses of its clients. Others keep their quotas.
+func withoutKey(setting, want string) []site {
+	asks := []ask{{n: 6, headers: "X-Forwarded-For: 198.51.100.#", want: want},
+		{n: 3, headers: "X-Forwarded-For: 203.0.113.1\nX-Limit: 1", want: "200×2 429×1"}}
+	const mapped = "map {client_ip} {limit.key} {\n" + `~^198\.51\.100\. ""` + "\ndefault {client_ip}\n}"
+	return []site{
+		{only: "caddy", before: mapped, zones: []string{"key {limit.key}\nlimit 2 1h" + setting}, asks: asks},
+		{only: "traefik", zones: []string{"key {header.X-Limit}\nlimit 2 1h" + setting}, asks: asks},
+	}
 }
 
 // twoLaws returns sites with two limits of one prefix, which cannot share rows. Caddy refuses them, and names
