@@ -872,7 +872,7 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
-	'users: those of 10,000 and more may be too low. The tier anonymous includes the users whose tiers have ended.';
+	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.';
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '

@@ -188,8 +188,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_unlimited IS
 	'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
-	'users: those of 10,000 and more may be too low. The tier anonymous includes the users whose tiers have '
-	'ended.';
+	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that '
+	'has ended.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
