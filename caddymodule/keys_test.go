@@ -76,10 +76,12 @@ func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 	}
 }
 
-// All clients with an unknown address, as of a Unix socket, have one key.
+// All clients with an unknown address, as of a Unix socket, have one key, and the log warns once.
 func TestUnknownAddressIsOneKey(t *testing.T) {
 	for _, key := range []string{"", "{client_ip}", "{remote_ip}", "{header.X} | {client_ip}"} {
 		h := newHandler(t, LimitSettings{Prefix: "a", Limit: "2 1h", Key: Text(key)})
+		core, logs := observer.New(zap.WarnLevel)
+		h.logger = zap.New(core)
 		for i, want := range []int{200, 200, 429} {
 			r := request()
 			r.RemoteAddr = "@"
@@ -88,6 +90,9 @@ func TestUnknownAddressIsOneKey(t *testing.T) {
 			if err := h.ServeHTTP(w, r, emptyPage); statusOf(w, err) != want {
 				t.Errorf("%q, request %d: %v, want the status %d", key, i, err, want)
 			}
+		}
+		if n := logs.FilterMessageSnippet("the address of a client is unknown").Len(); n != 1 {
+			t.Errorf("%q: got %d warnings, want 1", key, n)
 		}
 	}
 }
