@@ -21,11 +21,16 @@ type LimitSettings struct {
 	// (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.
 	Limit Text `json:"limit,omitempty"`
+	// What the limit counts: `requests`, or tokens (docs/caddy.md#tokens-of-language-models) of language
+	// models: `tokens`, `input_tokens` or `output_tokens`. Default: `requests`.
+	Unit Text `json:"unit,omitempty"`
+	// With a unit of tokens: the output that a request is charged before its response. Default: 4096.
+	Output Text `json:"output,omitempty"`
 	// For `token_bucket`, the capacity. If `burst` is below the events of `limit`, tokens are added one by
 	// one, not once a window. For `gcra`, how many events may pass at once. Default: the events of `limit`.
 	Burst Text `json:"burst,omitempty"`
-	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost).
-	// Default: 1.
+	// What a request takes of the quota of requests: a whole number of 1 or more, or a placeholder
+	// (docs/caddy.md#cost). Default: 1.
 	Cost Text `json:"cost,omitempty"`
 	// The real cost of a request, from its response (docs/caddy.md#cost-after-the-response). Default: what it
 	// was charged.
@@ -101,7 +106,8 @@ type StoreSettings struct {
 	// `off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables yourself.
 	// Default: on.
 	AutoMigrate Text `json:"auto_migrate,omitempty"`
-	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. Default: 0.1.
+	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. With 1, too, a
+	// row stays for a minute after it has expired. Default: 0.1.
 	CleanupProbability Text `json:"cleanup_probability,omitempty"`
 	// Refuse without asking the database if a key is known to be used up. Default: on.
 	RememberedRefusals Text `json:"remembered_refusals,omitempty"`

@@ -532,7 +532,7 @@ status: The HTTP status of a refusal. NULL: the request passed.
 outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
 	because the API key or the path is not valid; shadow: a shadow rule would have refused the request; error:
 	no decision was possible.
-reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout, overloaded or unavailable.
+reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade, banned, blocked, no_quota, timeout, overloaded or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
 	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
@@ -962,8 +962,8 @@ state: valid, expired, revoked, or banned: the key or its user is banned.
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
-		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
-			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse')), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
+		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse'), 'output ' || l.output), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
@@ -1236,7 +1236,7 @@ BEGIN
 	END IF;
 	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
 			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t)
-			WHEN part[1] = 'algorithm' THEN
+			WHEN part[1] IN ('algorithm', 'unit') THEN
 			(SELECT ': ' || string_agg(name[1], ', ') FROM pg_constraint, regexp_matches(pg_get_constraintdef(oid), '''([a-z_]+)''', 'g') AS name
 				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
@@ -1354,12 +1354,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 8';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "7"
+const policyVersion = "8"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -1431,28 +1431,30 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)' || '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})(?:\s+([a-z_]+))?\s*/\s*' || '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
+		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
-	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
+	SELECT CASE WHEN part[3] IS NOT NULL THEN 'in_flight' WHEN part[4] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
 			WHEN part IS NOT NULL THEN
 			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
-		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
-		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7),
-		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
-				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
+		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
+		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
+		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8),
+		$9 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
+				coalesce($5::text, part[6])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($9, '{}'))) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
+COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -1844,7 +1846,8 @@ BEGIN
 	END IF;
 	RETURN result;
 END $$;
-COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
+COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or '
+	'tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
 `
 
 const policyRules = `
@@ -1904,7 +1907,7 @@ without_header: For header:NAME in count_by. share: all requests with a missing 
 	counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a
 	CORS preflight without the header counts by its client.
 valid: When the rule applies.
-cost: The units that a request charges to each limit.
+cost: The units that a request charges to each limit of requests.
 settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.
 status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
 message: The text of a refusal. NULL: the proxy's text.
@@ -1929,6 +1932,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	burst     bigint,
 	durable   boolean NOT NULL DEFAULT false,
 	on_exceed text NOT NULL DEFAULT 'refuse',
+	unit      text NOT NULL DEFAULT 'requests',
+	output    bigint,
 	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -1958,7 +1963,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window
-		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
+		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')),
+	CONSTRAINT unit_must_be_one_that_the_documentation_names
+		CHECK (unit IN ('requests', 'tokens', 'input_tokens', 'output_tokens')),
+	CONSTRAINT unit_of_tokens_needs_fixed_window_or_sliding_window
+		CHECK (unit = 'requests' OR algorithm IN ('fixed_window', 'sliding_window')),
+	CONSTRAINT output_must_be_1_to_9007199254740992 CHECK (output BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT output_needs_unit_of_tokens CHECK (output IS NULL OR unit <> 'requests')
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
@@ -1976,6 +1987,10 @@ burst: The capacity of a token_bucket, or the largest burst that gcra allows. NU
 durable: true: the counts survive a crash of the server.
 on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
 	responses.
+unit: What is counted: requests, or tokens of language models, which responses report: tokens,
+	input_tokens without those from a cache, or output_tokens.
+output: The tokens of output that a request is charged before its response, with a unit of tokens. NULL:
+	4096.
 $$);
 `
 
@@ -2054,13 +2069,16 @@ BEGIN
 	PERFORM FROM rate_limit_rule_limits l WHERE l.rule = $1 AND current_setting('transaction_isolation') <> 'read committed' FOR KEY SHARE;
 	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0 THEN 'limits: missing: a rule with the action limit must have one, such as per_hour' WHEN r.action <> 'limit' AND count(*) > 0
 			THEN format('action: %L: must be limit, because the rule has limits: delete these limits, or make another rule', r.action)
-		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0 THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
-				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
+		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0 THEN format('settle: %s: must be left out with in_flight: a slot ends with its request', to_json(r.settle))
+		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.unit <> 'requests') > 0 THEN format('settle: %s: must be left out with unit %s: the response reports the cost',
+				to_json(r.settle), min(l.unit) FILTER (WHERE l.unit <> 'requests')) END
+		INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
 		RAISE check_violation USING MESSAGE = fault, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule has one, or if a rule with settle has only limits of requests in flight.';
+COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
+	'has one, or if a rule with settle has a limit of tokens, or only limits of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -2080,7 +2098,8 @@ DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
+		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule, unit')) AS t(name, events)
 	LOOP
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
 			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()', checked.events, checked.name);

@@ -236,7 +236,7 @@ BEGIN
 		CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
 			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier)
 				FROM rate_limit_tiers t)
-			WHEN part[1] = 'algorithm' THEN
+			WHEN part[1] IN ('algorithm', 'unit') THEN
 			(SELECT ': ' || string_agg(name[1], ', ') FROM pg_constraint,
 				regexp_matches(pg_get_constraintdef(oid), '''([a-z_]+)''', 'g') AS name
 				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);

@@ -97,40 +97,43 @@ COMMENT ON FUNCTION rate_limit_key IS
 
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)'
-		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
+	-- the events, the unit, in_flight, the calendar, the time zone, the window
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})(?:\s+([a-z_]+))?\s*/\s*'
+		|| '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
+		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo '
-			'calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, '
+			'unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	-- A new limit gets the algorithm of the rule's limits with a window, if they all have the same algorithm.
-	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
+	SELECT CASE WHEN part[3] IS NOT NULL THEN 'in_flight' WHEN part[4] IS NOT NULL THEN 'fixed_window'
 		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
 			WHEN part IS NOT NULL THEN
 			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1
 				AND l.per IS NOT NULL
 				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
-		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day'
-			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
-		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7),
-		$8 || CASE WHEN part IS NOT NULL
+		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
+			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
+		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
+		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8),
+		$9 || CASE WHEN part IS NOT NULL
 			THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
-			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
-				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL
-					AND f <> ALL (coalesce($8, '{}'))) END);
+			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
+				coalesce($5::text, part[6])]) AS n(f, v) WHERE v IS NULL
+					AND f <> ALL (coalesce($9, '{}'))) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS
-	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, unlimited/1h, '
-	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
+	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, '
+	'unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
 
 -- An override with an end starts now, and so precedes a permanent override, which applies again after the
 -- end.

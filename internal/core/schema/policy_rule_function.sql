@@ -84,5 +84,6 @@ BEGIN
 	RETURN result;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
-	'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s, or '
-	'short= to delete one. reset also deletes limits by their names. Returns created or changed.';
+	'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or '
+	'tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created '
+	'or changed.';

@@ -123,7 +123,7 @@ without_header: For header:NAME in count_by. share: all requests with a missing 
 	counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a
 	CORS preflight without the header counts by its client.
 valid: When the rule applies.
-cost: The units that a request charges to each limit.
+cost: The units that a request charges to each limit of requests.
 settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or
 	status 401 403 = 1, else 0. NULL: the actual cost is cost.
 status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
@@ -150,6 +150,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	burst     bigint,
 	durable   boolean NOT NULL DEFAULT false,
 	on_exceed text NOT NULL DEFAULT 'refuse',
+	unit      text NOT NULL DEFAULT 'requests',
+	output    bigint,
 	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -179,7 +181,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window
-		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
+		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')),
+	CONSTRAINT unit_must_be_one_that_the_documentation_names
+		CHECK (unit IN ('requests', 'tokens', 'input_tokens', 'output_tokens')),
+	CONSTRAINT unit_of_tokens_needs_fixed_window_or_sliding_window
+		CHECK (unit = 'requests' OR algorithm IN ('fixed_window', 'sliding_window')),
+	CONSTRAINT output_must_be_1_to_9007199254740992 CHECK (output BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT output_needs_unit_of_tokens CHECK (output IS NULL OR unit <> 'requests')
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
@@ -199,4 +207,8 @@ burst: The capacity of a token_bucket, or the largest burst that gcra allows. NU
 durable: true: the counts survive a crash of the server.
 on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
 	responses.
+unit: What is counted: requests, or tokens of language models, which responses report: tokens,
+	input_tokens without those from a cache, or output_tokens.
+output: The tokens of output that a request is charged before its response, with a unit of tokens. NULL:
+	4096.
 $$);

@@ -21,14 +21,18 @@ BEGIN
 				'make another rule', r.action)
 		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0
 			THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
-				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
+				to_json(r.settle))
+		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.unit <> 'requests') > 0
+			THEN format('settle: %s: must be left out with unit %s: the response reports the cost',
+				to_json(r.settle), min(l.unit) FILTER (WHERE l.unit <> 'requests')) END
+		INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
 	IF fault IS NOT NULL THEN
 		RAISE check_violation USING MESSAGE = fault, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS
 	'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
-	'has one, or if a rule with settle has only limits of requests in flight.';
+	'has one, or if a rule with settle has a limit of tokens, or only limits of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -51,7 +55,7 @@ DECLARE
 	checked record;
 BEGIN
 	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
-		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule, unit')) AS t(name, events)
 	LOOP
 		-- There is no CREATE OR REPLACE of a constraint trigger.
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass

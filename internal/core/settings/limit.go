@@ -13,9 +13,11 @@ import (
 type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
 	Cost       int64 // 0 if a placeholder gives the cost
-	Settle     *Settle
-	HashKey    *bool // nil means to hash only keys that contain a secret
-	IPv4, IPv6 int   // the leading bits of an address that belong to the key
+	Unit       Unit
+	Output     int64   // the setting output; 0 without it
+	Settle     *Settle // or of a limit of tokens
+	HashKey    *bool   // nil means to hash only keys that contain a secret
+	IPv4, IPv6 int     // the leading bits of an address that belong to the key
 	Mode       Mode
 	WithoutKey Without
 
@@ -52,6 +54,9 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 		return nil, err
 	}
 	err := read.Limit.Limit.Validate()
+	if err == nil {
+		err = readTokens(&read.Limit, values)
+	}
 	fieldErr, ok := err.(*ratelimit.FieldError)
 	if !ok {
 		return &read.Limit, err
@@ -64,6 +69,29 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 		fieldErr.Value = text
 	}
 	return nil, fieldErr
+}
+
+// readTokens sets the Settle of a limit of tokens, and refuses settings that do not suit the unit.
+func readTokens(l *ConfiguredLimit, values Values) error {
+	tokens, err := TokensOf(l.Unit, l.Output, &l.Limit)
+	if err != nil {
+		return err
+	}
+	if tokens == nil {
+		if l.Output > 0 {
+			want := "left out, or with a unit of tokens"
+			return &ratelimit.FieldError{Field: "output", Value: values["output"], Want: want}
+		}
+		return nil
+	}
+	for _, name := range []string{"cost", "settle"} {
+		if text := values[name]; text != "" {
+			want := "left out with " + tokens.Text + ": the response reports the cost"
+			return &ratelimit.FieldError{Field: name, Value: text, Want: want}
+		}
+	}
+	l.Settle = tokens
+	return nil
 }
 
 // readAlgorithm reads the algorithm of a limit.

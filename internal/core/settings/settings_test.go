@@ -32,7 +32,8 @@ var allSettings = slices.DeleteFunc(slices.Concat(settings.LimitTable, settings.
 func valueOf(name string, s *settings.Settings) any {
 	l := &s.Limit
 	return map[string]any{
-		"burst": l.Limit.Burst, "durable": l.Limit.Durable, "lease": l.Limit.Lease, "cost": l.Cost,
+		"burst": l.Limit.Burst, "unit": l.Unit, "output": l.Output,
+		"durable": l.Limit.Durable, "lease": l.Limit.Lease, "cost": l.Cost,
 		"settle": l.Settle, "key": l.Alternatives, "mode": l.Mode, "timeout": s.Timeout,
 		"on_error": s.OnError, "fields": s.Fields.IETF, "unknown_key": s.RejectUnknown,
 		"auto_migrate": s.Store.AutoMigrate, "max_conns": s.Store.MaxConns,

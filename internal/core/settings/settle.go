@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Settle describes where a response holds the cost of its request. Exactly one of Header, Bytes, Path and
-// Statuses is set.
+// Settle describes where a response holds the cost of its request. Exactly one of Header, Bytes, Path,
+// Statuses and Unit is set.
 type Settle struct {
 	Header string   // the name of a response header that has the cost, in its canonical form
 	Bytes  bool     // the cost is the length of the response's body
@@ -19,7 +19,10 @@ type Settle struct {
 	Statuses   []int
 	Cost, Else int64
 
-	Text string // the text that was parsed
+	Unit   Unit  // the limit counts the tokens that the response reports; never Requests
+	Output int64 // with Unit: the tokens of output that a request is charged before its response
+
+	Text string // the text that was parsed, or unit and the Unit
 }
 
 // wantSettle describes the valid texts of a Settle.

@@ -201,6 +201,9 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	hits := append([]ratelimit.Hit(nil), v.Hits...)
 	for i := range hits {
 		hits[i].Peek = true
+		if s := v.Marks[i].Settle; s != nil && s.Unit != "" {
+			hits[i].Cost = s.Charge(0, v.Marks[i].Quota)
+		}
 	}
 	decisions := make([]ratelimit.Decision, len(hits))
 	if err := store.Take(ctx, peekTimeout, hits, decisions); err != nil {

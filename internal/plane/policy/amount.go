@@ -5,16 +5,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // limit is a compiled RuleLimit.
 type limit struct {
 	rule     *rule
-	row      RuleLimit // with the prefix
-	own      *amount   // from the rule
-	tiers    []*amount // from the overrides for tiers
-	periodic bool      // the windows follow the billing period of a user
+	row      RuleLimit        // with the prefix
+	own      *amount          // from the rule
+	tiers    []*amount        // from the overrides for tiers
+	tokens   *settings.Settle // nil if the limit counts requests
+	periodic bool             // the windows follow the billing period of a user
 }
 
 // amount is a limit with the amount of its rule or of an Override. It is immutable.
@@ -44,6 +46,9 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	mark.Overage = l.row.Overage
 	mark.Quota = o.Events
 	mark.AmountSource = from
+	if l.tokens != nil {
+		mark.Settle = l.tokens
+	}
 	mark.simple = !mark.Shadow && !mark.Overage && mark.Status == 429 && mark.Message == "" &&
 		mark.RetryAfter == 0 && mark.Settle == nil && quota.Algorithm != ratelimit.InFlight
 	if o.Burst > 0 {

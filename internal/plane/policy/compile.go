@@ -71,6 +71,7 @@ type rule struct {
 	countBy     counterBy
 	needsSender bool // the rule does not apply to a sender that could not be looked up
 	limits      []*limit
+	tokens      bool // one of limits counts tokens
 }
 
 // prefixOf returns the prefix of a limit of a rule.
@@ -221,9 +222,17 @@ func (r *rule) compileLimits() ([]*limit, error) {
 		if r.row.CountedAs != "" {
 			l.row.Limit.CountedAs = prefixOf(r.row.CountedAs, l.row.Name)
 		}
+		var err error
+		if l.tokens, err = settings.TokensOf(l.row.Unit, l.row.Output, &l.row.Limit); err != nil {
+			return nil, err
+		}
+		if l.tokens != nil && r.mark.Settle != nil {
+			want := "left out with " + l.tokens.Text + ": the response reports the cost"
+			return nil, &ratelimit.FieldError{Field: "settle", Value: r.row.Settle, Want: want}
+		}
+		r.tokens = r.tokens || l.tokens != nil
 		calendar := l.row.Limit.Calendar
 		l.periodic = r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
-		var err error
 		l.own, err = newAmount(l, &Override{Events: l.row.Limit.Events, Unlimited: l.row.Unlimited}, "rule")
 		if err != nil {
 			return nil, err

@@ -39,6 +39,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	v.Rule = stored.Rule
 	v.Endpoint = stored.Endpoint
 	v.Simple = stored.Simple
+	v.Tokens = stored.Tokens
 	v.Marks = append(v.Marks, stored.Marks...)
 	v.ShadowMarks = append(v.ShadowMarks, stored.ShadowMarks...)
 	v.Hits = append(v.Hits, stored.Hits...)
@@ -177,23 +178,49 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 				v.Rule = r.row.Name
 			}
 		}
+		limits := r.limits
+		if r.tokens {
+			v.Tokens = v.Tokens || r.row.Mode != settings.Shadow
+			limits = chargedLimits(r, f.Method)
+		}
 		if counters == nil {
-			addHits(v, r, &ratelimit.Hit{Key: user, Cost: r.row.Cost})
+			addHits(v, limits, &ratelimit.Hit{Key: user, Cost: r.row.Cost})
 			continue
 		}
 		for _, counter := range counters {
-			addHits(v, r, &ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
+			addHits(v, limits,
+				&ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
 		}
 	}
 	setAmounts(sender, at, v)
 }
 
-// addHits adds a hit for each limit of a rule.
-func addHits(v *Verdict, r *rule, hit *ratelimit.Hit) {
-	for range r.limits {
+// addHits adds a hit for each of limits.
+func addHits(v *Verdict, limits []*limit, hit *ratelimit.Hit) {
+	for range limits {
 		v.Hits = append(v.Hits, *hit)
 	}
-	v.limits = append(v.limits, r.limits...)
+	v.limits = append(v.limits, limits...)
+}
+
+// chargedLimits returns the limits of a rule that charge requests with a method. Limits of tokens do not
+// charge the methods that get no new answer of a model.
+func chargedLimits(r *rule, method string) []*limit {
+	if !FreeOfTokens(method) {
+		return r.limits
+	}
+	var limits []*limit
+	for _, l := range r.limits {
+		if l.tokens == nil {
+			limits = append(limits, l)
+		}
+	}
+	return limits
+}
+
+// FreeOfTokens reports whether limits of tokens charge no request with a method.
+func FreeOfTokens(method string) bool {
+	return method == "GET" || method == "HEAD" || method == "OPTIONS"
 }
 
 // exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it

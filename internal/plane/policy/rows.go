@@ -61,7 +61,7 @@ type Rule struct {
 	// The rule is valid from From until before Until, in microseconds since the Unix epoch. 0 sets no bound.
 	From, Until int64
 
-	// Cost is the charge of a request to each limit. 0 means 1.
+	// Cost is the charge of a request to each limit of requests. 0 means 1.
 	Cost int64
 	// Settle describes how to read the actual cost from the response: see settings.ParseSettle. "" means
 	// Cost.
@@ -89,6 +89,10 @@ type RuleLimit struct {
 	// Limit has the algorithm and the amount. Compile sets its Prefix and CountedAs. If Events is 0, no
 	// request passes.
 	Limit ratelimit.Limit
+	// Unit names what the limit counts. "" means settings.Requests. Output is the output that a request is
+	// charged before its response, if the limit counts tokens. 0 means the default.
+	Unit   settings.Unit
+	Output int64
 	// Unlimited ignores Limit.Events: only requests with an override are limited.
 	Unlimited bool
 	// Overage counts beyond the quota and refuses no request. It needs a fixed or a sliding window.

@@ -74,6 +74,8 @@ const (
 	NoKey Reason = "no_key"
 	// AmbiguousPath means that the verdict depends on how a server reads the path, see NormalPath.
 	AmbiguousPath Reason = "ambiguous_path"
+	// Upgrade means that the request asks for another protocol, where a limit of tokens applies.
+	Upgrade Reason = "upgrade"
 )
 
 // Mark describes the limit of a hit in a Verdict, and the response if that limit refuses. It belongs to the
@@ -96,7 +98,7 @@ type Mark struct {
 	Message    string
 	RetryAfter time.Duration
 
-	// Settle is Rule.Settle, or nil. It must not be changed.
+	// Settle is Rule.Settle, or describes the unit of a limit of tokens, or is nil. It must not be changed.
 	Settle *settings.Settle
 
 	// simple reports whether this hit meets the conditions of Verdict.Simple.
@@ -142,6 +144,9 @@ type Verdict struct {
 	// describes Hits[i] and must not be changed.
 	Hits  []ratelimit.Hit
 	Marks []*Mark
+
+	// Tokens reports that an enforced limit of tokens applies, even if it does not charge the request.
+	Tokens bool
 
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
 	// overage, Settle, InFlight, Message and RetryAfter.

@@ -51,4 +51,5 @@ var reasonTexts = map[policy.Reason]string{
 	policy.UnknownKey: "Unknown API key", policy.KeyExpired: "Expired API key",
 	policy.KeyRevoked: "Revoked API key", policy.Banned: "Banned", policy.Blocked: "Forbidden",
 	policy.AmbiguousPath: "Ambiguous path", policy.NoKey: "Unauthorized",
+	policy.Upgrade: "No upgrade possible",
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Laws holds the law of each prefix of a configuration: the algorithm and the window of its limits, and for
-// token_bucket and gcra also the events and the burst. A row that two laws change in turns limits nothing: a
-// window of 5 s, for example, would reset the count of a window of an hour. The zero value is ready for use.
+// Laws holds the law of each prefix of a configuration: the algorithm, the window and the unit of its limits,
+// and for token_bucket and gcra also the events and the burst. A row that two laws change in turns limits
+// nothing: a window of 5 s, for example, would reset the count of a window of an hour. The zero value is
+// ready for use.
 type Laws struct{ earlier map[lawKey][]law }
 
 // lawKey names the rows of a prefix.
@@ -40,12 +41,12 @@ func (l *Laws) Add(dsn, place string, zones []*Zone) error {
 		key := lawKey{dsn: dsn, durable: z.Limit.Durable, prefix: z.Limit.Prefix}
 		isNew := true
 		for _, e := range l.earlier[key] {
-			same := sameLaw(&z.Limit, &e.zone.Limit)
+			same := z.Unit == e.zone.Unit && sameLaw(&z.Limit, &e.zone.Limit)
 			isNew = isNew && !(same && z.fixed == e.zone.fixed)
 			if !same && !differ(z, e.zone) && err == nil {
 				want := fmt.Sprintf("another name, because %s has %s, and %s has %s: limits on the same "+
-					"rows need the same algorithm and window, and the same events and burst for "+
-					"token_bucket and gcra", place, lawText(z), e.place, lawText(e.zone))
+					"rows need the same algorithm, window and unit, and the same events and burst "+
+					"for token_bucket and gcra", place, lawText(z), e.place, lawText(e.zone))
 				err = &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
 			}
 		}
@@ -68,6 +69,9 @@ func lawText(z *Zone) string {
 	text := z.Limit.Algorithm.String() + " " + z.Configured["limit"]
 	if burst := z.Configured["burst"]; burst != "" {
 		text += " burst " + burst
+	}
+	if z.countsTokens() {
+		text += " " + z.Settle.Text
 	}
 	return text
 }

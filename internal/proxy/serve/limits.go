@@ -24,6 +24,7 @@ type LimitSet struct {
 	Varies   bool // some costs of Hits depend on the request
 	Shadow   bool // one of Hits is Independent
 	Settled  bool // one of Settles is not nil
+	Tokens   bool // a limit of tokens that is enforced applies
 	InFlight bool // one of Hits is on a limit in_flight
 	Awaits   bool // a commit of one of Hits may wait for a synchronous standby
 	Simple   bool // none of Shadow, Settled, InFlight and Site.Hits, and responses have no IETF fields
@@ -48,7 +49,8 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Hits = append(set.Hits, z.Hit)
 		set.Settles = append(set.Settles, z.Settle)
 		set.Audit = settings.MaxAudit(set.Audit, z.audit)
-		set.Varies = set.Varies || z.cost != nil
+		set.Varies = set.Varies || z.cost != nil || z.countsTokens()
+		set.Tokens = set.Tokens || z.countsTokens() && !z.Hit.Independent
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.Settle != nil
 		set.Awaits = set.Awaits || z.Hit.Limit.Durable && z.Hit.Limit.SynchronousCommit
@@ -82,6 +84,9 @@ func match(s *Site, q *Request) error {
 			if skips {
 				matched = '0'
 			}
+		}
+		if z.countsTokens() && matched == '1' && isFreeOfTokens(q.HTTP) {
+			matched = '0'
 		}
 		q.matched = append(q.matched, matched)
 	}

@@ -111,6 +111,11 @@ func Begin(q *Request) (waits bool, err error) {
 			}
 		}
 	}
+	if (q.Limits.Tokens || q.Verdict.Tokens) && isUpgrade(q.HTTP) {
+		q.Outcome.Status = http.StatusBadRequest
+		q.Outcome.Reason = policy.Upgrade
+		return false, nil
+	}
 	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
 	}
@@ -140,6 +145,8 @@ func Fill(requests []*Request) {
 		for i, z := range f.Zones {
 			if f.Varies && z.cost != nil {
 				hits[i].Cost = costOf(z, q)
+			} else if f.Varies && z.countsTokens() {
+				hits[i].Cost = z.Settle.Charge(q.HTTP.ContentLength, z.Limit.Events)
 			}
 			key := ""
 			if z.Frequent {
@@ -158,6 +165,9 @@ func Fill(requests []*Request) {
 		}
 		if q.Asked {
 			hits = append(hits, q.Verdict.Hits...)
+			if !q.Verdict.Simple {
+				chargeTokens(q, hits)
+			}
 		}
 		if q.Flight != nil {
 			q.Flight.Attach(hits)

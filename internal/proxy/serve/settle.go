@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -23,6 +24,7 @@ type Settling struct {
 	site   *Site
 	hits   []settledHit
 	body   *settledBody // nil if no hit needs the body's text
+	tokens *tokens      // nil if no hit counts tokens
 	head   bool         // the request has the method HEAD, so the response has no body
 	status int          // 0 before the response
 	ended  bool         // later writes by outer handlers do not count
@@ -89,6 +91,10 @@ func NewSettling(site *Site, q *Request) *Settling {
 			if how.Path != nil {
 				s.body = &settledBody{}
 			}
+			if how.Unit != "" && s.tokens == nil {
+				s.tokens = &tokens{input: settings.InputOf(q.HTTP.ContentLength),
+					counts: q.HTTP.Method == http.MethodPost}
+			}
 		} else if how.Header == "" {
 			continue
 		}
@@ -96,6 +102,9 @@ func NewSettling(site *Site, q *Request) *Settling {
 	}
 	if s.hits == nil {
 		return nil
+	}
+	if s.ReadsBody() {
+		q.HTTP.Header.Del("Accept-Encoding") // so that the body is plain
 	}
 	return s
 }
@@ -110,6 +119,9 @@ func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 			s.read(h)
 			if s.body != nil {
 				s.body.start(h)
+			}
+			if s.tokens != nil {
+				s.tokens.reader = usage.New(h, &bufferedBytes)
 			}
 		}
 	}
@@ -145,6 +157,9 @@ func (s *Settling) Body(part []byte) {
 	if s.body != nil && !s.head && !s.ended {
 		s.body.write(part, s.hits)
 	}
+	if s.tokens != nil && s.tokens.reader != nil && !s.head && !s.ended {
+		_, _ = s.tokens.reader.Write(part) // it has no error
+	}
 }
 
 // Sent counts n bytes of the body, for a Settling that does not read the body.
@@ -155,7 +170,7 @@ func (s *Settling) Sent(n int64) {
 }
 
 // ReadsBody reports whether Body needs the text of the body.
-func (s *Settling) ReadsBody() bool { return s.body != nil }
+func (s *Settling) ReadsBody() bool { return s.body != nil || s.tokens != nil }
 
 // End settles the hits. Callers call it once, after the response, which may be incomplete. status is the
 // status of an error response that an outer handler will send, or 0. h holds the headers, and any trailers.
@@ -172,7 +187,7 @@ func (s *Settling) End(status int, h http.Header) {
 	s.read(h)
 	s.remove(h)
 	s.ended = true
-	if s.body != nil && s.body.whole() {
+	if s.body != nil && s.body.whole() || s.tokens != nil && s.tokens.holds() {
 		go s.settleLate() // the response does not end before the handler returns
 		return
 	}
@@ -182,7 +197,7 @@ func (s *Settling) End(status int, h http.Header) {
 // settleLate settles in its own goroutine, because parsing the body takes time.
 func (s *Settling) settleLate() {
 	defer func() {
-		if failure := recover(); failure != nil {
+		if failure := recover(); failure != nil && s.body != nil {
 			s.body.release()
 		}
 	}()
@@ -194,6 +209,9 @@ func (s *Settling) settle() {
 		s.body.end(s.hits)
 		s.body.release()
 	}
+	if s.tokens != nil && s.tokens.reader != nil {
+		s.tokens.usage = s.tokens.reader.End()
+	}
 	site := s.site
 	store, settles := site.Store.(settler)
 	for i := range s.hits {
@@ -204,9 +222,12 @@ func (s *Settling) settle() {
 		prefix := one.Limit.Prefix
 		cost, outcome, err := s.costOf(one)
 		if one.Refund = one.cost - cost; one.Refund != 0 {
-			outcome = SettledLess
-			if one.Refund < 0 {
+			switch {
+			case outcome != SettledSame: // a stream without usage is missing
+			case one.Refund < 0:
 				outcome = SettledMore
+			default:
+				outcome = SettledLess
 			}
 			settlement := one.Settlement
 			if settles {
@@ -224,7 +245,11 @@ func (s *Settling) settle() {
 		if err == nil || site.Log == nil {
 			continue
 		}
-		if dropped, ok := site.invalid.Allow(time.Now(), time.Minute); ok {
+		sampler := &site.invalid
+		if outcome == SettledMissing {
+			sampler = &site.missing
+		}
+		if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
 			site.Log(host.Line{Level: host.Warn, Text: "a request stays charged as estimated", Prefix: prefix,
 				Err: err, Dropped: dropped})
 		}
@@ -236,6 +261,8 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	how := one.how
 	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
 	switch {
+	case how.Unit != "":
+		return s.tokensOf(one)
 	case how.Bytes:
 		return atomic.LoadInt64(&s.sent), SettledSame, nil
 	case how.Statuses != nil:
@@ -243,6 +270,9 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 			if status == s.status {
 				return how.Cost, SettledSame, nil
 			}
+		}
+		if s.status == clientLeft {
+			return one.cost, SettledSame, nil
 		}
 		return how.Else, SettledSame, nil
 	case s.status >= http.StatusInternalServerError:

@@ -6,18 +6,14 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 )
 
-const (
-	// maxBody bounds the buffer of a body, and maxEvent the buffer of an event of a stream.
-	maxBody  = 4 << 20
-	maxEvent = 1 << 20
+// maxEvent bounds the buffer of an event of a stream.
+const maxEvent = 1 << 20
 
-	// maxBodies bounds the buffers of all bodies together.
-	maxBodies = 64 << 20
-)
-
-// bufferedBytes is the total size of the buffers of bodies; atomic.
+// bufferedBytes is the total size of the buffers of bodies, including those of package usage; atomic.
 var bufferedBytes int64
 
 // settledBody reads costs from a JSON body, or from the last event with a cost of an event stream. It buffers
@@ -47,12 +43,12 @@ func (b *settledBody) start(h http.Header) {
 func (b *settledBody) whole() bool { return b.reads && !b.stream && b.invalid == "" && len(b.text) > 0 }
 
 // fits counts the buffers, and reports whether they are within the bounds: maxBytes for this body, and
-// maxBodies for all bodies.
+// usage.MaxBodies for all bodies.
 func (b *settledBody) fits(maxBytes int) bool {
 	n := len(b.text) + len(b.event)
 	total := atomic.AddInt64(&bufferedBytes, int64(n)-b.buffered)
 	b.buffered = int64(n)
-	return n <= maxBytes && total <= maxBodies
+	return n <= maxBytes && total <= usage.MaxBodies
 }
 
 // release drops the buffers.
@@ -69,7 +65,7 @@ func (b *settledBody) write(part []byte, hits []settledHit) {
 	}
 	b.text = append(b.text, part...)
 	if !b.stream {
-		if !b.fits(maxBody) {
+		if !b.fits(usage.MaxBody) {
 			b.release()
 			b.invalid = "too long"
 		}

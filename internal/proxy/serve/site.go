@@ -61,6 +61,7 @@ type Site struct {
 	audit   settings.Audit // the handler's setting, for requests that the policy alone decides
 	unknown int32          // 1 once the log has a warning of an unknown address; atomic
 	invalid host.Sampler   // bounds log lines about invalid costs in responses
+	missing host.Sampler   // bounds log lines about responses without usage
 	all     *LimitSet      // all limits that are on
 	none    *LimitSet      // no limits
 	matches bool           // one of Zones does not apply to all requests
@@ -150,7 +151,7 @@ func (s *Site) Prepare() {
 	s.sets = map[string]*LimitSet{}
 	s.matches = false
 	for _, z := range s.Zones {
-		s.matches = s.matches || z.Match != nil || requiresKey(z)
+		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.countsTokens()
 		if z.HashKey != nil && *z.HashKey {
 			s.hide(z.Key)
 		}

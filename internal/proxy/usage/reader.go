@@ -85,8 +85,8 @@ func New(h http.Header, total *int64) *Reader {
 	return r
 }
 
-// Stream reports whether the body is a stream as far as it was read.
-func (r *Reader) Stream() bool { return r.stream }
+// Holds reports whether the reader holds a part of the body that it has not read.
+func (r *Reader) Holds() bool { return r.held > 0 }
 
 // stop ends the reading of a body that cannot be read.
 func (r *Reader) stop(reason string) {

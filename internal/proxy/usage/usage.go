@@ -99,21 +99,19 @@ var endings = [][]byte{[]byte(`_tokens"`), []byte(`TokenCount"`), []byte(`eval_c
 
 // at returns the value at a path of names with periods between them, or nil.
 func at(value interface{}, path string) interface{} {
-	for path != "" {
-		fields, ok := value.(map[string]interface{})
-		if !ok {
-			return nil
-		}
-		name := path
-		if i := strings.IndexByte(path, '.'); i >= 0 {
-			name = path[:i]
-			path = path[i+1:]
-		} else {
-			path = ""
-		}
-		value = fields[name]
+	if path == "" {
+		return value
 	}
-	return value
+	fields, ok := value.(map[string]interface{})
+	if !ok {
+		return nil
+	}
+	rest := ""
+	if i := strings.IndexByte(path, '.'); i >= 0 {
+		rest = path[i+1:]
+		path = path[:i]
+	}
+	return at(fields[path], rest)
 }
 
 // count returns the whole number of a value, or Unreported.

@@ -48,6 +48,7 @@ var Interpreted = []string{
 	"internal/core/pg", "internal/core/schema", "internal/core/settings",
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
+	"internal/proxy/usage",
 	"internal/store", "internal/store/engine", "internal/store/memory", "internal/store/registry",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",

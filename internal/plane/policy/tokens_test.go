@@ -1,0 +1,71 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// tokenRule is a rule with a limit of requests and one of tokens.
+func tokenRule(events int64) policy.Rule {
+	return policy.Rule{Name: "llm", CountBy: []string{"all"}, Limits: []policy.RuleLimit{
+		{Name: "rpm", Limit: ratelimit.Limit{Events: 60, Window: time.Minute}},
+		{Name: "tpm", Unit: settings.Tokens, Output: 300, Limit: ratelimit.Limit{Events: events,
+			Window: time.Minute}},
+	}}
+}
+
+// Limits of tokens charge no request that gets no new answer of a model, even if nothing passes them. The
+// verdict reports them all the same.
+func TestLimitsOfTokensChargeNewAnswersOnly(t *testing.T) {
+	for _, c := range []struct {
+		method string
+		events int64
+		want   string // the limits of the hits, the reason of a refusal, and Verdict.Tokens
+	}{
+		{method: "POST", events: 100, want: "rpm tpm  true"},
+		{method: "PATCH", events: 100, want: "rpm tpm  true"},
+		{method: "GET", events: 100, want: "rpm  true"}, {method: "HEAD", events: 100, want: "rpm  true"},
+		{method: "OPTIONS", events: 100, want: "rpm  true"},
+		{method: "get", events: 100, want: "rpm tpm  true"},
+		{method: "POST", events: 0, want: "no_quota true"}, {method: "GET", events: 0, want: "rpm  true"},
+	} {
+		s := policy.Compile([]policy.Rule{tokenRule(c.events)}, nil, nil, 100)
+		var v policy.Verdict
+		for range 2 { // the second verdict may come from memory
+			policy.Evaluate(s, &policy.Facts{Method: c.method, Path: "/"}, nil, time.Now(), &v)
+			got := ""
+			for _, m := range v.Marks {
+				got += m.Limit + " "
+			}
+			got += fmt.Sprint(v.Reason, " ", v.Tokens)
+			check.Equal(t, fmt.Sprint(c.method, " ", c.events), got, c.want)
+		}
+	}
+}
+
+// A rule with settings that do not suit a limit of tokens is unusable.
+func TestUnsuitableLimitsOfTokensAreRefused(t *testing.T) {
+	for want, change := range map[string]func(r *policy.Rule){
+		`settle: "bytes": must be left out with unit tokens`: func(r *policy.Rule) { r.Settle = "bytes" },
+		`unit: "words": must be requests, tokens,`: func(r *policy.Rule) {
+			r.Limits[1].Unit = "words"
+		},
+		`unit: "tokens": must be requests with gcra`: func(r *policy.Rule) {
+			r.Limits[1].Limit.Algorithm = ratelimit.GCRA
+		},
+	} {
+		r := tokenRule(100)
+		change(&r)
+		unusable := policy.Compile([]policy.Rule{r}, nil, nil, 0).Unusable()
+		if len(unusable) != 1 || !strings.HasPrefix(unusable[0].Err.Error(), want) {
+			t.Errorf("got %v, want %s", unusable, want)
+		}
+	}
+}
