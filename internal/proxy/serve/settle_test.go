@@ -187,6 +187,16 @@ func TestMissingResponseIsSettledByItsError(t *testing.T) {
 	}
 }
 
+// A client cannot pass a limit by leaving before the status is known.
+func TestClientThatLeavesKeepsEstimateOfStatus(t *testing.T) {
+	for how, want := range map[string]string{"status 401 = 1, else 0": "same 10",
+		"status 401 499 = 7, else 0": "less 7"} {
+		s := newSettling(t, how)
+		s.leave()
+		check.Equal(t, how, s.settledUnitsAfter(t, 502), want)
+	}
+}
+
 // A cost other than a whole number leaves the charge unchanged. The log has a line once a minute, with the
 // header and its value.
 func TestInvalidCostIsLogged(t *testing.T) {
