@@ -45,13 +45,12 @@ type guard struct {
 // Accept implements net.Listener. It returns when the server shuts down and the rows are ended.
 func (g *guard) Accept() (net.Conn, error) {
 	<-g.closed
-	ended := make(chan struct{})
+	ended := make(chan struct{}, 2) // no select, because in Yaegi all goroutines share the cases of a select
 	go g.process.endNodes(ended)
 	go g.process.flushUntilTheEnd()
-	select {
-	case <-ended:
-	case <-time.After(endTimeout):
-	}
+	late := time.AfterFunc(endTimeout, func() { ended <- struct{}{} })
+	<-ended
+	late.Stop()
 	return nil, net.ErrClosed
 }
 
@@ -64,9 +63,9 @@ func (g *guard) Close() error {
 // Addr implements net.Listener.
 func (g *guard) Addr() net.Addr { return &net.TCPAddr{} }
 
-// endNodes writes the pending records, ends the rows of this process in the registry, and closes ended.
+// endNodes writes the pending records, ends the rows of this process in the registry, and sends to ended.
 func (p *process) endNodes(ended chan struct{}) {
-	defer close(ended)
+	defer func() { ended <- struct{}{} }()
 	defer logPanic()
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()

@@ -86,7 +86,7 @@ COMMENT ON FUNCTION rate_limit_policy_rows IS
 	'that do not have their defaults.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+	LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone',
 		coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END;

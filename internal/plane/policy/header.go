@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/base64"
 	"net/http"
+	"sort"
 	"strings"
 )
 
@@ -11,11 +12,16 @@ import (
 func HeaderValues(h http.Header, name string) []string {
 	lines := h[name]
 	if OtherSpelling(h, name) {
-		lines = nil
-		for other, more := range h {
-			if strings.EqualFold(other, name) {
-				lines = append(lines, more...)
+		lines = append([]string(nil), lines...)
+		var others []string
+		for other := range h {
+			if other != name && strings.EqualFold(other, name) {
+				others = append(others, other)
 			}
+		}
+		sort.Strings(others)
+		for _, other := range others {
+			lines = append(lines, h[other]...)
 		}
 	}
 	if !HasScheme(name) {

@@ -17,15 +17,15 @@ const (
 	// because each one ends at most one wait of a pipeline.
 	cancelInterval = 50 * time.Millisecond
 
-	// cancelPeriod bounds the time of all CancelRequests for a session. A session that they do not end is
-	// one whose connection the network has lost without a message.
+	// cancelPeriod bounds the time of the CancelRequests for a session since its last message: each wait that
+	// ends sends one. Without one, the network has lost the connection without a message.
 	cancelPeriod = 2 * time.Second
 )
 
 // runCancel requests that the server cancel the statements of c, a connection that has timed out, until the
 // server has ended the session. Until then, the connection counts as open: a commit that waits for a
 // synchronous standby does not notice that its client has gone. It no longer counts if the server cannot be
-// reached, or after cancelPeriod. The call that used c has released it.
+// reached, or after cancelPeriod without a message. The call that used c has released it.
 func (p *Pool) runCancel(c *conn) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -51,7 +51,10 @@ func (p *Pool) runCancel(c *conn) {
 		_ = c.raw.SetReadDeadline(time.Now().Add(cancelInterval))
 		var err error
 		for err == nil {
-			_, err = c.raw.Read(unread)
+			var n int
+			if n, err = c.raw.Read(unread); n > 0 {
+				end = time.Now().Add(cancelPeriod)
+			}
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return

@@ -115,7 +115,7 @@ func (w *work) begin(calls []*batch.Call) {
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 		for j := range c.Hits {
 			if w.cleans {
-				cleaner.counted.Store(c.Hits[j].Limit.Prefix, true)
+				cleaner.counted.Store(rowOf(&c.Hits[j]).Prefix, true)
 			}
 			if c.Reset || c.Hits[j].Cost < 0 {
 				w.hasRefunds = true

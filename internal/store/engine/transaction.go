@@ -156,13 +156,14 @@ func (w *work) rememberUsedUp(p *plan) {
 	}
 }
 
-// needsSync reports whether requests charge a limit with SynchronousCommit, so that the commit waits for the
-// disk.
+// needsSync reports whether requests charge a Durable limit with SynchronousCommit, so that the commit waits
+// for the disk.
 func needsSync(requests []*request) bool {
 	for _, r := range requests {
 		hits := r.call.Hits
 		for i := range hits {
-			if hits[i].Limit.SynchronousCommit && (r.passes || hits[i].Cost < 0) {
+			l := hits[i].Limit
+			if l.Durable && l.SynchronousCommit && (r.passes || hits[i].Cost < 0) {
 				return true
 			}
 		}
