@@ -65,8 +65,9 @@ func leasedZoneOf(h *handler) *leasedZone {
 // branches that it does not take. So the rare cases are in other functions.
 func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	id := z.row
-	// No header has the name "". A key with a colon may be an address, or look like a digest.
-	if values := r.Header[z.header]; len(values) == 1 && strings.IndexByte(values[0], ':') < 0 &&
+	// No header has the name "". A key with a colon may be an address, or look like a
+	// digest, and a server trims spaces.
+	if values := r.Header[z.header]; len(values) == 1 && !strings.ContainsAny(values[0], ": \t") &&
 		!policy.OtherSpelling(r.Header, z.header) {
 		id.Key = values[0]
 	} else {

@@ -73,7 +73,8 @@ func TestUpstreamReceivesIdentity(t *testing.T) {
 		{name: "X-User", value: "alice", want: "alice|free||plan|3"},
 		{name: "X-User", value: "line\nbreak", want: "line%0Abreak|free||plan|3"},
 		{name: "X-User", value: "line%0Abreak", want: "line%250Abreak|anonymous|||2"},
-		{name: "X-User", value: " alice", want: "%20alice|anonymous|||2"},
+		{name: "X-User", value: "alice s", want: "alice s|anonymous|||2"},
+		{name: "X-User", value: " alice ", want: "alice|free||plan|3"},
 		{name: "X-User", value: "bob", want: "bob|pro|||2"},
 		{name: "X-Nobody", value: "x", want: "|anonymous|||1"},
 	} {

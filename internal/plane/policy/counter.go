@@ -284,11 +284,23 @@ func valuesOf(d *dimension, f *Facts, user, keyID, tier string, more bool) []str
 			values = KeyValues(values, accepted)
 		}
 		if len(values) > 0 {
-			return counterTexts(values)
+			return Distinct(counterTexts(networks(values)))
 		}
 		value = ""
 	}
 	return []string{value}
+}
+
+// networks replaces each value that is an address by its network.
+func networks(values []string) []string {
+	var texts []string
+	for _, value := range values {
+		if address, err := netip.ParseAddr(value); err == nil {
+			value = networkText(ClientOf(address.Unmap().WithZone("")))
+		}
+		texts = append(texts, value)
+	}
+	return texts
 }
 
 // counterTexts returns counterText of each value.

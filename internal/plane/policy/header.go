@@ -5,17 +5,20 @@ import (
 	"net/http"
 	"sort"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
 // HeaderValues returns the different values of a request header, each in one form. Names are equal without
-// case: another middleware may have written a name that is not canonical. name is canonical.
+// case, and with underscores as hyphens: another middleware may have written a name that is not canonical,
+// and CGI makes no difference. name is canonical.
 func HeaderValues(h http.Header, name string) []string {
 	lines := h[name]
 	if OtherSpelling(h, name) {
 		lines = append([]string(nil), lines...)
 		var others []string
 		for other := range h {
-			if other != name && strings.EqualFold(other, name) {
+			if isSpelling(other, name) {
 				others = append(others, other)
 			}
 		}
@@ -24,12 +27,17 @@ func HeaderValues(h http.Header, name string) []string {
 			lines = append(lines, h[other]...)
 		}
 	}
-	if !HasScheme(name) {
-		return Distinct(lines)
-	}
 	var values []string
 	for _, line := range lines {
-		values = append(values, credentials(line))
+		line = strings.TrimSpace(line) // HTTP/2 keeps spaces around a value
+		switch {
+		case HasScheme(name):
+			values = append(values, credentials(line)...)
+		case strings.ContainsAny(line, " \t") && settings.CredentialHeader(name) && Bearer(line) != "":
+			values = append(values, Bearer(line))
+		default:
+			values = append(values, line)
+		}
 	}
 	return Distinct(values)
 }
@@ -51,25 +59,49 @@ func Distinct(list []string) []string {
 // HasScheme reports whether the value of a header begins with an authentication scheme. name is canonical.
 func HasScheme(name string) bool { return name == "Authorization" || name == "Proxy-Authorization" }
 
-// credentials returns the one form of a value with an authentication scheme: the scheme in lower case, and
-// one space after it. The base64 text of Basic is decoded as leniently as servers do, and encoded again.
-func credentials(value string) string {
-	value = strings.TrimSpace(value)
+// credentials returns the forms of a value with an authentication scheme: the scheme in lower case, and one
+// space after it. The base64 text of Basic is decoded as leniently as servers do, and encoded again. If
+// servers decode it differently, it has several forms: Node stops at the first padding, Python at a complete
+// one, and Python and PHP ignore the digits of URLs.
+func credentials(value string) []string {
 	end := strings.IndexAny(value, " \t")
 	if end < 0 {
-		return value
+		return []string{value}
 	}
 	scheme := strings.ToLower(value[:end])
 	rest := strings.TrimLeft(value[end:], " \t")
-	if scheme == "basic" {
-		digits := strings.Map(basicDigit, rest)
+	if scheme != "basic" {
+		return []string{scheme + " " + rest}
+	}
+	node, _, _ := strings.Cut(rest, "=")
+	plain := strings.NewReplacer("-", "", "_", "").Replace(rest)
+	var forms []string
+	for _, text := range []string{rest, node, plain, untilPadded(plain)} {
+		digits := strings.Map(basicDigit, text)
 		if len(digits)%4 == 1 { // the last digit has less than a byte
 			digits = digits[:len(digits)-1]
 		}
-		plain, _ := base64.RawStdEncoding.DecodeString(digits)
-		rest = base64.StdEncoding.EncodeToString(plain)
+		decoded, _ := base64.RawStdEncoding.DecodeString(digits)
+		forms = append(forms, "basic "+base64.StdEncoding.EncodeToString(decoded))
 	}
-	return scheme + " " + rest
+	return Distinct(forms)
+}
+
+// untilPadded returns the start of a base64 text up to the padding that completes four digits.
+func untilPadded(text string) string {
+	digits, pads := 0, 0
+	for i := 0; i < len(text); i++ { // in Yaegi, a range over a string counts characters
+		switch {
+		case basicDigit(rune(text[i])) >= 0:
+			digits++
+			pads = 0
+		case text[i] == '=' && digits%4 >= 2:
+			if pads++; digits%4+pads >= 4 {
+				return text[:i]
+			}
+		}
+	}
+	return text
 }
 
 // basicDigit returns a digit of base64, and -1 for what servers ignore in it.
@@ -123,12 +155,19 @@ func KeyValues(values []string, accepted string) []string {
 	return Distinct(keys)
 }
 
-// OtherSpelling reports whether headers have a name in another case than the canonical name.
+// OtherSpelling reports whether headers have a name in another spelling than the canonical name, see
+// HeaderValues.
 func OtherSpelling(h http.Header, name string) bool {
 	for other := range h {
-		if len(other) == len(name) && other != name && strings.EqualFold(other, name) {
+		if len(other) == len(name) && isSpelling(other, name) {
 			return true
 		}
 	}
 	return false
+}
+
+// isSpelling reports whether other is another spelling of name.
+func isSpelling(other, name string) bool {
+	return len(other) == len(name) && other != name &&
+		strings.EqualFold(strings.ReplaceAll(other, "_", "-"), strings.ReplaceAll(name, "_", "-"))
 }

@@ -89,6 +89,9 @@ func TestEachValueOfKeyIsCharged(t *testing.T) {
 		{"{header.X}", []string{"X: a", "x: b"}, "a, b"},
 		{"{header.X-User}", []string{"x-user: b"}, "b"},
 		{"{header.X-User}", []string{"X-User: a", "X-USER: b"}, "a, b"},
+		{"{header.X-User}", []string{"X-User: a", "X_User: b"}, "a, b"},
+		{"{header.X-User}", []string{"X-User:  a\t"}, "a"},
+		{"{header.X-Api-Key}", []string{"X-Api-Key: K", "X-Api-Key: bearer  K"}, "K"},
 		{"{header.X}", []string{"X: 1", "X: 2", "X: 3", "X: 4"}, "1, 2, 3, 4"},
 		{"{header.X}", []string{"X: 1", "X: 2", "X: 3", "X: 4", "X: 5"}, "request:several"},
 		{"{header.X} | {client_ip}", []string{"X: 1", "X: 2", "X: 3", "X: 4", "X: 5"}, "request:several"},
@@ -104,6 +107,11 @@ func TestEachValueOfKeyIsCharged(t *testing.T) {
 		if got := keysOf(newKeySite(t, "", test.key), requestWith(test.lines...), ""); got != test.want {
 			t.Errorf("%s of %q: got %s, want %s", test.key, test.lines, got, test.want)
 		}
+	}
+	// The digest of one value leaves the others as they are.
+	got := keysOf(newKeySite(t, "", "{header.X}"), requestWith("X: request:1", "X: S"), "")
+	if !strings.HasSuffix(got, ", S") {
+		t.Errorf("a reserved value and S: got %s, want a digest and S", got)
 	}
 	for _, line := range []string{"X: request:several", "X: request:x"} {
 		got := keysOf(newKeySite(t, "", "{header.X}"), requestWith(line), "")

@@ -71,7 +71,11 @@ func (m *Match) Compile() (*Matcher, error) {
 			want := "the name of a header, or a name, a colon and a value, as in X-Plan: gold"
 			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
 		}
-		compiled.names = append(compiled.names, http.CanonicalHeaderKey(name))
+		name = http.CanonicalHeaderKey(name)
+		if hasValue { // in the form of a request's values
+			value = policy.HeaderValues(http.Header{name: {value}}, name)[0]
+		}
+		compiled.names = append(compiled.names, name)
 		compiled.values = append(compiled.values, value)
 	}
 	return compiled, nil
@@ -85,7 +89,7 @@ func (m *Matcher) Matches(r *http.Request) bool {
 // meetsHeaders reports whether a request meets one of the conditions on headers, or there are none.
 func (m *Matcher) meetsHeaders(h http.Header) bool {
 	for i := range m.names {
-		for _, value := range h[m.names[i]] {
+		for _, value := range policy.HeaderValues(h, m.names[i]) {
 			if value != "" && (m.values[i] == "" || value == m.values[i]) {
 				return true
 			}

@@ -90,12 +90,15 @@ func keyOf(p *Policy, q *Request) (key string, several bool) {
 		}
 		key = ""
 		for _, value := range policy.KeyValues(values, "") {
+			if policy.HasScheme(text.Header) && strings.ContainsAny(value, " \t") {
+				continue // another scheme
+			}
 			if value != "" && key != "" {
 				return "", true
 			}
 			key += value
 		}
-		if key != "" && !(policy.HasScheme(text.Header) && strings.ContainsAny(key, " \t")) {
+		if key != "" {
 			return key, false
 		}
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/url"
@@ -122,25 +123,63 @@ func CookieValues(r *http.Request, name string) []string {
 			if strings.TrimSpace(key) != name {
 				continue
 			}
-			value = strings.TrimSpace(value)
-			if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
-				value = value[1 : len(value)-1]
-			}
-			values = append(values, unescape(value))
+			values = append(values, cookieTexts(strings.TrimSpace(value))...)
 		}
 	}
 	return policy.Distinct(values)
 }
 
-// QueryValues returns the different values of a query parameter, also where a server would make a list of
-// them: q[]=a. As in Traefik, a semicolon ends a value. The standard library would drop a parameter with a
-// semicolon or an invalid escape, which other servers read.
+// cookieTexts returns the texts that servers read in the value of a cookie: without quotes, and decoded. Also
+// in quotes, Python decodes backslashes, and Express reads j:"a" as a.
+func cookieTexts(value string) []string {
+	quoted := len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"'
+	if quoted {
+		value = value[1 : len(value)-1]
+	}
+	plain := unescape(value)
+	if strings.HasPrefix(plain, "j:") {
+		var text string
+		if json.Unmarshal([]byte(plain[2:]), &text) == nil {
+			plain = text
+		}
+	}
+	texts := []string{plain}
+	if quoted && strings.Contains(value, `\`) {
+		texts = append(texts, unescape(withoutBackslashes(value)))
+	}
+	return texts
+}
+
+// withoutBackslashes replaces a backslash and three octal digits by their byte, and removes any other
+// backslash.
+func withoutBackslashes(text string) string {
+	var plain []byte
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+1 < len(text) {
+			i++
+			if i+2 < len(text) {
+				if n, err := strconv.ParseUint(text[i:i+3], 8, 8); err == nil {
+					plain = append(plain, byte(n))
+					i += 2
+					continue
+				}
+			}
+		}
+		plain = append(plain, text[i])
+	}
+	return string(plain)
+}
+
+// QueryValues returns the different values of a query parameter. These names count as q, too: q[] in lists,
+// [q] for qs, and for PHP q after spaces, or with text after NUL. As in Traefik, a semicolon ends a value.
+// The standard library would drop a parameter with a semicolon or an invalid escape, which other servers read.
 func QueryValues(u *url.URL, name string) []string {
 	var values []string
 	for _, one := range strings.Split(CleanURL(u).RawQuery, "&") {
 		key, value, _ := strings.Cut(one, "=")
 		key = unescape(strings.ReplaceAll(key, "+", " "))
-		if key == name || strings.HasPrefix(key, name+"[") {
+		key, _, _ = strings.Cut(strings.TrimLeft(key, " "), "\x00")
+		if key == name || strings.HasPrefix(key, name+"[") || strings.HasPrefix(key, "["+name+"]") {
 			values = append(values, unescape(strings.ReplaceAll(value, "+", " ")))
 		}
 	}

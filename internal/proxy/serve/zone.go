@@ -140,7 +140,8 @@ func firstNumber(first, number int) int {
 }
 
 // FrequentKey returns the key of a request if the key is fixed, a header that occurs once, or the address of
-// the connection. For any other key, it returns "". FrequentKey takes fewer steps than setZoneKeys.
+// the connection. For any other key, and for a value with spaces, which servers trim, it returns "".
+// FrequentKey takes fewer steps than setZoneKeys.
 func FrequentKey(z *Zone, r *http.Request) string {
 	key := z.fixed
 	if key != "" {
@@ -150,7 +151,8 @@ func FrequentKey(z *Zone, r *http.Request) string {
 		key = Connection(r)
 	} else {
 		values := r.Header[z.Header] // no header has the name ""
-		if len(values) != 1 || policy.OtherSpelling(r.Header, z.Header) {
+		if len(values) != 1 || strings.ContainsAny(values[0], " \t") ||
+			policy.OtherSpelling(r.Header, z.Header) {
 			return ""
 		}
 		key = values[0]
@@ -324,11 +326,8 @@ func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.H
 			q.further = append(q.further, i)
 		}
 		hits[at].Key = key
-		if z.alternatives != nil {
-			hits[at].Secret = false // AlternativeKey replaces a secret by its digest
-		} else if strings.HasPrefix(key, reserved) {
-			hits[at].Secret = true
-		}
+		// AlternativeKey replaces a secret by its digest. hits[i] may have the form of an earlier key.
+		hits[at].Secret = z.alternatives == nil && (z.Hit.Secret || strings.HasPrefix(key, reserved))
 		if key == "" && isPreflight(q.HTTP) {
 			hits[at].Key = preflightKey(q)
 			hits[at].Secret = false

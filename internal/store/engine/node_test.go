@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -244,7 +245,11 @@ func (d *lostDB) Run(ctx context.Context, timeout time.Duration, statements []*p
 	d.mu.Lock()
 	state := d.state
 	d.mu.Unlock()
-	if m := engine.Meanings()[statements[0].SQL]; state == dbLosesAnswers && m.Kind == "take" && m.Durable {
+	charges := func(s *pgdb.Statement) bool {
+		m := engine.Meanings()[s.SQL]
+		return m.Kind == "take" && m.Durable
+	}
+	if state == dbLosesAnswers && slices.ContainsFunc(statements, charges) {
 		_ = d.DB.Run(ctx, timeout, statements)
 		d.swallowed.Add(1)
 		state = dbLost
