@@ -20,20 +20,18 @@ func (p *Pool) Run(ctx context.Context, timeout time.Duration, statements []*pgd
 			a.NotSent(statements, unavailable)
 			return
 		}
-		runOn(p, ctx, timeout, c, func() bool {
+		a.GivenUp = runOn(p, ctx, timeout, c, func() bool {
 			c.uses = a.SendGuarded(c.uses, statements,
 				func(guarded []*pgdb.Statement) { pipeline(ctx, c, guarded, a) })
 			return a.Err == nil && !a.Close
 		})
-		if c.canceling {
-			a.GivenUp = c.ended
-		}
 	})
 }
 
 // runOn calls do on a connection that the caller owns, and releases the connection. do sends a request, and
-// reports whether another call may use the connection after it.
-func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func() bool) {
+// reports whether another call may use the connection after it. givenUp is as in pg.Attempt.
+func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func() bool) (
+	givenUp <-chan struct{}) {
 	c.usable = false
 	defer release(p, c)
 	if c.timeout = timeout; timeout == 0 {
@@ -47,7 +45,11 @@ func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func
 	}
 	if c.canceling = c.timedOut; c.canceling {
 		c.ended = make(chan struct{})
+		if !c.usable {
+			givenUp = c.ended
+		}
 	}
+	return givenUp
 }
 
 // startTimeout starts the timeout of a request that is about to be sent. A login has a deadline instead.

@@ -172,7 +172,8 @@ func withoutBackslashes(text string) string {
 
 // QueryValues returns the different values of a query parameter. These names count as q, too: q[] in lists,
 // [q] for qs, and for PHP q after spaces, or with text after NUL. As in Traefik, a semicolon ends a value.
-// The standard library would drop a parameter with a semicolon or an invalid escape, which other servers read.
+// The standard library would drop a parameter with a semicolon or an invalid escape, which other servers
+// read.
 func QueryValues(u *url.URL, name string) []string {
 	var values []string
 	for _, one := range strings.Split(CleanURL(u).RawQuery, "&") {
