@@ -29,7 +29,7 @@ func HeaderValues(h http.Header, name string) []string {
 	}
 	var values []string
 	for _, line := range lines {
-		line = strings.TrimSpace(line) // HTTP/2 keeps spaces around a value
+		line = strings.Trim(line, " \t") // HTTP/2 keeps spaces around a value
 		switch {
 		case HasScheme(name):
 			values = append(values, credentials(line)...)
@@ -64,6 +64,7 @@ func HasScheme(name string) bool { return name == "Authorization" || name == "Pr
 // servers decode it differently, it has several forms: Node stops at the first padding, Python at a complete
 // one, and Python and PHP ignore the digits of URLs.
 func credentials(value string) []string {
+	value = strings.TrimSpace(value)
 	end := strings.IndexAny(value, " \t")
 	if end < 0 {
 		return []string{value}

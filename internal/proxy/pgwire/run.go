@@ -29,9 +29,8 @@ func (p *Pool) Run(ctx context.Context, timeout time.Duration, statements []*pgd
 }
 
 // runOn calls do on a connection that the caller owns, and releases the connection. do sends a request, and
-// reports whether another call may use the connection after it. givenUp is as in pg.Attempt.
-func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func() bool) (
-	givenUp <-chan struct{}) {
+// reports whether another call may use the connection after it. The result is that of pg.Attempt.GivenUp.
+func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func() bool) <-chan struct{} {
 	c.usable = false
 	defer release(p, c)
 	if c.timeout = timeout; timeout == 0 {
@@ -43,13 +42,15 @@ func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func
 		c.usable = usable
 		_ = c.raw.SetDeadline(time.Time{})
 	}
-	if c.canceling = c.timedOut; c.canceling {
-		c.ended = make(chan struct{})
-		if !c.usable {
-			givenUp = c.ended
-		}
+	c.canceling = c.timedOut
+	if !c.canceling {
+		return nil
 	}
-	return givenUp
+	c.ended = make(chan struct{})
+	if c.usable {
+		return nil
+	}
+	return c.ended
 }
 
 // startTimeout starts the timeout of a request that is about to be sent. A login has a deadline instead.

@@ -54,7 +54,8 @@ func TestFactsAreNormalized(t *testing.T) {
 			t.Fatalf("host %q: got %q, want %q", r.Host, f.Host, want)
 		}
 		want := policy.Bearer(sent)
-		if strings.ContainsAny(want, " \t") {
+		words := strings.Fields(sent)
+		if strings.ContainsAny(want, " \t") && !strings.EqualFold(words[0], "bearer") {
 			want = "" // another scheme
 		}
 		if q.Key != want {

@@ -88,11 +88,15 @@ func keyOf(p *Policy, q *Request) (key string, several bool) {
 		if values == nil {
 			return "", true
 		}
-		key = ""
-		for _, value := range policy.KeyValues(values, "") {
-			if policy.HasScheme(text.Header) && strings.ContainsAny(value, " \t") {
-				continue // another scheme
+		var own []string // without other schemes
+		for _, value := range values {
+			if !policy.HasScheme(text.Header) || !strings.ContainsAny(value, " \t") ||
+				strings.HasPrefix(value, "bearer ") {
+				own = append(own, value)
 			}
+		}
+		key = ""
+		for _, value := range policy.KeyValues(own, "") {
 			if value != "" && key != "" {
 				return "", true
 			}
