@@ -179,7 +179,7 @@ func (c *randomConfig) inProgram(t *testing.T, store ratelimit.Store) func(http.
 			for i, z := range c.zones {
 				keys := keysInGo[z["key"]](r)
 				hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keys[0], Cost: read[i].Cost,
-					Secret: z["hash_key"] == "on"}
+					Secret: z["hash_key"] == "on" && !strings.HasPrefix(keys[0], "request:")}
 				if hit.Cost == 0 {
 					hit.Cost = serve.ParseCost(strings.Join(r.Header["X-Cost"], ","))
 				}
