@@ -2,7 +2,7 @@
 # Builds Citus from its source for the installed Postgres, once, and prints the folder of the server's
 # programs. The folder is a copy of the installed Postgres, to which Citus is added: the installed Postgres
 # stays unchanged. Needs a C compiler and Postgres's headers; as root, the script installs them with apt-get,
-# if that changes no installed package.
+# if that changes no installed package. On a machine of CI (CI=true), it may change all but Postgres.
 #
 #   build.sh citus-13.2.2.tar.xz
 set -euo pipefail
@@ -28,6 +28,10 @@ fi
 		# apt-get names the old version of a package that it would change in brackets.
 		plan=$(apt-get install -sqy --no-upgrade --no-install-recommends $packages)
 		changed=$(sed -nE 's/^(Inst ([^ ]+) \[|Remv ([^ ]+) ).*/\2\3/p' <<<"$plan" | xargs)
+		# A machine of CI is thrown away: there, only Postgres itself stays as it is.
+		if [ "${CI:-}" = true ]; then
+			changed=$(tr ' ' '\n' <<<"$changed" | grep -E '^(postgresql|libpq)' | xargs || true)
+		fi
 		if [ -n "$changed" ]; then
 			echo "apt-get would change installed packages ($changed). Install by hand:" $packages
 			exit 1
