@@ -54,8 +54,10 @@ fi
 		cp -a "$folder" "$cache$folder"
 	done
 	cd "$cache/source"
-	# Citus defines a function of this name, and so does Postgres since 15.18.
-	sed -i 's/have_createdb_privilege(void)/citus_have_createdb_privilege(void)/' src/include/pg_version_compat.h
+	# Citus defines a function of this name, and so do the latest versions of Postgres.
+	if grep -rqs have_createdb_privilege "$("$bin/pg_config" --includedir-server)"; then
+		sed -i 's/have_createdb_privilege(void)/citus_have_createdb_privilege(void)/' src/include/pg_version_compat.h
+	fi
 	./configure --quiet --without-libcurl --with-extra-version= PG_CONFIG="$bin/pg_config"
 	nice make -j2 -s with_llvm=no # no bitcode for the JIT, which takes as long again
 	make -s install with_llvm=no DESTDIR="$cache"
