@@ -133,7 +133,12 @@ func TestCitus(t *testing.T) {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
 				// other tests use the same prefixes
-				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix }
+				rename := func(l *ratelimit.Limit) {
+					l.Prefix = t.Name() + " " + l.Prefix
+					if l.CountedAs != "" {
+						l.CountedAs = t.Name() + " " + l.CountedAs
+					}
+				}
 				store := s.openStore(t, driver, engine.Options{DisableRememberedRefusals: true})
 				return &limitChanger{Store: store, change: rename,
 					limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
