@@ -73,6 +73,10 @@ func (l *Limit) Capacity() int64 {
 	return l.Events
 }
 
+// AwaitsDisk reports whether the commit of a charge waits for the disk and for a synchronous standby: l is
+// Durable with SynchronousCommit.
+func (l *Limit) AwaitsDisk() bool { return l.Durable && l.SynchronousCommit }
+
 // RefillsEvenly reports whether l is a TokenBucket with a Burst below its Events.
 func (l *Limit) RefillsEvenly() bool {
 	return l.Algorithm == TokenBucket && l.Burst > 0 && l.Burst < l.Events

@@ -53,7 +53,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Tokens = set.Tokens || z.countsTokens() && !z.Hit.Independent
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.Settle != nil
-		set.Awaits = set.Awaits || z.Hit.Limit.Durable && z.Hit.Limit.SynchronousCommit
+		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
 	}
 	set.InFlight = hasSlots(set.Hits)
 	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !s.Fields.IETF && s.Hits == nil

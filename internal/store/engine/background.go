@@ -24,7 +24,7 @@ type lane struct {
 // laneOf returns the index of the lane of hits: 1 if the commit of one may wait for a standby, otherwise 0.
 func laneOf(hits []ratelimit.Hit) int {
 	for i := range hits {
-		if l := hits[i].Limit; l.Durable && l.SynchronousCommit {
+		if hits[i].Limit.AwaitsDisk() {
 			return 1
 		}
 	}

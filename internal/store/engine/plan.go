@@ -127,7 +127,7 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost, win
 		view: algorithm.View{Limit: l}}
 	p.entries = append(p.entries, e)
 	p.latest[id] = e
-	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync,
+	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, p.sync || l.AwaitsDisk(),
 		p.allOrNothing && k == take, false}, p.oneByOne)
 	if k == take && stage == 0 && !p.oneByOne {
 		p.recent[l] = g

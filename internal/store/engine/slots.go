@@ -157,7 +157,7 @@ func (w *work) repeatReleases(p *plan, requests []*request) {
 func addRelease(p *plan, r slotRange, isolated bool) *entry {
 	e := &entry{kind: release, id: r.Row, n: r.N, firstSlot: r.First}
 	g := groupFor(p, 0, statementKey{kind: release, definition: inFlight, durable: r.Limit.Durable,
-		sync: r.Limit.SynchronousCommit}, isolated)
+		sync: r.Limit.AwaitsDisk()}, isolated)
 	g.entries = append(g.entries, e)
 	return e
 }

@@ -164,7 +164,7 @@ type statementKey struct {
 	kind         statementKind
 	definition   *algorithm.Definition
 	durable      bool
-	sync         bool // on a durable table, the commit waits for the disk
+	sync         bool // the commit waits for the disk
 	allOrNothing bool // a take of a transaction that fails if a row grants less
 	uniform      bool // a take of entries with one limit and one cost
 }
@@ -259,7 +259,7 @@ func (s *statements) write(key statementKey) *statementText {
 	case key.kind == release && key.durable && !key.sync:
 		settings = diskSQL + settings
 	default:
-		settings = commitSQL(key.durable, key.sync) + settings
+		settings = commitSQL(key.sync) + settings
 	}
 	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(templates[key.kind])
 	sql = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
@@ -278,7 +278,7 @@ func (s *statements) cleanup(durable, slots bool) string {
 	if slots {
 		none = "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"
 	}
-	return s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).
+	return s.named(strings.NewReplacer("{settings}", commitSQL(false), "{no_slots}", none).
 		Replace(cleanupSQL), s.tables[tableName(durable)])
 }
 
@@ -290,11 +290,12 @@ func (s *statements) named(text string, t Table) string {
 	return strings.NewReplacer("{table}", t.Name, "{processes}", s.tables[processesTable].Name).Replace(text)
 }
 
-// commitSQL returns the setting that turns off the commit's wait for the disk, or "" if the commit has to
-// wait, or changes only an unlogged table, for which no commit waits.
-func commitSQL(durable, sync bool) string {
-	if durable && !sync {
-		return asyncSQL
+// commitSQL returns the setting that turns off the commit's wait for the disk and for standbys, or "" if the
+// commit has to wait. A commit that changes only an unlogged table waits, too, if the server has written to
+// its log for another reason, such as the pruning of a page of a catalog.
+func commitSQL(sync bool) string {
+	if sync {
+		return ""
 	}
-	return ""
+	return asyncSQL
 }

@@ -156,14 +156,12 @@ func (w *work) rememberUsedUp(p *plan) {
 	}
 }
 
-// needsSync reports whether requests charge a Durable limit with SynchronousCommit, so that the commit waits
-// for the disk.
+// needsSync reports whether the commit of requests waits for the disk.
 func needsSync(requests []*request) bool {
 	for _, r := range requests {
 		hits := r.call.Hits
 		for i := range hits {
-			l := hits[i].Limit
-			if l.Durable && l.SynchronousCommit && (r.passes || hits[i].Cost < 0) {
+			if hits[i].Limit.AwaitsDisk() && (r.passes || hits[i].Cost < 0) {
 				return true
 			}
 		}
