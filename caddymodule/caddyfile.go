@@ -43,7 +43,10 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 	return h, nil
 }
 
-var handlerTable = slices.Concat(settings.LimitTable, settings.HandlerTable)
+var (
+	handlerTable = slices.Concat(settings.LimitTable, settings.HandlerTable)
+	zoneTable    = slices.Concat(settings.LimitTable[1:], settings.ZoneTable) // the prefix is the argument
+)
 
 // UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md. zone can be repeated, and
 // match can be repeated within a zone: a request must match one of the match blocks. Any other subdirective
@@ -101,7 +104,7 @@ func (h *Handler) readZone(b *block) error {
 		if d.Val() == "match" {
 			err = z.readMatch(b)
 		} else {
-			err = b.read(z, settings.LimitTable[1:], "match") // the prefix is the argument
+			err = b.read(z, zoneTable, "match")
 		}
 	}
 	return err

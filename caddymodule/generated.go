@@ -56,6 +56,13 @@ type LimitSettings struct {
 	Mode Text `json:"mode,omitempty"`
 }
 
+// ZoneSettings configures what a handler has of its own for all zones.
+type ZoneSettings struct {
+	// In a zone: `off` keeps the limit out of the fields (docs/caddy.md#what-the-client-sees) of responses,
+	// so that they do not say what is left. Default: as the handler.
+	Fields Text `json:"fields,omitempty"`
+}
+
 // HandlerSettings configures a handler, apart from its limits.
 type HandlerSettings struct {
 	// Where to count: a Postgres URL or key=value pairs, or `memory` for this process alone (for trials).
@@ -68,8 +75,12 @@ type HandlerSettings struct {
 	// decides by itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
 	OnError Text `json:"on_error,omitempty"`
 	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`),
-	// `RateLimit` and `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
+	// `RateLimit` and `RateLimit-Policy` (`ietf`), both (`x ietf`), or none (`off`). Default: `x`.
 	Fields Text `json:"fields,omitempty"`
+	// The error in the body of a refusal: a `text` or an `object` with a message, a type and a code
+	// (docs/caddy.md#refusals-for-clients-of-language-models). Default: an object for clients of language
+	// models, else a text.
+	Errors Text `json:"errors,omitempty"`
 	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and
 	// addresses. Default: none.
 	Exempt Text `json:"exempt,omitempty"`

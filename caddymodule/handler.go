@@ -198,6 +198,7 @@ type Zone struct {
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	LimitSettings
+	ZoneSettings
 }
 
 // Interface guards

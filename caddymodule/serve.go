@@ -201,6 +201,9 @@ func (f *facts) value(name string) (any, bool) {
 		n = f.decision.Quota
 	case "remaining":
 		n = f.decision.Remaining
+	case "reset":
+		n = f.decision.Reset.Add(time.Second - 1).Unix()
+		known = known && !f.decision.Reset.IsZero()
 	case "retry_after":
 		n = f.RetrySeconds()
 		known = n > 0

@@ -14,8 +14,8 @@ import (
 // WriteHeader implements http.ResponseWriter.
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
-		respond.Restore(w.Header(), w.own)
 		serve.ReadHeaders(status, w.Header(), w.settling...)
+		respond.Restore(w.Header(), w.own)
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	}
 	w.ResponseWriter.WriteHeader(status)

@@ -126,6 +126,9 @@ func (w *responseWriter) WriteHeader(status int) {
 	if values := h["Content-Length"]; len(values) != 0 {
 		w.length = values[0]
 	}
+	if w.settling != nil {
+		serve.ReadHeaders(status, h, w.settling)
+	}
 	if status == http.StatusTooManyRequests && !w.informed && len(h["X-Ratelimit-Limit"]) == 1 &&
 		len(h["X-Ratelimit-Remaining"]) == 1 && len(h["X-Ratelimit-Reset"]) < 2 {
 		// Another limit in this proxy may have refused the request, and its headers then stay. A header of an
@@ -133,9 +136,6 @@ func (w *responseWriter) WriteHeader(status int) {
 		respond.Restore(h, respond.WithoutX(w.own))
 	} else {
 		restore(w, h)
-	}
-	if w.settling != nil {
-		serve.ReadHeaders(status, h, w.settling)
 	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
 	w.informed = !w.wrote
@@ -183,10 +183,10 @@ type upgradeWriter struct {
 func (w *upgradeWriter) Header() http.Header {
 	h := w.ResponseWriter.Header()
 	if w.hijacked {
-		restore(w.responseWriter, h)
 		if w.settling != nil {
 			serve.ReadHeaders(http.StatusSwitchingProtocols, h, w.settling)
 		}
+		restore(w.responseWriter, h)
 	}
 	return h
 }

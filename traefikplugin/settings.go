@@ -43,7 +43,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 	}
 	for i := range c.Zones {
 		configuration.Zones = append(configuration.Zones,
-			r.values(pathOf(i), c.Zones[i].Other, "match", settings.LimitTable))
+			r.values(pathOf(i), c.Zones[i].Other, "match", settings.LimitTable, settings.ZoneTable))
 	}
 	if r.err != nil {
 		return nil, r.err

@@ -963,8 +963,9 @@ $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
 		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
-			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse'), 'output ' || l.output), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
-		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
+			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse'), 'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; '
+			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
+		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
@@ -1431,7 +1432,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, reset text[] DEFAULT NULL)
+	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})(?:\s+([a-z_]+))?\s*/\s*' || '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
@@ -1450,9 +1451,9 @@ BEGIN
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
 		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
 		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8),
-		$9 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
-				coalesce($5::text, part[6])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($9, '{}'))) END);
+		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9),
+		$10 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
+				coalesce($5::text, part[6])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($10, '{}'))) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
@@ -1934,6 +1935,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	on_exceed text NOT NULL DEFAULT 'refuse',
 	unit      text NOT NULL DEFAULT 'requests',
 	output    bigint,
+	fields    boolean NOT NULL DEFAULT true,
 	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -1991,6 +1993,7 @@ unit: What is counted: requests, or tokens of language models, which responses r
 	input_tokens without those from a cache, or output_tokens.
 output: The tokens of output that a request is charged before its response, with a unit of tokens. NULL:
 	4096.
+fields: false: neither fields of responses nor bodies say what is left.
 $$);
 `
 

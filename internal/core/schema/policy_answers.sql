@@ -91,7 +91,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 			|| coalesce(' ' || nullif(l.unit, 'requests'), '')
 			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse'),
-			'output ' || l.output), '; '
+			'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; '
 			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
 		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name)

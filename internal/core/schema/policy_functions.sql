@@ -97,7 +97,8 @@ COMMENT ON FUNCTION rate_limit_key IS
 
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, reset text[] DEFAULT NULL)
+	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL,
+	reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	-- the events, the unit, in_flight, the calendar, the time zone, the window
@@ -124,12 +125,12 @@ BEGIN
 		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
 			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
 		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8),
-		$9 || CASE WHEN part IS NOT NULL
+		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9),
+		$10 || CASE WHEN part IS NOT NULL
 			THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
 			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
 				coalesce($5::text, part[6])]) AS n(f, v) WHERE v IS NULL
-					AND f <> ALL (coalesce($9, '{}'))) END);
+					AND f <> ALL (coalesce($10, '{}'))) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS
 	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, '

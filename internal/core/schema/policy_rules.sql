@@ -152,6 +152,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	on_exceed text NOT NULL DEFAULT 'refuse',
 	unit      text NOT NULL DEFAULT 'requests',
 	output    bigint,
+	fields    boolean NOT NULL DEFAULT true,
 	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -211,4 +212,5 @@ unit: What is counted: requests, or tokens of language models, which responses r
 	input_tokens without those from a cache, or output_tokens.
 output: The tokens of output that a request is charged before its response, with a unit of tokens. NULL:
 	4096.
+fields: false: neither fields of responses nor bodies say what is left.
 $$);

@@ -20,6 +20,7 @@ type ConfiguredLimit struct {
 	IPv4, IPv6 int     // the leading bits of an address that belong to the key
 	Mode       Mode
 	WithoutKey Without
+	Hidden     bool // no field of a response describes the limit
 
 	// Alternatives lists the alternatives of the key. The first alternative that is not empty is the key of a
 	// request. Nil means that the key has no alternatives.

@@ -42,6 +42,7 @@ type Settings struct {
 	Timeout       time.Duration // bounds the decision on a request
 	OnError       OnError
 	Fields        Fields
+	Errors        Errors
 	Exempt        []netip.Prefix // the addresses that are exempt from the limits
 	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
 	Store         Store

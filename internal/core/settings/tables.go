@@ -1,6 +1,10 @@
 package settings
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // LimitTable has the settings of a limit. The first setting is the prefix, which is an argument of the zone
 // in a Caddyfile.
@@ -34,6 +38,17 @@ var LimitTable = []Setting{
 		"enforce", "shadow", "off"),
 }
 
+// ZoneTable has the settings of a zone that its handler has otherwise.
+var ZoneTable = []Setting{
+	{Name: "fields", Want: "off", Read: func(dst *Settings, text string) error {
+		dst.Limit.Hidden = unquoted(text) == "off"
+		if text != "" && !dst.Limit.Hidden {
+			return errWant
+		}
+		return nil
+	}},
+}
+
 // HandlerTable has the settings of a handler or a middleware that do not belong to one limit. An adapter has
 // further settings of its own, such as zones.
 var HandlerTable = []Setting{
@@ -42,8 +57,9 @@ var HandlerTable = []Setting{
 	oneOf("on_error", func(dst *Settings, text string) { dst.OnError = OnError(text) },
 		"allow", "deny", "local"),
 	oneOf("fields", func(dst *Settings, text string) {
-		dst.Fields = Fields{X: text != "ietf", IETF: text != "x"}
-	}, "x", "ietf", "x ietf"),
+		dst.Fields = Fields{X: strings.HasPrefix(text, "x"), IETF: strings.HasSuffix(text, "ietf")}
+	}, "x", "ietf", "x ietf", "off"),
+	{Name: "errors", Want: "text or object", Read: readErrors, Unset: ""},
 	{Name: "exempt", Form: Words, Want: wantExempt, Read: readExempt},
 	{Name: "policy", Form: Block, Settings: PolicyTable},
 }

@@ -24,6 +24,10 @@ var sections = []struct {
 		doc: "configures one limit: what it allows, and what is counted together.",
 	},
 	{
+		table: settings.ZoneTable, headings: []string{"A limit"}, name: "ZoneSettings",
+		doc: "configures what a handler has of its own for all zones.",
+	},
+	{
 		table: settings.HandlerTable, headings: []string{"The handler"}, name: "HandlerSettings",
 		doc: "configures a handler, apart from its limits.",
 	},

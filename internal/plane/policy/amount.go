@@ -44,13 +44,14 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 		until: endOf(o.Until)}
 	mark.Limit = l.row.Name
 	mark.Overage = l.row.Overage
+	mark.Hidden = l.row.Hidden
 	mark.Quota = o.Events
 	mark.AmountSource = from
 	if l.tokens != nil {
 		mark.Settle = l.tokens
 	}
 	mark.simple = !mark.Shadow && !mark.Overage && mark.Status == 429 && mark.Message == "" &&
-		mark.RetryAfter == 0 && mark.Settle == nil && quota.Algorithm != ratelimit.InFlight
+		mark.RetryAfter == 0 && mark.Settle == nil && !mark.Hidden && quota.Algorithm != ratelimit.InFlight
 	if o.Burst > 0 {
 		quota.Burst = o.Burst
 	}

@@ -46,6 +46,7 @@ func (s *Snapshot) Rules() int { return len(s.set.rules) }
 // allocates memory for each of its variables of a struct type.
 type ruleSet struct {
 	rules    []*rule           // in the order of evaluation
+	tokens   []*rule           // the rules with limits of tokens
 	limits   map[string]*limit // by prefix
 	index    *index
 	memo     *memo // nil if disabled
@@ -117,6 +118,9 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	sort.SliceStable(rules, func(i, j int) bool { return isBefore(&rules[i].row, &rules[j].row) })
 	for position, r := range rules {
 		r.position = position
+		if r.tokens {
+			set.tokens = append(set.tokens, r)
+		}
 		for _, l := range r.limits {
 			set.limits[l.row.Limit.Prefix] = l
 		}

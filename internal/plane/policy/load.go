@@ -44,7 +44,7 @@ func positionSQL(list, expression string) string {
 // LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
 // place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.unit, 'Output', l.output,
-	'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
+	'Hidden', NOT l.fields, 'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
 	'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
 	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,

@@ -315,6 +315,21 @@ func takesFamily(r *rule, f *Facts) bool {
 		(r.paths == nil || matchesExactly(r, f.Path))
 }
 
+// CountsTokens reports whether a rule with limits of tokens is for the method, the host and the path of a
+// request, whoever sends it.
+func (p *Policy) CountsTokens(f *Facts) bool {
+	s := p.snapshot()
+	if s == nil {
+		return false
+	}
+	for _, r := range s.set.tokens {
+		if permits(r.methods, strings.ToUpper(f.Method)) && matchesHost(r, f.Host) && matchesPath(r, f.Path) {
+			return true
+		}
+	}
+	return false
+}
+
 func matchesReading(patterns []*pathPattern, path string) bool {
 	for i := range patterns {
 		if pathMatches(patterns[i], path) {

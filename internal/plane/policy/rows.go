@@ -93,6 +93,8 @@ type RuleLimit struct {
 	// charged before its response, if the limit counts tokens. 0 means the default.
 	Unit   settings.Unit
 	Output int64
+	// Hidden hides the limit in responses: no field describes it.
+	Hidden bool
 	// Unlimited ignores Limit.Events: only requests with an override are limited.
 	Unlimited bool
 	// Overage counts beyond the quota and refuses no request. It needs a fixed or a sliding window.

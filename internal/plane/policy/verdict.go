@@ -101,9 +101,15 @@ type Mark struct {
 	// Settle is Rule.Settle, or describes the unit of a limit of tokens, or is nil. It must not be changed.
 	Settle *settings.Settle
 
+	// Hidden reports that no field of a response describes the limit.
+	Hidden bool
+
 	// simple reports whether this hit meets the conditions of Verdict.Simple.
 	simple bool
 }
+
+// CountsTokens reports whether m describes a limit of tokens.
+func (m *Mark) CountsTokens() bool { return m.Settle != nil && m.Settle.Unit != "" }
 
 // Verdict is the decision of the policy on a request. The next Evaluate with the same Verdict reuses its
 // memory.
@@ -149,7 +155,7 @@ type Verdict struct {
 	Tokens bool
 
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
-	// overage, Settle, InFlight, Message and RetryAfter.
+	// overage, Settle, InFlight, Hidden, Message and RetryAfter.
 	Simple bool
 
 	// ShadowMarks has marks of shadow rules that have no hit but would have had an effect: block and exempt

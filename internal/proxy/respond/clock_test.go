@@ -70,7 +70,7 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 			Source: source}}
 		respond.ShiftResets(decisions, 600)
 		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}}}
-		o := respond.Outcome{Decision: &decisions[0]}
+		o := respond.Outcome{Decision: &decisions[0], Requests: &decisions[0]}
 		h := http.Header{}
 		respond.SetFields(h, settings.Fields{X: true, IETF: true}, nil, &o, hits, decisions)
 		if got := h.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
@@ -89,8 +89,8 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 	}
 }
 
-// If a request has a limit with a quota and an in_flight limit, the X-RateLimit headers describe the quota,
-// because a client can plan with it. Retry-After comes from the limit that decides.
+// If a request passes a limit with a quota and an in_flight limit, the X-RateLimit headers describe the
+// quota, because a client can plan with it. The headers of a refusal describe the limit that refused.
 func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
 	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}
@@ -106,9 +106,9 @@ func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 		want      string
 	}{
 		"both have room":     {decisions: list{free, some}, want: "tokens, limit 1000, wait "},
-		"no slot":            {decisions: list{full, some}, want: "slots, limit 1000, wait 3"},
+		"no slot":            {decisions: list{full, some}, want: "slots, limit 4, wait 3"},
 		"no quota":           {decisions: list{free, spent}, want: "tokens, limit 1000, wait 1"},
-		"neither":            {decisions: list{full, spent}, want: "slots, limit 1000, wait 3"},
+		"neither":            {decisions: list{full, spent}, want: "slots, limit 4, wait 3"},
 		"no slot, by memory": {decisions: list{full, undecided}, want: "slots, limit 4, wait 3"},
 		"only slots":         {decisions: list{full}, want: "slots, limit 4, wait 3"},
 	} {

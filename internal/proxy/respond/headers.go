@@ -11,8 +11,8 @@ import (
 )
 
 // SetFields sets the headers of a response that f selects: the X-RateLimit headers, and the fields of the
-// IETF. It sets Retry-After if the request is refused and would pass later. o is the outcome of hits and
-// decisions. Without a salt, RateLimit and RateLimit-Policy have no parameter pk.
+// IETF. A refusal also gets the headers that tell clients when to retry, and tell caches not to store it. o
+// is the outcome of hits and decisions. Without a salt, RateLimit and RateLimit-Policy have no parameter pk.
 func SetFields(
 	h http.Header, f settings.Fields, salt *Salt, o *Outcome, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision,
@@ -28,34 +28,53 @@ func SetFields(
 	if o.Status == 0 {
 		return
 	}
-	if seconds := o.RetrySeconds(); seconds > 0 {
-		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
+	seconds := o.RetrySeconds()
+	if seconds > 0 {
+		h["Retry-After"] = []string{retryText(seconds)}
 	}
+	if seconds > longWait || seconds == 0 && o.Err == nil {
+		h["X-Should-Retry"] = []string{"false"}
+	}
+	h["Cache-Control"] = []string{"no-store"}
 	if o.Status == http.StatusUnauthorized {
 		h["Www-Authenticate"] = []string{"Bearer error=\"invalid_token\""}
 	}
 }
 
-// setHeaders sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if there is a decision on a
-// limit. Reset is in Unix seconds, rounded up, and left out if the request can never pass. If the request
+const (
+	// maxRetryAfter is the largest Retry-After in seconds. Some clients wait with a timer of 32 bits of
+	// milliseconds, which a longer time lets fire at once. The body of a refusal has the true time.
+	maxRetryAfter = 1 << 31 / 1000
+
+	// longWait is the longest wait in seconds after which a client should retry by itself. After more, and if
+	// the request can never pass, X-Should-Retry stops the clients that know it, such as the SDKs of OpenAI
+	// and Anthropic, which would otherwise sleep or retry at once.
+	longWait = 60
+)
+
+// retryText returns the value of Retry-After.
+func retryText(seconds int64) string {
+	if seconds > maxRetryAfter {
+		seconds = maxRetryAfter
+	}
+	return strconv.FormatInt(seconds, 10)
+}
+
+// setHeaders sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if a limit of requests
+// applies. Reset is in Unix seconds, rounded up, and left out if the request can never pass. If the request
 // passes, and an earlier limit has set these headers with less remaining, setHeaders leaves them unchanged.
-// If a limit with overage is used beyond its quota, setHeaders sets X-RateLimit-Overage.
+// It sets the headers of limits of tokens in the same way. If a limit with overage is used beyond its quota,
+// setHeaders sets X-RateLimit-Overage.
 func setHeaders(h http.Header, o *Outcome) {
 	if o.Overage > 0 {
 		h["X-Ratelimit-Overage"] = []string{strconv.FormatInt(o.Overage, 10)}
 	}
-	d := o.Shown
-	if d == nil {
-		d = o.Decision
+	if o.Tokens != nil {
+		setTokenHeaders(h, o)
 	}
-	if d == nil {
+	d := o.Requests
+	if d == nil || hasLess(h["X-Ratelimit-Remaining"], o, d) {
 		return
-	}
-	if earlier := h["X-Ratelimit-Remaining"]; len(earlier) > 0 && o.Status == 0 {
-		n, err := strconv.ParseInt(earlier[len(earlier)-1], 10, 64)
-		if err == nil && n < d.Remaining {
-			return
-		}
 	}
 	// The values share one string and one slice, to save allocations. Each header's slice has no spare
 	// capacity, so that Header.Add allocates a new one.
@@ -76,6 +95,36 @@ func setHeaders(h http.Header, o *Outcome) {
 	}
 }
 
+// hasLess reports whether an earlier limit has set a header with less remaining, and the request passes.
+func hasLess(earlier []string, o *Outcome, d *ratelimit.Decision) bool {
+	if len(earlier) == 0 || o.Status != 0 {
+		return false
+	}
+	n, err := strconv.ParseInt(earlier[len(earlier)-1], 10, 64)
+	return err == nil && n < d.Remaining
+}
+
+// setTokenHeaders sets X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens and X-RateLimit-Reset-Tokens.
+// Reset is a duration such as 6m0s, rounded up to seconds, as in the API of OpenAI.
+func setTokenHeaders(h http.Header, o *Outcome) {
+	d := o.Tokens
+	if hasLess(h["X-Ratelimit-Remaining-Tokens"], o, d) {
+		return
+	}
+	h["X-Ratelimit-Limit-Tokens"] = []string{strconv.FormatInt(d.Quota, 10)}
+	h["X-Ratelimit-Remaining-Tokens"] = []string{strconv.FormatInt(d.Remaining, 10)}
+	delete(h, "X-Ratelimit-Reset-Tokens")
+	if d.Reset.IsZero() {
+		return
+	}
+	rest := time.Until(d.Reset)
+	if rest < 0 {
+		rest = 0
+	}
+	seconds := (rest + time.Second - 1).Truncate(time.Second)
+	h["X-Ratelimit-Reset-Tokens"] = []string{seconds.String()}
+}
+
 // Response is the response to a decided request, for SetAllHeaders.
 type Response struct {
 	Header   http.Header
@@ -93,7 +142,7 @@ type Response struct {
 func SetAllHeaders(responses []Response) {
 	limit, limitText := int64(-1), ""
 	reset, resetText := int64(-1), ""
-	retry, retryText, body, length := int64(-1), "", "", ""
+	retry, wait, body, length := int64(-1), "", "", ""
 	for i := range responses {
 		d := responses[i].Decision
 		if d.Quota != limit {
@@ -119,13 +168,17 @@ func SetAllHeaders(responses []Response) {
 		seconds = retrySeconds(d.RetryAfter)
 		if seconds != retry {
 			retry = seconds
-			retryText = strconv.FormatInt(retry, 10)
+			wait = retryText(retry)
 			body = refusalBody(tooMany, retry)
 			length = strconv.Itoa(len(body))
 		}
 		if seconds > 0 {
-			h["Retry-After"] = []string{retryText}
+			h["Retry-After"] = []string{wait}
 		}
+		if seconds > longWait || seconds == 0 {
+			h["X-Should-Retry"] = []string{"false"}
+		}
+		h["Cache-Control"] = []string{"no-store"}
 		h["Content-Type"] = []string{"application/json"}
 		h["Content-Length"] = []string{length}
 		responses[i].Body = body
@@ -134,7 +187,8 @@ func SetAllHeaders(responses []Response) {
 
 // ownNames are the canonical names of the headers that describe limits, in the order of Own.
 var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", policyField,
-	limitField, "X-Ratelimit-Overage"}
+	limitField, "X-Ratelimit-Overage", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens",
+	"X-Ratelimit-Reset-Tokens"}
 
 // xNames is the number of names at the start of ownNames that SetFields sets together. Of these, Reset may
 // be missing.
@@ -145,7 +199,7 @@ const xNames = 3
 type Own []string
 
 // OwnCount is the number of ownNames.
-const OwnCount = 6
+const OwnCount = 9
 
 // OwnIn returns the headers that SetFields has set in h. It uses the memory of own, which has OwnCount
 // elements.
@@ -196,4 +250,21 @@ func Restore(h http.Header, own Own) bool {
 		}
 	}
 	return differed
+}
+
+// RemoveProviders removes the headers in which the provider of a language model describes the limits of its
+// own account, from a response with a status. The headers of a refusal may be from another limit in this
+// proxy, so those that have the names of X-RateLimit headers stay.
+func RemoveProviders(status int, h http.Header) {
+	for name := range h {
+		lower := strings.ToLower(name)
+		switch {
+		case strings.HasPrefix(lower, "anthropic-ratelimit-"):
+			delete(h, name)
+		case !strings.HasPrefix(lower, "x-ratelimit-"):
+		case status != http.StatusTooManyRequests || name != ownNames[0] && name != ownNames[1] &&
+			name != ownNames[2]:
+			delete(h, name)
+		}
+	}
 }

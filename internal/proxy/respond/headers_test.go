@@ -17,7 +17,7 @@ import (
 func TestHeadersOfARefusal(t *testing.T) {
 	d := ratelimit.Decision{Quota: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
 		RetryAfter: 1500 * time.Millisecond}
-	o := respond.Outcome{Status: http.StatusTooManyRequests, Decision: &d}
+	o := respond.Outcome{Status: http.StatusTooManyRequests, Decision: &d, Requests: &d}
 	h := http.Header{}
 	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 	h.Add("X-RateLimit-Limit", "x")
@@ -31,6 +31,7 @@ func TestHeadersOfARefusal(t *testing.T) {
 		}
 	}
 	d.Allowed = true
+	o.Status = 0
 	h = http.Header{}
 	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 	if _, ok := h["Retry-After"]; ok || len(h) != 3 {

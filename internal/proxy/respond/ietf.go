@@ -31,7 +31,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	var order []int
 	var policies, limits []string
 	for i := range hits {
-		if !hits[i].Independent {
+		if !hits[i].Independent && (o.Hidden == nil || !o.Hidden[i]) {
 			order = append(order, i)
 		}
 	}

@@ -36,9 +36,17 @@ type Outcome struct {
 	// Decision is the decision on Hit, or nil without a decision.
 	Decision *ratelimit.Decision
 
-	// Shown is the decision that the X-RateLimit headers describe. Nil means Decision. It differs from
-	// Decision if Decision is on a limit in_flight, because slots must not hide a quota.
-	Shown *ratelimit.Decision
+	// Requests and Tokens are the decisions that the X-RateLimit headers describe: on limits of requests, and
+	// on limits of tokens. Nil has no headers.
+	Requests, Tokens *ratelimit.Decision
+
+	// Hidden reports by the index of a hit that no header describes the limit. Nil hides none.
+	Hidden []bool
+
+	// Object reports that the body of a refusal has an object as its error; see Body. Limit is the name of
+	// the limit that refused the request, or "".
+	Object bool
+	Limit  string
 
 	// Exceeded is the index of a hit that passed although it exceeds its quota, because of overage or the
 	// mode shadow. ExceededBy is the number of units beyond the quota, or 0 without such a hit.
@@ -49,11 +57,11 @@ type Outcome struct {
 	Err error
 }
 
-// Tightest returns the indices of the deciding hit and of the hit that the X-RateLimit headers describe; see
-// Outcome. It ignores hits that are Independent. If all hits are Independent, both results are -1.
-func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, shown int) {
-	decides = -1
-	shown = -1
+// Tightest returns the index of the deciding hit; see Outcome.Hit. It ignores hits that are Independent. If
+// all hits are Independent, it returns -1.
+func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) int {
+	decides := -1
+	quota := -1 // slots must not hide a quota
 	for i := range decisions {
 		h := &hits[i]
 		d := &decisions[i]
@@ -64,17 +72,14 @@ func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, sh
 			decides = i
 		}
 		isQuota := h.Limit.Algorithm != ratelimit.InFlight && d.Source != ratelimit.Undecided
-		if isQuota && (shown < 0 || tighter(d, &decisions[shown])) {
-			shown = i
+		if isQuota && (quota < 0 || tighter(d, &decisions[quota])) {
+			quota = i
 		}
 	}
-	switch {
-	case shown < 0:
-		shown = decides
-	case decisions[decides].Allowed:
-		decides = shown
+	if quota >= 0 && decisions[decides].Allowed {
+		return quota
 	}
-	return decides, shown
+	return decides
 }
 
 // tighter reports whether a describes the request better than b. A refusal is better than a decision that
@@ -90,8 +95,8 @@ func tighter(a, b *ratelimit.Decision) bool {
 	return a.RetryAfter > b.RetryAfter
 }
 
-// RetrySeconds returns the value of Retry-After: whole seconds, rounded up, at least 1. RetrySeconds returns
-// 0 if no limit refused the request, or if the request can never pass.
+// RetrySeconds returns the wait of a refused request in whole seconds, rounded up, at least 1. RetrySeconds
+// returns 0 if no limit refused the request, or if the request can never pass.
 func (o *Outcome) RetrySeconds() int64 {
 	if o.Wait > 0 {
 		return retrySeconds(o.Wait)

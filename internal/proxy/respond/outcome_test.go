@@ -13,8 +13,8 @@ import (
 
 // outcomeOf returns the outcome of a request that limits alone decide.
 func outcomeOf(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outcome {
-	at, shown := respond.Tightest(hits, decisions)
-	o := respond.Outcome{Hit: at, Decision: &decisions[at], Shown: &decisions[shown]}
+	at := respond.Tightest(hits, decisions)
+	o := respond.Outcome{Hit: at, Decision: &decisions[at], Requests: &decisions[at]}
 	if !o.Decision.Allowed {
 		o.Status = http.StatusTooManyRequests
 	}

@@ -19,7 +19,7 @@ func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 		want  string
 	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000] [7] [3]"}, {time.Time{}, "[10] [5] [] [7] [3]"}} {
 		h := http.Header{}
-		o := respond.Outcome{Overage: 7, Decision: &ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 5,
+		o := respond.Outcome{Overage: 7, Requests: &ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 5,
 			Reset: test.reset}}
 		respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
 		own := respond.OwnIn(h, make(respond.Own, respond.OwnCount))

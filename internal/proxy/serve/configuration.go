@@ -59,7 +59,8 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {
 		return nil, nil, err
 	}
-	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Exempt: read.Exempt}
+	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Errors: read.Errors,
+		Exempt: read.Exempt}
 	if _, err := settings.ParseAudit(c.Limit["audit"], settings.Audit{}); err != nil {
 		return nil, nil, err
 	}
@@ -81,10 +82,16 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	}
 	own := len(s.Zones)
 	for i := range c.Zones {
-		if err := c.add(s, c.Zones[i]); err != nil {
+		zone := &settings.Settings{}
+		err := settings.Read(settings.ZoneTable, c.Zones[i], zone)
+		if err == nil {
+			err = c.add(s, c.Zones[i])
+		}
+		if err != nil {
 			name := ZoneName(i, c.Zones[i]["prefix"])
 			return nil, nil, &PartError{Part: i, Name: name, Err: err}
 		}
+		s.Zones[own+i].Hidden = zone.Limit.Hidden
 	}
 	if at, err := checkRows(s.Zones); err != nil {
 		name := ZoneName(at-own, s.Zones[at].Limit.Prefix)

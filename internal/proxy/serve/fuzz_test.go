@@ -67,7 +67,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 			}
 		}
 		header := http.Header{"X-Ratelimit-Remaining": {text}}
-		passed := respond.Outcome{Decision: &ratelimit.Decision{Allowed: true}}
+		passed := respond.Outcome{Requests: &ratelimit.Decision{Allowed: true}}
 		respond.SetFields(header, settings.Fields{X: true}, nil, &passed, nil, nil) // does not panic
 	})
 }

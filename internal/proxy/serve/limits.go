@@ -26,8 +26,9 @@ type LimitSet struct {
 	Settled  bool // one of Settles is not nil
 	Tokens   bool // a limit of tokens that is enforced applies
 	InFlight bool // one of Hits is on a limit in_flight
+	Mixed    bool // one of Zones counts tokens, or has no fields
 	Awaits   bool // a commit of one of Hits may wait for a synchronous standby
-	Simple   bool // none of Shadow, Settled, InFlight and Site.Hits, and responses have no IETF fields
+	Simple   bool // none of Shadow, Settled, InFlight, Mixed and Site.Hits, and X fields alone
 }
 
 // maxSets bounds Site.sets, because clients choose which limits match their requests.
@@ -51,12 +52,14 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Audit = settings.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil || z.countsTokens()
 		set.Tokens = set.Tokens || z.countsTokens() && !z.Hit.Independent
+		set.Mixed = set.Mixed || z.countsTokens() || z.Hidden
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.Settle != nil
 		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
 	}
 	set.InFlight = hasSlots(set.Hits)
-	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !s.Fields.IETF && s.Hits == nil
+	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !set.Mixed && s.Fields.X && !s.Fields.IETF &&
+		s.Hits == nil
 	return set
 }
 

@@ -48,13 +48,12 @@ func DeliverCalls(calls []*batch.Call) {
 // loop, because the interpreter takes long for each call. With deliverOne for all of them, a request takes
 // 2.4 times the processor time.
 func Deliver(requests []*Request) {
-	var recorded, answered []*Request
-	var responses []respond.Response
 	if len(requests) == 0 {
 		return
 	}
-	now := time.Now()
-	first := requests[0].Site // all sites share its database
+	var recorded, answered []*Request
+	var responses []respond.Response
+	now, first := time.Now(), requests[0].Site // all sites share its database
 	ahead := first.Clock.Ahead(requests[0].Decisions, now)
 	outage := first.Outage != nil && atomic.LoadInt32(&first.Outage.UnderWay) != 0
 	for _, q := range requests {
@@ -73,15 +72,20 @@ func Deliver(requests []*Request) {
 		if outage {
 			s.Outage.Ended(s.Log, q.Decisions, now)
 		}
-		at := 0
+		at, status := 0, 0
 		for i := range q.Decisions {
 			if !q.Decisions[i].Allowed {
-				at, _ = respond.Tightest(q.Hits, q.Decisions)
+				at = respond.Tightest(q.Hits, q.Decisions)
+				status = http.StatusTooManyRequests
 				break
 			}
 			if q.Decisions[i].Remaining < q.Decisions[at].Remaining {
 				at = i
 			}
+		}
+		if status != 0 && hasObject(q) {
+			deliverOne(q, now, ahead)
+			continue
 		}
 		d := &q.Decisions[at]
 		answered = append(answered, q)
@@ -89,10 +93,7 @@ func Deliver(requests []*Request) {
 		if s.History != nil {
 			q.Outcome = respond.Outcome{Hit: at, Decision: d}
 		}
-		q.Outcome.Status = 0
-		if !d.Allowed {
-			q.Outcome.Status = http.StatusTooManyRequests
-		}
+		q.Outcome.Status = status
 	}
 	if recorded != nil {
 		record(recorded, now)

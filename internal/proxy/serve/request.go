@@ -243,6 +243,10 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 		respond.ShiftResets(q.Decisions, ahead)
 	}
 	q.Admitted = q.Outcome.Status == 0
+	if !q.Admitted && hasObject(q) {
+		q.Outcome.Object = true
+		q.Outcome.Limit = refusingLimit(q)
+	}
 	if q.Writer != nil {
 		Respond(q)
 	}
@@ -291,14 +295,17 @@ func Judge(q *Request) respond.Outcome {
 			out.ExceededBy = h.Cost - d.Remaining
 		}
 	}
-	at, shown := respond.Tightest(q.Hits, decisions)
+	at := respond.Tightest(q.Hits, decisions)
 	if at < 0 {
 		out.Hit = len(decisions)
 		return out
 	}
 	out.Hit = at
 	out.Decision = &decisions[at]
-	out.Shown = &decisions[shown]
+	out.Requests = out.Decision
+	if isMixed(q) {
+		setShown(&out, q)
+	}
 	if decisions[at].Allowed {
 		out.Overage = overage
 		if overage > out.ExceededBy {

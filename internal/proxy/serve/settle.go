@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -95,6 +96,9 @@ func NewSettling(site *Site, q *Request) *Settling {
 				s.tokens = &tokens{input: settings.InputOf(q.HTTP.ContentLength),
 					counts: q.HTTP.Method == http.MethodPost}
 			}
+			if how.Unit != "" && !h.Independent {
+				s.tokens.enforced = true
+			}
 		} else if how.Header == "" {
 			continue
 		}
@@ -110,7 +114,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 }
 
 // ReadHeaders reads the headers of a response, final or informational, before they are sent, and removes the
-// headers with costs. Several Settlings may read the same header.
+// headers with costs, and under a limit of tokens the provider's headers of limits. Several Settlings may
+// read the same header. Callers then restore the proxy's own headers.
 func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	for _, s := range settlings {
@@ -127,6 +132,9 @@ func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 	}
 	for _, s := range settlings {
 		s.remove(h)
+		if s.tokens != nil && s.tokens.enforced {
+			respond.RemoveProviders(status, h)
+		}
 	}
 }
 

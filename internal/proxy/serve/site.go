@@ -23,6 +23,7 @@ type Site struct {
 	Timeout time.Duration // the timeout of the database; see ratelimit.Store.Take
 	OnError settings.OnError
 	Fields  settings.Fields
+	Errors  settings.Errors
 	Salt    *respond.Salt
 	Clock   *respond.Clock
 	Zones   []*Zone        // including zones that are off

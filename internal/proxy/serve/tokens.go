@@ -11,10 +11,11 @@ import (
 
 // tokens reads the usage of a response for limits of tokens.
 type tokens struct {
-	input  int64         // the estimate of the input, as charged
-	counts bool          // the usage counts: the request is a POST
-	reader *usage.Reader // nil before the response
-	usage  usage.Usage   // set at the end of the response
+	input    int64         // the estimate of the input, as charged
+	counts   bool          // the usage counts: the request is a POST
+	enforced bool          // one of the limits is enforced
+	reader   *usage.Reader // nil before the response
+	usage    usage.Usage   // set at the end of the response
 }
 
 // holds reports whether the end of the response has to read what the reader holds, which takes time.
