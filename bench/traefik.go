@@ -86,7 +86,7 @@ func traefikLimit(p *proxy) object {
 	case l.policy:
 		return object{"plugin": object{"pg-ratelimit": object{
 			"dsn": p.dsn, "timeout": decisionTimeout, "onError": "deny",
-			"policy": []object{{"apiKey": "{header." + keyHeader + "}"}},
+			"policy": object{"apiKey": "{header." + keyHeader + "}"},
 		}}}
 	default:
 		return object{"plugin": object{"pg-ratelimit": object{

@@ -81,6 +81,10 @@ type HandlerSettings struct {
 	// (docs/caddy.md#refusals-for-clients-of-language-models). Default: an object for clients of language
 	// models, else a text.
 	Errors Text `json:"errors,omitempty"`
+	// Refuse a call of gRPC as gRPC does (docs/caddy.md#refusals-for-grpc), with status 200. Set `off` where
+	// the proxy only decides (docs/other-programs.md) for another one, which would take 200 for leave to
+	// pass. Default: on.
+	Grpc Text `json:"grpc,omitempty"`
 	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and
 	// addresses. Default: none.
 	Exempt Text `json:"exempt,omitempty"`

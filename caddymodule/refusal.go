@@ -32,8 +32,8 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *serve.Reques
 	if h.hasErrorRoutes || errorRoutesRespond(r, err) {
 		return err
 	}
-	body := outcome.SetContent(w.Header())
-	w.WriteHeader(outcome.Status)
+	status, body := outcome.SetContent(w.Header())
+	w.WriteHeader(status)
 	_, _ = io.WriteString(w, body) // an error means that the client has closed the connection
 	return nil
 }

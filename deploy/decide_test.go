@@ -31,7 +31,8 @@ func startDecider(t *testing.T) decider {
 	t.Helper()
 	text := readFile(t, "decide/Caddyfile")
 	address := harness.FreeAddress(t)
-	config := replaceAll(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {",
+	config := replaceAll(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {\n\t\tprotocols h1 h2c",
+		"http://:9080 {",
 		"http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
 		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond "+
 			"/login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
@@ -97,6 +98,41 @@ func TestNginxAsksForDecisions(t *testing.T) {
 		}
 		return response
 	})
+}
+
+// A client can make its request look like a call of gRPC. It is refused with the status of any other request,
+// because the programs that ask would take gRPC's 200 for a request that may pass.
+func TestForgedCallsOfGRPCAreRefused(t *testing.T) {
+	d := startDecider(t)
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
+	defer client.CloseIdleConnections()
+	for i, c := range []struct {
+		path    string
+		refused int
+	}{{"/nginx/a", 403}, {"/envoy/a", 429}, {"/traefik", 429}, {"/take?key=k&cost=1", 429}} {
+		for n := range 4 {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+d.address+c.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header = http.Header{"Te": {"trailers"}, "Content-Type": {"application/grpc+proto"},
+				"X-Real-Ip": {"192.0.2." + strconv.Itoa(i)}, "X-Forwarded-Method": {http.MethodPost},
+				"X-Forwarded-Uri": {"/pkg.Service/Call"}, "X-Forwarded-Host": {"shop.example"}}
+			response, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			want := http.StatusOK
+			if n == 3 {
+				want = c.refused
+			}
+			check.Equal(t, fmt.Sprint(c.path, ", request ", n+1), response.StatusCode, want)
+		}
+	}
 }
 
 // Envoy's API accepts the filter of decide/envoy.yaml. The Caddy decides on requests in the form that Envoy

@@ -114,7 +114,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	admitted := q.Admitted
 	flight := q.Flight
 	settling := q.Settling
-	status := q.Outcome.Status
+	status := q.Status
 	body := q.Body
 	q.Release()
 	h.requests.free <- q

@@ -71,7 +71,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 				o.OnError(r, q.Outcome.Err)
 			}
 			if !q.Admitted {
-				w.WriteHeader(q.Outcome.Status)
+				w.WriteHeader(q.Status)
 				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection
 				return
 			}

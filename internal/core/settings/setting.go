@@ -43,6 +43,7 @@ type Settings struct {
 	OnError       OnError
 	Fields        Fields
 	Errors        Errors
+	GRPC          bool           // refuse gRPC calls as gRPC does
 	Exempt        []netip.Prefix // the addresses that are exempt from the limits
 	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
 	Store         Store

@@ -60,6 +60,7 @@ var HandlerTable = []Setting{
 		dst.Fields = Fields{X: strings.HasPrefix(text, "x"), IETF: strings.HasSuffix(text, "ietf")}
 	}, "x", "ietf", "x ietf", "off"),
 	{Name: "errors", Want: "text or object", Read: readErrors, Unset: ""},
+	onOff("grpc", "on", func(dst *Settings) *bool { return &dst.GRPC }),
 	{Name: "exempt", Form: Words, Want: wantExempt, Read: readExempt},
 	{Name: "policy", Form: Block, Settings: PolicyTable},
 }

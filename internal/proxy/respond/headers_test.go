@@ -66,7 +66,7 @@ func TestSetAllHeadersEqualsSetFields(t *testing.T) {
 			want, body := http.Header{}, ""
 			respond.SetFields(want, settings.Fields{X: true}, nil, &o, hits, decisions)
 			if o.Status != 0 {
-				body = o.SetContent(want)
+				_, body = o.SetContent(want)
 			}
 			if !reflect.DeepEqual(r.Header, want) || r.Body != body {
 				t.Fatalf("response %d to %+v: got %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want,

@@ -126,23 +126,10 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 }
 
 // fieldString returns the name of a limit as a string of a structured field. Such a string has only printable
-// ASCII: fieldString percent-encodes other bytes, and percent signs.
-func fieldString(text string) string {
-	name := append(make([]byte, 0, len(text)+2), '"')
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case c < ' ' || c >= 0x7f || c == '%':
-			const digits = "0123456789ABCDEF"
-			name = append(name, '%', digits[c>>4], digits[c&15])
-		case c == '"' || c == '\\':
-			name = append(name, '\\', c)
-		default:
-			name = append(name, c)
-		}
-	}
-	return string(append(name, '"'))
-}
+// ASCII: see percentEncoded.
+func fieldString(text string) string { return `"` + fieldEscapes.Replace(percentEncoded(text)) + `"` }
+
+var fieldEscapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // partition returns a salted digest of a key. The digests of two keys differ, and a client cannot recover a
 // key from its digest.

@@ -43,6 +43,9 @@ type Outcome struct {
 	// Hidden reports by the index of a hit that no header describes the limit. Nil hides none.
 	Hidden []bool
 
+	// GRPC reports that the request is a call of gRPC, which a refusal answers as gRPC does; see SetContent.
+	GRPC bool
+
 	// Object reports that the body of a refusal has an object as its error; see Body. Limit is the name of
 	// the limit that refused the request, or "".
 	Object bool

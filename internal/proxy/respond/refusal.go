@@ -8,12 +8,57 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// SetContent sets the Content-Type and the Content-Length of a refusal in h, and returns its body.
-func (o *Outcome) SetContent(h http.Header) string {
-	body := o.Body()
+// SetContent sets the headers of a refusal in h that describe its body, and returns its status and its body.
+// A call of gRPC gets status 200, no body, and the status of gRPC in headers.
+func (o *Outcome) SetContent(h http.Header) (status int, body string) {
+	if o.GRPC {
+		setGRPC(h, o)
+		return http.StatusOK, ""
+	}
+	body = o.Body()
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	return body
+	return o.Status, body
+}
+
+// grpcStatuses has the statuses of gRPC by the status of a refusal, as
+// https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md has them, apart from 429: a limit
+// is used up, and the service is not unavailable, for which clients would ask again at once.
+var grpcStatuses = map[int]int{
+	http.StatusBadRequest: 13, http.StatusUnauthorized: 16, http.StatusForbidden: 7, http.StatusNotFound: 12,
+	http.StatusTooManyRequests: 8, http.StatusBadGateway: 14, http.StatusServiceUnavailable: 14,
+	http.StatusGatewayTimeout: 14,
+}
+
+// setGRPC sets the headers of a response without a body to a call of gRPC. A pushback below 0 tells clients
+// not to retry.
+func setGRPC(h http.Header, o *Outcome) {
+	status, ok := grpcStatuses[o.Status]
+	if !ok {
+		status = 2 // unknown
+	}
+	pushback := "-1"
+	if seconds := o.RetrySeconds(); seconds > 0 && seconds <= longWait {
+		pushback = strconv.FormatInt(seconds*1000, 10)
+	}
+	h["Content-Type"] = []string{"application/grpc"}
+	h["Grpc-Status"] = []string{strconv.Itoa(status)}
+	h["Grpc-Message"] = []string{percentEncoded(o.explanation())}
+	h["Grpc-Retry-Pushback-Ms"] = []string{pushback}
+}
+
+// percentEncoded percent-encodes all bytes of a text but printable ASCII, and percent signs.
+func percentEncoded(text string) string {
+	const digits = "0123456789ABCDEF"
+	encoded := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; c < ' ' || c >= 0x7f || c == '%' {
+			encoded = append(encoded, '%', digits[c>>4], digits[c&15])
+		} else {
+			encoded = append(encoded, c)
+		}
+	}
+	return string(encoded)
 }
 
 // Body returns the JSON of a refusal: {"error":"Too many requests","retryAfter":N}, without retryAfter if the
@@ -54,18 +99,23 @@ func objectBody(o *Outcome) string {
 	default:
 		kind = errorKinds[http.StatusServiceUnavailable]
 	}
-	seconds := o.RetrySeconds()
-	kind.Message = o.Text()
-	if o.Limit != "" {
-		kind.Message += ": limit " + o.Limit
-	}
-	if seconds > 0 {
-		kind.Message += ", retry in " + strconv.FormatInt(seconds, 10) + " s"
-	} else if o.Limit != "" {
-		kind.Message += ", which never admits this request"
-	}
+	kind.Message = o.explanation()
 	object, _ := json.Marshal(kind) // never fails: bytes that are not UTF-8 are replaced
-	return `{"type":"error","error":` + string(object) + retryMember(seconds) + "}"
+	return `{"type":"error","error":` + string(object) + retryMember(o.RetrySeconds()) + "}"
+}
+
+// explanation returns the text of a refusal with the limit that refused, and when the request would pass.
+func (o *Outcome) explanation() string {
+	text := o.Text()
+	if o.Limit != "" {
+		text += ": limit " + o.Limit
+	}
+	if seconds := o.RetrySeconds(); seconds > 0 {
+		text += ", retry in " + strconv.FormatInt(seconds, 10) + " s"
+	} else if o.Limit != "" {
+		text += ", which never admits this request"
+	}
+	return text
 }
 
 // refusalBody returns the JSON of a refusal, without retryAfter if seconds is 0.

@@ -95,3 +95,30 @@ func TestFieldsOfProvidersDoNotPass(t *testing.T) {
 		check.Equal(t, fmt.Sprint("status ", status), fmt.Sprint(h), want)
 	}
 }
+
+// A refused call of gRPC has the status and the message of gRPC in headers, and says when to retry.
+func TestCallsOfGRPCAreRefusedAsGRPCDoes(t *testing.T) {
+	limited := &ratelimit.Decision{RetryAfter: 1500 * time.Millisecond}
+	for _, c := range []struct {
+		outcome respond.Outcome
+		want    string // the status of HTTP, grpc-status, the pushback and the message
+	}{
+		{respond.Outcome{Status: 429, Decision: limited, Limit: "ä%"},
+			"200 8 2000 Too many requests: limit %C3%A4%25, retry in 2 s"},
+		{respond.Outcome{Status: 429, Decision: &ratelimit.Decision{RetryAfter: time.Hour}, Limit: "a"},
+			"200 8 -1 Too many requests: limit a, retry in 3600 s"},
+		{respond.Outcome{Status: 401, Reason: policy.NoKey}, "200 16 -1 Unauthorized"},
+		{respond.Outcome{Status: 403, Reason: policy.Banned}, "200 7 -1 Banned"},
+		{respond.Outcome{Status: 400, Reason: policy.AmbiguousPath}, "200 13 -1 Ambiguous path"},
+		{respond.Outcome{Status: 503, Err: ratelimit.ErrOverloaded, Wait: time.Second},
+			"200 14 1000 Service unavailable, retry in 1 s"},
+		{respond.Outcome{Status: 402, Message: "Pay"}, "200 2 -1 Pay"},
+	} {
+		c.outcome.GRPC = true
+		h := http.Header{}
+		status, body := c.outcome.SetContent(h)
+		check.Equal(t, fmt.Sprint("status ", c.outcome.Status), fmt.Sprint(status, " ",
+			h.Get("Grpc-Status"), " ",
+			h.Get("Grpc-Retry-Pushback-Ms"), " ", h.Get("Grpc-Message"), body), c.want)
+	}
+}

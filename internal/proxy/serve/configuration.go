@@ -60,7 +60,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 		return nil, nil, err
 	}
 	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Errors: read.Errors,
-		Exempt: read.Exempt}
+		GRPC: read.GRPC, Exempt: read.Exempt}
 	if _, err := settings.ParseAudit(c.Limit["audit"], settings.Audit{}); err != nil {
 		return nil, nil, err
 	}

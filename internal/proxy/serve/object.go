@@ -1,11 +1,34 @@
 package serve
 
 import (
+	"net/http"
+	"strings"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
+
+// setForm sets the form of a refusal that its client understands.
+func setForm(q *Request) {
+	o := &q.Outcome
+	o.GRPC = q.Site.GRPC && isGRPC(q.HTTP)
+	o.Object = hasObject(q)
+	if o.GRPC || o.Object {
+		o.Limit = refusingLimit(q)
+	}
+}
+
+// isGRPC reports whether a request is a call of gRPC.
+func isGRPC(r *http.Request) bool {
+	if r.ProtoMajor != 2 || r.Method != http.MethodPost {
+		return false
+	}
+	rest := strings.TrimPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return r.Header.Get("Te") == "trailers" && len(rest) < len(r.Header.Get("Content-Type")) &&
+		(rest == "" || rest[0] == '+' || rest[0] == ';')
+}
 
 // hasObject reports whether the body of a refusal has an object as its error, which clients of language
 // models expect. With settings.ErrorsByRequest it has, if a client of Anthropic's API sent the request, or if

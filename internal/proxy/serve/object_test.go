@@ -125,3 +125,39 @@ func TestFieldsDescribeRequestsTokensAndNothingHidden(t *testing.T) {
 		}
 	}
 }
+
+// Only a call of gRPC is refused as gRPC does, and the outcome keeps the status.
+func TestCallsOfGRPCAreRecognized(t *testing.T) {
+	for _, c := range []struct {
+		grpc, method, te, kind string
+		major                  int
+		want                   string // the status of the response and of the outcome, and the content type
+	}{
+		{"", "POST", "trailers", "application/grpc", 2, "200 429 application/grpc"},
+		{"", "POST", "trailers", "application/grpc+proto", 2, "200 429 application/grpc"},
+		{"", "POST", "trailers", "application/grpc;charset=utf-8", 2, "200 429 application/grpc"},
+		{"off", "POST", "trailers", "application/grpc", 2, "429 429 application/json"},
+		{"", "POST", "trailers", "application/grpc", 1, "429 429 application/json"},
+		{"", "GET", "trailers", "application/grpc", 2, "429 429 application/json"},
+		{"", "POST", "", "application/grpc", 2, "429 429 application/json"},
+		{"", "POST", "trailers", "application/grpc-web", 2, "429 429 application/json"},
+		{"", "POST", "trailers", "text/plain", 2, "429 429 application/json"},
+		{"", "POST", "trailers", "", 2, "429 429 application/json"},
+	} {
+		s := kindSite(t, settings.Values{"grpc": c.grpc}, settings.Values{"prefix": "all", "key": "k",
+			"limit": "1 1h", "algorithm": "fixed_window"})
+		var q *serve.Request
+		w := httptest.NewRecorder()
+		for range 2 {
+			q = &serve.Request{HTTP: httptest.NewRequestWithContext(t.Context(), c.method, "/", nil),
+				Writer: w}
+			q.HTTP.ProtoMajor = c.major
+			q.HTTP.Header = http.Header{"Te": {c.te}, "Content-Type": {c.kind}}
+			if err := serve.Decide(s, q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check.Equal(t, fmt.Sprintf("%+v", c), fmt.Sprint(q.Status, " ", q.Outcome.Status, " ",
+			w.Header().Get("Content-Type")), c.want)
+	}
+}

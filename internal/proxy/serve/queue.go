@@ -75,15 +75,14 @@ func Deliver(requests []*Request) {
 		at, status := 0, 0
 		for i := range q.Decisions {
 			if !q.Decisions[i].Allowed {
-				at = respond.Tightest(q.Hits, q.Decisions)
-				status = http.StatusTooManyRequests
+				at, status = respond.Tightest(q.Hits, q.Decisions), http.StatusTooManyRequests
 				break
 			}
 			if q.Decisions[i].Remaining < q.Decisions[at].Remaining {
 				at = i
 			}
 		}
-		if status != 0 && hasObject(q) {
+		if status != 0 && (hasObject(q) || s.GRPC && isGRPC(q.HTTP)) {
 			deliverOne(q, now, ahead)
 			continue
 		}
@@ -108,6 +107,7 @@ func Deliver(requests []*Request) {
 		q.Writer = nil
 		q.HTTP = nil
 		q.Body = responses[i].Body
+		q.Status = http.StatusTooManyRequests
 		q.Admitted = q.Body == ""
 		q.Delivered = true
 		registry.Count(first.Node, q.Admitted, q.Hits, q.Decisions)

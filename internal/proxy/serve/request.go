@@ -41,10 +41,11 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// Deliver sets Delivered and Admitted, and for a refusal Body. It sets the headers in Writer. If Writer
-	// is nil, the proxy responds.
+	// Deliver sets Delivered and Admitted, and for a refusal Status and Body of the response. It sets the
+	// headers in Writer. If Writer is nil, the proxy responds.
 	Delivered bool
 	Admitted  bool
+	Status    int
 	Body      string
 	Writer    http.ResponseWriter
 
@@ -243,9 +244,8 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 		respond.ShiftResets(q.Decisions, ahead)
 	}
 	q.Admitted = q.Outcome.Status == 0
-	if !q.Admitted && hasObject(q) {
-		q.Outcome.Object = true
-		q.Outcome.Limit = refusingLimit(q)
+	if !q.Admitted {
+		setForm(q)
 	}
 	if q.Writer != nil {
 		Respond(q)
@@ -260,7 +260,8 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 	}
 }
 
-// Respond sets the headers of the response to a decided request, and Admitted. For a refusal it sets Body.
+// Respond sets the headers of the response to a decided request, and Admitted. For a refusal it sets Status
+// and Body.
 func Respond(q *Request) {
 	h := q.Writer.Header()
 	s := q.Site
@@ -268,7 +269,7 @@ func Respond(q *Request) {
 	q.Body = ""
 	q.Admitted = q.Outcome.Status == 0
 	if !q.Admitted {
-		q.Body = q.Outcome.SetContent(h)
+		q.Status, q.Body = q.Outcome.SetContent(h)
 	}
 }
 

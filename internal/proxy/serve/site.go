@@ -24,6 +24,7 @@ type Site struct {
 	OnError settings.OnError
 	Fields  settings.Fields
 	Errors  settings.Errors
+	GRPC    bool // refuse gRPC calls as gRPC does
 	Salt    *respond.Salt
 	Clock   *respond.Clock
 	Zones   []*Zone        // including zones that are off
