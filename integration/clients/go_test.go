@@ -1,0 +1,164 @@
+package clients
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	openaiv1 "github.com/openai/openai-go"
+	optionv1 "github.com/openai/openai-go/option"
+	openaiv3 "github.com/openai/openai-go/v3"
+	optionv3 "github.com/openai/openai-go/v3/option"
+	goopenai "github.com/sashabaranov/go-openai"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// runGo sends the requests of Go's clients.
+func runGo(t *testing.T, url string, to chan<- report) {
+	var running sync.WaitGroup
+	for client, send := range map[string]func(ctx context.Context, url string) error{
+		"openai-go v1": func(ctx context.Context, url string) error {
+			client := openaiv1.NewClient(optionv1.WithBaseURL(url), optionv1.WithAPIKey("k"))
+			_, err := client.Chat.Completions.New(ctx, openaiv1.ChatCompletionNewParams{Model: "gpt-4o",
+				Messages: []openaiv1.ChatCompletionMessageParamUnion{openaiv1.UserMessage("hi")}})
+			if e := (*openaiv1.Error)(nil); errors.As(err, &e) {
+				err = fmt.Errorf("%d %s %s", e.StatusCode, e.Code, e.Message)
+			}
+			return err
+		},
+		"openai-go v3": func(ctx context.Context, url string) error {
+			client := openaiv3.NewClient(optionv3.WithBaseURL(url), optionv3.WithAPIKey("k"))
+			_, err := client.Chat.Completions.New(ctx, openaiv3.ChatCompletionNewParams{Model: "gpt-4o",
+				Messages: []openaiv3.ChatCompletionMessageParamUnion{openaiv3.UserMessage("hi")}})
+			if e := (*openaiv3.Error)(nil); errors.As(err, &e) {
+				err = fmt.Errorf("%d %s %s", e.StatusCode, e.Code, e.Message)
+			}
+			return err
+		},
+		"go-openai": func(ctx context.Context, url string) error {
+			config := goopenai.DefaultConfig("k")
+			config.BaseURL = url
+			_, err := goopenai.NewClientWithConfig(config).CreateChatCompletion(ctx,
+				goopenai.ChatCompletionRequest{Model: "gpt-4o", Messages: []goopenai.ChatCompletionMessage{
+					{Role: "user", Content: "hi"}}})
+			if e := (*goopenai.APIError)(nil); errors.As(err, &e) {
+				err = fmt.Errorf("%d %v %s", e.HTTPStatusCode, e.Code, e.Message)
+			}
+			return err
+		},
+		"go-retryablehttp": func(ctx context.Context, url string) error {
+			client := retryablehttp.NewClient()
+			client.Logger = log.New(io.Discard, "", 0)
+			client.RetryWaitMin, client.RetryWaitMax = time.Millisecond, 10*time.Millisecond
+			r, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				return err
+			}
+			response, err := client.Do(r)
+			if err == nil {
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					err = errors.New(response.Status)
+				}
+			}
+			return err
+		},
+	} {
+		for _, kind := range kinds {
+			running.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				end := "passed"
+				if err := send(ctx, url+"/"+client+"/"+kind); err != nil {
+					end = "refused " + err.Error()
+				}
+				if ctx.Err() != nil {
+					end = "waits"
+				}
+				to <- report{client, kind, end}
+			})
+		}
+	}
+	running.Wait()
+}
+
+// attemptCounter counts the attempts of a call.
+type attemptCounter struct {
+	stats.Handler
+	n atomic.Int32
+}
+
+func (c *attemptCounter) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.Begin); ok {
+		c.n.Add(1)
+	}
+}
+func (*attemptCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*attemptCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*attemptCounter) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// A client of gRPC that retries reads the status of gRPC, and stops or waits as told.
+func TestClientsOfGRPCUnderstandRefusals(t *testing.T) {
+	f, _ := startFront(t)
+	const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3,
+		"initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
+		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
+	for kind, want := range map[string]struct {
+		code     codes.Code
+		message  string
+		attempts int32
+	}{
+		"month":  {codes.ResourceExhausted, "Too many requests: limit month, retry in 26", 1},
+		"never":  {codes.ResourceExhausted, "Too many requests: limit never, which never admits", 1},
+		"flight": {codes.ResourceExhausted, "Too many requests: limit flight, retry in 1 s", 3},
+		"down":   {codes.Unavailable, "Service unavailable", 1},
+		"banned": {codes.PermissionDenied, "Banned, retry in 3", 1},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			counter := &attemptCounter{}
+			conn, err := grpc.NewClient(strings.TrimPrefix(f.url, "http://"),
+				grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithDefaultServiceConfig(retries), grpc.WithStatsHandler(counter))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			f.useUp("grpc-go", kind)
+			began := time.Now()
+			err = conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), "x-client", "grpc-go"),
+				"/"+kind+"/Call", &emptypb.Empty{}, &emptypb.Empty{})
+			s := status.Convert(err)
+			check.Equal(t, "the status", s.Code(), want.code)
+			check.Equal(t, "the attempts", counter.n.Load(), want.attempts)
+			if !strings.HasPrefix(s.Message(), want.message) {
+				t.Errorf("the message is %q, want %q …", s.Message(), want.message)
+			}
+			if took := time.Since(began); took < time.Duration(want.attempts-1)*time.Second {
+				t.Errorf("%d attempts took %v, want the waits between them", want.attempts, took)
+			}
+		})
+	}
+	// The same request over HTTP/1 is no call of gRPC.
+	response := harness.Ask(t, harness.Get(f.url+"/banned/", "TE", "trailers", "Content-Type",
+		"application/grpc"))
+	check.Equal(t, "the status over HTTP/1", response.Status, http.StatusForbidden)
+}
