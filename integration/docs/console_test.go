@@ -55,8 +55,8 @@ func TestCommandsOfPagesAreTested(t *testing.T) {
 	comment := regexp.MustCompile(`\s+# .*`)
 	used := map[string]bool{}
 	for _, b := range blocksIn(t, "console") {
-		if isOfRecipe(b) {
-			continue // see TestRecipesPrintTextsOfPages
+		if isOfGuide(b) {
+			continue
 		}
 		for line := range strings.Lines(b.text) {
 			command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")

@@ -130,6 +130,7 @@ var testedLanguages = map[string]string{
 	"caddyfile": "TestCaddyfilesOfPagesAreValid",
 	"console":   "TestCommandsOfPagesAreTested",
 	"go":        "TestGoSnippetsAreCompiled",
+	"js":        "TestTheGuideOfLanguageModelsIsEnough",
 	"json":      "TestJSONOfPagesIsHandlerOrBody",
 	"sh":        "TestRehearsal",
 	"sql":       "TestQueriesOfPagesFindRows",

@@ -28,6 +28,9 @@ func isOfRecipe(b block) bool {
 	return b.document == runbookPage || b.document == policyPage && slices.Contains(runChapters, b.chapter)
 }
 
+// isOfGuide reports whether a test of a whole guide or recipe runs a block, with what stands before it.
+func isOfGuide(b block) bool { return b.document == llmPage || isOfRecipe(b) }
+
 // recipe has the facts that the test of a section needs besides the page.
 type recipe struct {
 	owner   bool                             // whether the owner of the tables runs it, not an administrator

@@ -36,7 +36,7 @@ func TestQueriesOfPagesFindRows(t *testing.T) {
 		t.Errorf("no test runs the SQL of %s", npmGuide)
 	}
 	for _, b := range blocksIn(t, "sql") {
-		if b.document == npmGuide || isOfRecipe(b) {
+		if b.document == npmGuide || isOfGuide(b) {
 			continue
 		}
 		t.Run(b.String(), func(t *testing.T) {

@@ -1,0 +1,141 @@
+package docs
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
+)
+
+const llmPage = "docs/llm.md"
+
+// The steps of docs/llm.md lead to limits that count what the SDKs of OpenAI and Anthropic report. The test
+// changes only the addresses, and both providers are a stub.
+func TestTheGuideOfLanguageModelsIsEnough(t *testing.T) {
+	g := newLLMGuide(t)
+	key := g.createKey()
+	check.Equal(t, "what OpenAI's client prints", g.runNode(g.blocks["js"][0], key),
+		"brown hens walk over nine red roofs while rain falls on the quiet harbour ")
+	g.awaitUsed(35)
+	if got := g.runNode(g.blocks["js"][1], key); !strings.Contains(got, "output_tokens: ") {
+		t.Errorf("Anthropic's client prints %s, want its usage", got)
+	}
+	cluster.Execute(t, g.dsn, "SELECT rate_limit_limit('team', 'tpm', '10 tokens/1m')")
+	g.caddy.Await(t, "a refusal", func() bool {
+		return strings.HasPrefix(g.runNode(g.blocks["js"][1], key),
+			"429 Too many requests: limit team/tpm, retry in ")
+	})
+	r := harness.Get(g.url+"/v1/batches", "Authorization", "Bearer "+key)
+	check.Equal(t, "the status of a batch", harness.Ask(t, r).Status, http.StatusForbidden)
+}
+
+// llmGuide is the Caddy of docs/llm.md, with its rules, in front of a stub of both providers.
+type llmGuide struct {
+	t        *testing.T
+	caddy    *harness.Process
+	url, dsn string
+	blocks   map[string][]block // by language
+	modules  string
+}
+
+func newLLMGuide(t *testing.T) *llmGuide {
+	t.Helper()
+	g := &llmGuide{t: t, dsn: cluster.Open(t), blocks: map[string][]block{}}
+	for _, d := range documents(t) {
+		for _, b := range d.blocks {
+			if d.path == llmPage {
+				g.blocks[b.language] = append(g.blocks[b.language], b)
+			}
+		}
+	}
+	stub := httptest.NewServer(http.HandlerFunc(answerAsModel))
+	t.Cleanup(stub.Close)
+	address := harness.FreeAddress(t)
+	g.url = "http://" + address
+	config := strings.NewReplacer("llm.example.com", g.url, "https://api.anthropic.com", stub.URL,
+		"https://api.openai.com", stub.URL).Replace(g.blocks["caddyfile"][0].text)
+	g.caddy = harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+g.dsn)
+	g.caddy.AwaitAddress(t, address)
+	g.caddy.Await(t, "the policy", func() bool {
+		return cluster.Query[bool](t, g.dsn, "SELECT to_regclass('rate_limit_overrides') IS NOT NULL")
+	})
+	for _, b := range g.blocks["sql"] {
+		cluster.Execute(t, g.dsn, b.text)
+	}
+	var err error
+	g.modules, err = npm.Modules(t.Context(), "../.cache/npm", "openai@6.49.0", "@anthropic-ai/sdk@1.14.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// answerAsModel responds with the bodies of package usage.
+func answerAsModel(w http.ResponseWriter, r *http.Request) {
+	name, kind := "openai-chat/stream.sse", "text/event-stream"
+	if strings.HasPrefix(r.URL.Path, "/v1/messages") {
+		name, kind = "anthropic/plain.json", "application/json"
+	}
+	body, err := os.ReadFile(filepath.Join(root, "internal/proxy/usage/testdata", name))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", kind)
+	_, _ = w.Write(body) // an error means that the client has left
+}
+
+// createKey runs the command that creates a key, and returns the key.
+func (g *llmGuide) createKey() string {
+	g.t.Helper()
+	command, _ := strings.CutPrefix(strings.TrimSpace(g.blocks["console"][0].text), "$ caddy ")
+	cmd := exec.Command(harness.Caddy(g.t, root), strings.Fields(command)...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+g.dsn)
+	cmd.Stderr = g.t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// runNode runs a program of the page, and returns what it prints.
+func (g *llmGuide) runNode(b block, key string) string {
+	g.t.Helper()
+	file, err := os.CreateTemp(filepath.Dir(g.modules), "*.mjs") // Node looks for packages beside the program
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = os.Remove(file.Name()) }()
+	_, err = file.WriteString(strings.ReplaceAll(b.text, "https://llm.example.com", g.url))
+	if err == nil {
+		err = file.Close()
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	cmd := exec.Command("node", file.Name())
+	cmd.Env = append(os.Environ(), "KEY="+key)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		g.t.Fatalf("%s: %v\n%s", b, err, out)
+	}
+	return string(out)
+}
+
+// awaitUsed waits until the month's budget has used a number of tokens.
+func (g *llmGuide) awaitUsed(want int64) {
+	g.t.Helper()
+	g.caddy.Await(g.t, "the settlement", func() bool {
+		return want == cluster.Query[int64](g.t, g.dsn, `SELECT coalesce(sum(count), 0)::bigint
+FROM rate_limit_ephemeral WHERE prefix = 'rule/team/month'`)
+	})
+}
