@@ -23,7 +23,7 @@ func caddyfile(address, dsn string, routes []route) string {
 		format json
 	}
 	servers {
-		protocols h1
+		protocols h1 h2c
 	}
 	pg_ratelimit {
 		dsn %q

@@ -53,7 +53,8 @@ func Deliver(requests []*Request) {
 	}
 	var recorded, answered []*Request
 	var responses []respond.Response
-	now, first := time.Now(), requests[0].Site // all sites share its database
+	now := time.Now()
+	first := requests[0].Site // all sites share its database
 	ahead := first.Clock.Ahead(requests[0].Decisions, now)
 	outage := first.Outage != nil && atomic.LoadInt32(&first.Outage.UnderWay) != 0
 	for _, q := range requests {
@@ -72,10 +73,12 @@ func Deliver(requests []*Request) {
 		if outage {
 			s.Outage.Ended(s.Log, q.Decisions, now)
 		}
-		at, status := 0, 0
+		at := 0
+		status := 0
 		for i := range q.Decisions {
 			if !q.Decisions[i].Allowed {
-				at, status = respond.Tightest(q.Hits, q.Decisions), http.StatusTooManyRequests
+				at = respond.Tightest(q.Hits, q.Decisions)
+				status = http.StatusTooManyRequests
 				break
 			}
 			if q.Decisions[i].Remaining < q.Decisions[at].Remaining {
@@ -103,6 +106,11 @@ func Deliver(requests []*Request) {
 		}
 	}
 	respond.SetAllHeaders(responses)
+	setDelivered(first.Node, answered, responses)
+}
+
+// setDelivered ends requests that Deliver has taken together, with the responses in the same order.
+func setDelivered(node *registry.Node, answered []*Request, responses []respond.Response) {
 	for i, q := range answered {
 		q.Writer = nil
 		q.HTTP = nil
@@ -110,7 +118,7 @@ func Deliver(requests []*Request) {
 		q.Status = http.StatusTooManyRequests
 		q.Admitted = q.Body == ""
 		q.Delivered = true
-		registry.Count(first.Node, q.Admitted, q.Hits, q.Decisions)
+		registry.Count(node, q.Admitted, q.Hits, q.Decisions)
 		for i := range q.Hits {
 			q.Hits[i].Key = "" // as in DeliverCalls
 			q.Hits[i].Subject = ""
