@@ -217,6 +217,7 @@ func rulesOf(path string) string {
 type madeUpRequest struct {
 	method, host, path string // path follows the configuration's path
 	headers            []string
+	address            string // as a trusted proxy in front forwards it
 }
 
 func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
@@ -230,6 +231,8 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 			q.headers = append(q.headers, name, pick(random, values...))
 		}
 	}
+	q.address = pick(random, "198.51.100.7", "203.0.113.5", "::ffff:203.0.113.5", "64:ff9b::203.0.113.5",
+		"2001:db8:0:1::5", "2001:DB8:0:1:0:0:0:6", "2001:db8:0:2::5")
 	some(2, "X-User", "alice", "bob", "carol", "mallory", "2001:db8::1")
 	some(9, "X-User", "second")
 	some(3, "X-Cost", "0", "1", "3", "-2", "many", "99999999999999999999")

@@ -90,14 +90,15 @@ func TestProxiesRespondTheSame(t *testing.T) {
 // histories has queries for the rows that requests leave in a database, without times and node names.
 var histories = map[string]string{
 	"the counters": rowsOf("^c|^rule"),
-	// Equal refusals of a second are one row, with the path of the first. A hidden key has a salt of its
-	// database.
+	// Equal refusals of a second are one row, with the address and the path of the first. A hidden key has a
+	// salt of its database.
 	"the audit log": `SELECT concat_ws(' ', sum(count), outcome, reason, prefix, limit_name, hidden, user_id,
-			key_id, tier, address, request,
+			key_id, tier, request,
 			status, cost, quota, min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
-		FROM (SELECT *, CASE outcome WHEN 'allowed' THEN concat_ws(' ', host, method, path) END AS request,
+		FROM (SELECT *, CASE outcome WHEN 'allowed' THEN concat_ws(' ', address, host,
+				method, path) END AS request,
 			regexp_replace(key, '^sha256:.*', 'hidden') AS hidden FROM rate_limit_audit) a
-		GROUP BY outcome, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request,
+		GROUP BY outcome, reason, prefix, limit_name, hidden, user_id, key_id, tier, request,
 		status, cost, quota`,
 	"the metrics": `SELECT concat_ws(' ', user_id, key_id, prefix, limit_name, endpoint, sum(requests),
 			sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow), sum(charged),
@@ -160,6 +161,9 @@ func (c *randomConfig) ask(t *testing.T, n int, sent []*madeUpRequest, names, ur
 				t.Error(err)
 				return
 			}
+			if !c.inGo { // a Go program finds addresses itself
+				request.Header.Set("X-Forwarded-For", q.address)
+			}
 			for j := 0; j < len(q.headers); j += 2 {
 				request.Header.Add(q.headers[j], q.headers[j+1])
 			}
@@ -209,14 +213,17 @@ func serveAll(t *testing.T, configs []*randomConfig, dsns []string) (urls []stri
 		limit := c.limit(path)
 		routes = append(routes, route{path: path, backend: upstream.String(), limit: maps.Clone(limit)})
 		limit["dsn"] = dsns[1]
-		middlewares[path] = p.mustHandler(t, behind, limit)
-		if c.inGo {
+		if c.inGo { // such a configuration has the addresses of connections
 			program[path] = c.inProgram(t, store)(behind)
+		} else {
+			limit["ipStrategy"] = object{"depth": 1}
 		}
+		middlewares[path] = p.mustHandler(t, behind, limit)
 	}
 	address := harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ",
-		"remembered_refusals off\n\t\tdsn ")
+		"remembered_refusals off\n\t\tdsn ", "protocols h1 h2c",
+		"protocols h1 h2c\n\t\ttrusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict")
 	caddy := startCaddyOn(t, address, config)
 	return []string{caddy.url, serveHandlers(t, middlewares), serveHandlers(t, program)}
 }

@@ -118,7 +118,7 @@ func setShown(out *respond.Outcome, q *Request) {
 	for i := range q.Hits {
 		tokens, hidden := kindOf(q, i)
 		out.Hidden[i] = hidden
-		if hidden {
+		if hidden || q.Decisions[i].Source == ratelimit.Undecided {
 			continue
 		}
 		kind := 0
