@@ -10,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // Both proxies refuse a call of gRPC with the status of gRPC, and with grpc off as any other request.
@@ -67,26 +68,33 @@ func TestBothProxiesDescribeLimitsOfTokens(t *testing.T) {
 	names := []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Limit-Tokens",
 		"X-RateLimit-Remaining-Tokens", "X-RateLimit-Remaining-Requests", "Anthropic-RateLimit-Tokens-Limit",
 		"X-Should-Retry", "Cache-Control"}
-	proxies := bothProxies(t, cluster.Open(t), upstream.URL, object{"zones": []object{zone("requests", "2"),
+	zones := bothProxies(t, cluster.Open(t), upstream.URL, object{"zones": []object{zone("requests", "2"),
 		zone("tokens", "9000", "unit", "tokens", "output", 1000), zone("hidden", "1000", "fields", "off")}})
-	for proxy, url := range proxies {
-		// The refusal is remembered, and asks no row of tokens.
-		for i, want := range []string{"200 2 1 9000 8000", "200 2 0 9000 7000",
-			"429 2 0 false no-store object"} {
-			request := harness.Get(url)
-			request.Method = http.MethodPost
-			response := harness.Ask(t, request)
-			got := fmt.Sprint(response.Status)
-			for _, name := range names {
-				if value := response.Header.Get(name); value != "" {
-					got += " " + value
+	rules := bothProxies(t, policytest.Open(t, `SELECT rate_limit_rule('r', count_by => '{header:X-Case}',
+		algorithm => 'fixed_window', limits => '{requests=2/60d,tokens=9000 tokens/60d,hidden=1000/60d}');
+		SELECT rate_limit_limit('r', 'tokens', output => 1000);
+		SELECT rate_limit_limit('r', 'hidden', fields => false)`),
+		upstream.URL, object{"policy": object{"user": "{header.X-User}"}})
+	for _, proxy := range []string{"caddy", "traefik"} {
+		for url, limit := range map[string]string{zones[proxy]: proxy + "-requests",
+			rules[proxy]: "r/requests"} {
+			// The refusal is remembered, and asks no row of tokens.
+			for i, want := range []string{"200 2 1 9000 8000", "200 2 0 9000 7000",
+				"429 2 0 false no-store object"} {
+				request := harness.Get(url, "X-Case", proxy)
+				request.Method = http.MethodPost
+				response := harness.Ask(t, request)
+				got := fmt.Sprint(response.Status)
+				for _, name := range names {
+					if value := response.Header.Get(name); value != "" {
+						got += " " + value
+					}
 				}
+				if strings.Contains(response.Body, `{"message":"Too many requests: limit `+limit+`, retry `) {
+					got += " object"
+				}
+				check.Equal(t, fmt.Sprint(proxy, ", ", limit, ", response ", i+1), got, want)
 			}
-			if strings.HasPrefix(response.Body, `{"type":"error","error":{"message":"Too many requests: `+
-				`limit `+proxy+`-requests, retry in `) {
-				got += " object"
-			}
-			check.Equal(t, fmt.Sprint(proxy, ", response ", i+1), got, want)
 		}
 	}
 }
