@@ -157,7 +157,8 @@ test-citus: need-go ## run the tests of counters on Citus (CITUS_SOURCE: the arc
 lint: need-go ## run go vet, golangci-lint and the tests of the language
 	$(GO) vet ./...
 	$(LINT) run
-	$(GO) test -vet=off -run 'English|DocComment|LinesOf|FunctionsAreShort|Words' ./internal/testkit/imports
+	$(GO) test -vet=off -run 'English|DocComment|LinesOf|FunctionsAreShort|Words|InterpretedPackagesUse' ./internal/testkit/imports
+	cd integration && $(GO) test -vet=off -run Hazards .
 	cd xcaddy && $(GO) vet ./...
 	@if [ -f bench/caddy/go.mod ]; then set -x; cd bench/caddy && $(GO) vet ./...; fi
 	@for m in integration bench deploy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) vet ./... && $(LINT) run) || exit 1; done
