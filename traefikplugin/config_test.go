@@ -75,6 +75,9 @@ var invalidSettings = map[string]func(*Config){
 	`match.methods: "G T": must be methods such as GET`: func(c *Config) {
 		c.Match = &serve.Match{Methods: []string{"G T"}}
 	},
+	`match.headers: "host: a": must be another header: match.hosts`: func(c *Config) {
+		c.Match = &serve.Match{Headers: []string{"host: a"}}
+	},
 	`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) {
 		c.Match = &serve.Match{Headers: []string{"X-Plan:"}}
 	},

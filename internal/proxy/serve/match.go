@@ -72,6 +72,10 @@ func (m *Match) Compile() (*Matcher, error) {
 			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
 		}
 		name = http.CanonicalHeaderKey(name)
+		if name == "Host" {
+			want := "another header: match.hosts matches the host"
+			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
+		}
 		if hasValue { // in the form of a request's values
 			value = policy.HeaderValues(http.Header{name: {value}}, name)[0]
 		}

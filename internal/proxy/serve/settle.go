@@ -258,7 +258,7 @@ func (s *Settling) settle() {
 			sampler = &site.missing
 		}
 		if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
-			site.Log(host.Line{Level: host.Warn, Text: "a request stays charged as estimated", Prefix: prefix,
+			site.Log(host.Line{Level: host.Warn, Text: "a request is charged an estimate", Prefix: prefix,
 				Err: err, Dropped: dropped})
 		}
 	}
