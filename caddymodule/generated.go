@@ -58,8 +58,8 @@ type LimitSettings struct {
 
 // ZoneSettings configures what a handler has of its own for all zones.
 type ZoneSettings struct {
-	// In a zone: `off` keeps the limit out of the fields (docs/caddy.md#what-the-client-sees) of responses,
-	// so that they do not say what is left. Default: as the handler.
+	// `off` keeps the limit out of the fields (docs/caddy.md#what-the-client-sees) of responses, so that they
+	// do not say what is left. Default: as the handler.
 	Fields Text `json:"fields,omitempty"`
 }
 

@@ -89,6 +89,9 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
 	sameNames(t, "docs/settings.md, A limit and The handler,", handler,
 		acceptedSettings(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
+	zone := append(tableNames(t, settingsPage, "A limit")[1:], tableNames(t, settingsPage, "A zone")...)
+	sameNames(t, "docs/settings.md, A limit and A zone,", append(zone, "match"), // the prefix is an argument
+		acceptedSettings(t, ":80 {\n\tpg_ratelimit {\n\t\tzone x {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The policy,", tableNames(t, settingsPage, "The policy"),
 		acceptedSettings(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The database,", append(tableNames(t, settingsPage, "The database"),
@@ -105,7 +108,7 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 
 // Each JSON block of the documentation is a handler that Caddy accepts, or a body that a proxy sends.
 func TestJSONOfPagesIsHandlerOrBody(t *testing.T) {
-	bodies := []string{refusal(t), outage(t)}
+	bodies := []string{refusal(t, "web", "text"), refusal(t, "tpm", "object"), outage(t)}
 	digits := regexp.MustCompile(`\d+`)
 	for _, b := range blocksIn(t, "json") {
 		t.Run(b.String(), func(t *testing.T) {
@@ -132,9 +135,10 @@ func TestJSONOfPagesIsHandlerOrBody(t *testing.T) {
 }
 
 // refusal returns the body of a refused request.
-func refusal(t *testing.T) string {
+func refusal(t *testing.T, prefix, errors string) string {
 	t.Helper()
-	h := middleware(t, map[string]any{"dsn": "memory", "prefix": "web", "key": "refusal", "limit": "1 1h"})
+	h := middleware(t, map[string]any{"dsn": "memory", "prefix": prefix, "key": "refusal", "limit": "1 1h",
+		"errors": errors})
 	ask(h)
 	response := ask(h)
 	if response.Code != http.StatusTooManyRequests {

@@ -180,7 +180,7 @@ var promisesPages = []string{"docs/promises.md", "docs/security.md"}
 
 // Each row of a table of promises names a test, each named test exists, and no other page names a test.
 func TestEachPromiseHasATest(t *testing.T) {
-	folders := []string{"integration", "integration/docs", "integration/reports"}
+	folders := []string{"integration", "integration/clients", "integration/docs", "integration/reports"}
 	for _, parent := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
 		err := filepath.WalkDir(filepath.Join(root, parent), func(path string, entry os.DirEntry,
 			err error) error {

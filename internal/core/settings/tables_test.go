@@ -24,7 +24,7 @@ var sections = []struct {
 		doc: "configures one limit: what it allows, and what is counted together.",
 	},
 	{
-		table: settings.ZoneTable, headings: []string{"A limit"}, name: "ZoneSettings",
+		table: settings.ZoneTable, headings: []string{"A zone"}, name: "ZoneSettings",
 		doc: "configures what a handler has of its own for all zones.",
 	},
 	{
