@@ -89,7 +89,8 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
 	sameNames(t, "docs/settings.md, A limit and The handler,", handler,
 		acceptedSettings(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
-	zone := append(tableNames(t, settingsPage, "A limit")[1:], tableNames(t, settingsPage, "A zone")...)
+	zone := tableNames(t, settingsPage, "A limit")[1:]
+	zone = append(zone, tableNames(t, settingsPage, "A zone")...)
 	sameNames(t, "docs/settings.md, A limit and A zone,", append(zone, "match"), // the prefix is an argument
 		acceptedSettings(t, ":80 {\n\tpg_ratelimit {\n\t\tzone x {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The policy,", tableNames(t, settingsPage, "The policy"),
