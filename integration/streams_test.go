@@ -104,17 +104,9 @@ func TestEncodeLeavesUsageReadable(t *testing.T) {
 	c := harness.RunCaddy(t, "", harness.Caddy(t, ".."), config, "DATABASE_URL="+dsn)
 	c.AwaitAddress(t, address)
 	for order, want := range map[string]string{"before": "gzip", "after": ""} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/"+order, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Accept-Encoding", "gzip")
-		response, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, response.Body)
-		_ = response.Body.Close()
+		request := harness.Get("http://"+address+"/"+order, "Accept-Encoding", "gzip")
+		request.Method = http.MethodPost
+		response := harness.Ask(t, request)
 		check.Equal(t, "Content-Encoding with encode "+order, response.Header.Get("Content-Encoding"), want)
 		await(t, "the tokens with encode "+order, func() bool {
 			return countOf(t, dsn, order) == 7

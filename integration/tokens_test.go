@@ -5,14 +5,15 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
@@ -126,20 +127,7 @@ func TestTokensOfLanguageModelsAreCounted(t *testing.T) {
 func askModel(t *testing.T, url string, a *modelAnswer, answer, key string) {
 	t.Helper()
 	method, _, _ := strings.Cut(a.Request, " ")
-	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("X-Answer", answer)
-	r.Header.Set("X-Case", key)
-	r.Header.Set("Accept-Encoding", "gzip")
-	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, response.Body)
-	_ = response.Body.Close()
-	if response.StatusCode != a.Status {
-		t.Errorf("%s: status %d, want %d", answer, response.StatusCode, a.Status)
-	}
+	request := harness.Get(url, "X-Answer", answer, "X-Case", key, "Accept-Encoding", "gzip")
+	request.Method = method
+	check.Equal(t, "the status of "+answer, harness.Ask(t, request).Status, a.Status)
 }

@@ -26,6 +26,9 @@ var kinds = []string{"minute", "month", "never", "flight", "down", "banned"}
 // site is a Caddy with a refusal of each kind. Each client has its own quotas.
 const site = `{
 	admin off
+	servers {
+		protocols h1 h2c
+	}
 }
 http://ADDRESS {
 	handle_path /minute/* {
@@ -93,7 +96,6 @@ http://ADDRESS {
 		}
 		reverse_proxy UPSTREAM
 	}
-	servers_end
 }
 `
 
@@ -198,15 +200,14 @@ func upstream(t *testing.T, held, ended chan struct{}) string {
 	return s.URL
 }
 
-// startFront starts a Caddy with the site, and a front before it. The Caddy takes HTTP/2 without TLS, too.
+// startFront starts a Caddy with the site, and a front before it, and returns the front and its URL.
 func startFront(t *testing.T) (*front, string) {
 	t.Helper()
 	dsn, address := cluster.Open(t), harness.FreeAddress(t)
 	ended := make(chan struct{})
 	f := &front{t: t, url: "http://" + address, held: make(chan struct{}), attempts: map[string][]attempt{}}
-	config := strings.NewReplacer("\tservers_end\n", "", "TOKENS", tokens, "ADDRESS", address, "UPSTREAM",
-		strings.TrimPrefix(upstream(t, f.held, ended), "http://"), "admin off\n",
-		"admin off\n\tservers {\n\t\tprotocols h1 h2c\n\t}\n").Replace(site)
+	config := strings.NewReplacer("TOKENS", tokens, "ADDRESS", address, "UPSTREAM",
+		strings.TrimPrefix(upstream(t, f.held, ended), "http://")).Replace(site)
 	c := harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn)
 	t.Cleanup(func() { close(ended) }) // Caddy waits for its requests
 	c.AwaitAddress(t, address)
@@ -227,7 +228,7 @@ func startFront(t *testing.T) (*front, string) {
 	return f, s.URL
 }
 
-// most is how often a client asks at most by default, the first request included.
+// most has the largest number of requests that a client sends by default, with the first one.
 var most = map[string]int{"openai-node": 3, "anthropic-sdk": 3, "openai-go v1": 3, "openai-go v3": 3,
 	"go-openai": 1, "got": 3, "axios-retry": 4, "go-retryablehttp": 5, "urllib3": 4, "curl": 3,
 	"node-fetch": 1, "browser": 1}
@@ -235,14 +236,14 @@ var most = map[string]int{"openai-node": 3, "anthropic-sdk": 3, "openai-go v1": 
 // knowsShouldRetry has the clients that obey X-Should-Retry.
 var knowsShouldRetry = []string{"openai-node", "anthropic-sdk", "openai-go v1", "openai-go v3"}
 
-// patience is how long the test waits for a client.
+// patience bounds the wait for a client.
 const patience = 8 * time.Second
 
-// report is what a client reports of a request: passed, waits, or refused with what it knows.
+// report describes the end of a client's request: passed, waits, or refused with the client's error.
 type report struct{ Client, Kind, End string }
 
-// Each client stops at once, or waits as told, or repeats a request a few times if it is told nothing. No
-// client waits by an overflow. SDKs of language models report the limit that refused, and a code.
+// A client stops at once, or waits for Retry-After, or without Retry-After sends at most its default number
+// of requests. No timer of a client overflows. SDKs of language models report the status and the limit.
 func TestClientsUnderstandRefusals(t *testing.T) {
 	f, url := startFront(t)
 	reports := make(chan report, 200)

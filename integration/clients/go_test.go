@@ -115,7 +115,7 @@ func (*attemptCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.
 func (*attemptCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (*attemptCounter) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// A client of gRPC that retries reads the status of gRPC, and stops or waits as told.
+// A client of gRPC with a retry policy reports the status of gRPC, and obeys the pushback.
 func TestClientsOfGRPCUnderstandRefusals(t *testing.T) {
 	f, _ := startFront(t)
 	const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3,

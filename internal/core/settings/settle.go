@@ -25,6 +25,9 @@ type Settle struct {
 	Text string // the text that was parsed, or unit and the Unit
 }
 
+// CountsTokens reports whether s describes a limit of tokens. A nil Settle does not.
+func (s *Settle) CountsTokens() bool { return s != nil && s.Unit != "" }
+
 // wantSettle describes the valid texts of a Settle.
 const wantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
 	"status 401 403 = 1, else 0"

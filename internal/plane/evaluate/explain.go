@@ -201,7 +201,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	hits := append([]ratelimit.Hit(nil), v.Hits...)
 	for i := range hits {
 		hits[i].Peek = true
-		if s := v.Marks[i].Settle; s != nil && s.Unit != "" {
+		if s := v.Marks[i].Settle; s.CountsTokens() {
 			hits[i].Cost = s.Charge(0, v.Marks[i].Quota)
 		}
 	}

@@ -46,7 +46,7 @@ func (s *Snapshot) Rules() int { return len(s.set.rules) }
 // allocates memory for each of its variables of a struct type.
 type ruleSet struct {
 	rules    []*rule           // in the order of evaluation
-	tokens   []*rule           // the rules with limits of tokens
+	tokens   *index            // the rules with limits of tokens, as for all senders
 	limits   map[string]*limit // by prefix
 	index    *index
 	memo     *memo // nil if disabled
@@ -116,10 +116,11 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	}
 	rules := set.rules
 	sort.SliceStable(rules, func(i, j int) bool { return isBefore(&rules[i].row, &rules[j].row) })
+	var tokens []*rule
 	for position, r := range rules {
 		r.position = position
 		if r.tokens {
-			set.tokens = append(set.tokens, r)
+			tokens = append(tokens, forAllSenders(r))
 		}
 		for _, l := range r.limits {
 			set.limits[l.row.Limit.Prefix] = l
@@ -139,6 +140,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	wrong := set.unusable
 	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
 	set.index = newIndex(set.rules)
+	set.tokens = newIndex(tokens)
 	return set
 }
 

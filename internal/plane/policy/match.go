@@ -315,19 +315,22 @@ func takesFamily(r *rule, f *Facts) bool {
 		(r.paths == nil || matchesExactly(r, f.Path))
 }
 
-// CountsTokens reports whether a rule with limits of tokens is for the method, the host and the path of a
-// request, whoever sends it.
+// forAllSenders returns a copy of a rule without the conditions on its senders.
+func forAllSenders(r *rule) *rule {
+	other := *r
+	other.row.Tiers = nil
+	other.row.Networks = nil
+	return &other
+}
+
+// CountsTokens reports whether a rule with limits of tokens matches the method, the host and the path of a
+// request from any sender.
+func CountsTokens(s *Snapshot, f *Facts) bool { return len(findRules(s.set.tokens, f, "", nil)) > 0 }
+
+// CountsTokens is like the function CountsTokens, with the rules in force.
 func (p *Policy) CountsTokens(f *Facts) bool {
 	s := p.snapshot()
-	if s == nil {
-		return false
-	}
-	for _, r := range s.set.tokens {
-		if permits(r.methods, strings.ToUpper(f.Method)) && matchesHost(r, f.Host) && matchesPath(r, f.Path) {
-			return true
-		}
-	}
-	return false
+	return s != nil && CountsTokens(s, f)
 }
 
 func matchesReading(patterns []*pathPattern, path string) bool {

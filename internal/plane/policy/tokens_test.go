@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,34 @@ func TestLimitsOfTokensChargeNewAnswersOnly(t *testing.T) {
 			got += fmt.Sprint(v.Reason, " ", v.Tokens)
 			check.Equal(t, fmt.Sprint(c.method, " ", c.events), got, c.want)
 		}
+	}
+}
+
+// Refusals have the form for clients of models where a rule counts tokens for any sender, among many rules.
+func TestRulesThatCountTokensAreFoundForAnySender(t *testing.T) {
+	rules := []policy.Rule{tokenRule(100)}
+	rules[0].Tiers, rules[0].Methods = []string{"pro"}, []string{"POST"}
+	rules[0].Hosts, rules[0].Paths = []string{"*.llm.test"}, []string{"/v1/*"}
+	rules[0].Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	for i := range 50 {
+		r := tokenRule(100)
+		r.Name, r.Paths, r.Tiers = fmt.Sprint("other", i), []string{fmt.Sprint("/other/", i)}, []string{"pro"}
+		rules = append(rules, r)
+	}
+	requests := tokenRule(100)
+	requests.Name, requests.Limits = "requests", requests.Limits[:1]
+	s := policy.Compile(append(rules, requests), nil, nil, 0)
+	for _, c := range []struct {
+		method, host, path string
+		want               bool
+	}{
+		{"POST", "a.llm.test", "/v1/chat", true}, {"post", "a.llm.test", "/V1/chat", true},
+		{"GET", "a.llm.test", "/v1/chat", false}, {"POST", "llm.test", "/v1/chat", false},
+		{"POST", "a.llm.test", "/v2/chat", false}, {"GET", "b.test", "/other/49", true},
+		{"GET", "b.test", "/other/50", false},
+	} {
+		f := &policy.Facts{Method: c.method, Host: c.host, Path: c.path, Tier: "free"}
+		check.Equal(t, fmt.Sprintf("%+v", c), policy.CountsTokens(s, f), c.want)
 	}
 }
 

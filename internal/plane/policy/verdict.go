@@ -108,9 +108,6 @@ type Mark struct {
 	simple bool
 }
 
-// CountsTokens reports whether m describes a limit of tokens.
-func (m *Mark) CountsTokens() bool { return m.Settle != nil && m.Settle.Unit != "" }
-
 // Verdict is the decision of the policy on a request. The next Evaluate with the same Verdict reuses its
 // memory.
 type Verdict struct {

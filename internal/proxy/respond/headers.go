@@ -11,8 +11,8 @@ import (
 )
 
 // SetFields sets the headers of a response that f selects: the X-RateLimit headers, and the fields of the
-// IETF. A refusal also gets the headers that tell clients when to retry, and tell caches not to store it. o
-// is the outcome of hits and decisions. Without a salt, RateLimit and RateLimit-Policy have no parameter pk.
+// IETF. On a refusal it also sets Retry-After, X-Should-Retry and Cache-Control. o is the outcome of hits and
+// decisions. Without a salt, RateLimit and RateLimit-Policy have no parameter pk.
 func SetFields(
 	h http.Header, f settings.Fields, salt *Salt, o *Outcome, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision,
@@ -46,9 +46,9 @@ const (
 	// milliseconds, which a longer time lets fire at once. The body of a refusal has the true time.
 	maxRetryAfter = 1 << 31 / 1000
 
-	// longWait is the longest wait in seconds after which a client should retry by itself. After more, and if
-	// the request can never pass, X-Should-Retry stops the clients that know it, such as the SDKs of OpenAI
-	// and Anthropic, which would otherwise sleep or retry at once.
+	// longWait is the longest wait in seconds after which a client should retry by itself. X-Should-Retry
+	// forbids a retry after a longer wait, and of a request that can never pass. The SDKs of OpenAI and
+	// Anthropic obey it, and would otherwise sleep or retry at once.
 	longWait = 60
 )
 
@@ -253,17 +253,14 @@ func Restore(h http.Header, own Own) bool {
 }
 
 // RemoveProviders removes the headers in which the provider of a language model describes the limits of its
-// own account, from a response with a status. The headers of a refusal may be from another limit in this
-// proxy, so those that have the names of X-RateLimit headers stay.
+// own account, from a response with a status. In a response with status 429, the X-RateLimit headers stay,
+// because another limit in this proxy may have refused the request.
 func RemoveProviders(status int, h http.Header) {
 	for name := range h {
 		lower := strings.ToLower(name)
-		switch {
-		case strings.HasPrefix(lower, "anthropic-ratelimit-"):
-			delete(h, name)
-		case !strings.HasPrefix(lower, "x-ratelimit-"):
-		case status != http.StatusTooManyRequests || name != ownNames[0] && name != ownNames[1] &&
-			name != ownNames[2]:
+		isX := name == ownNames[0] || name == ownNames[1] || name == ownNames[2]
+		if strings.HasPrefix(lower, "anthropic-ratelimit-") ||
+			strings.HasPrefix(lower, "x-ratelimit-") && !(isX && status == http.StatusTooManyRequests) {
 			delete(h, name)
 		}
 	}

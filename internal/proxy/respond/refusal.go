@@ -30,8 +30,8 @@ var grpcStatuses = map[int]int{
 	http.StatusGatewayTimeout: 14,
 }
 
-// setGRPC sets the headers of a response without a body to a call of gRPC. A pushback below 0 tells clients
-// not to retry.
+// setGRPC sets the headers of a response without a body to a call of gRPC. A pushback below 0 forbids a
+// retry.
 func setGRPC(h http.Header, o *Outcome) {
 	status, ok := grpcStatuses[o.Status]
 	if !ok {
@@ -72,7 +72,7 @@ func (o *Outcome) Body() string {
 	return refusalBody(o.Text(), o.RetrySeconds())
 }
 
-// errorKind is how the APIs of language models name the error of a status.
+// errorKind names the error of a status in the terms of the APIs of language models.
 type errorKind struct {
 	Message string `json:"message"`
 	Type    string `json:"type"`

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Retry-After fits into a timer of 32 bits of milliseconds, while the body has the true time. Clients that
-// know X-Should-Retry stop if they would wait longer than a minute. No cache stores a refusal.
+// Retry-After fits into a timer of 32 bits of milliseconds, and the body has the true time. X-Should-Retry
+// forbids a retry after more than a minute. No cache stores a refusal.
 func TestRefusalsTellClientsWhenToRetry(t *testing.T) {
 	limited := func(wait time.Duration) respond.Outcome {
 		return respond.Outcome{Status: 429, Decision: &ratelimit.Decision{RetryAfter: wait}}

@@ -70,7 +70,7 @@ func lawText(z *Zone) string {
 	if burst := z.Configured["burst"]; burst != "" {
 		text += " burst " + burst
 	}
-	if z.countsTokens() {
+	if z.Settle.CountsTokens() {
 		text += " " + z.Settle.Text
 	}
 	return text

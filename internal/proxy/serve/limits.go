@@ -50,9 +50,9 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Hits = append(set.Hits, z.Hit)
 		set.Settles = append(set.Settles, z.Settle)
 		set.Audit = settings.MaxAudit(set.Audit, z.audit)
-		set.Varies = set.Varies || z.cost != nil || z.countsTokens()
-		set.Tokens = set.Tokens || z.countsTokens() && !z.Hit.Independent
-		set.Mixed = set.Mixed || z.countsTokens() || z.Hidden
+		set.Varies = set.Varies || z.cost != nil || z.Settle.CountsTokens()
+		set.Tokens = set.Tokens || z.Settle.CountsTokens() && !z.Hit.Independent
+		set.Mixed = set.Mixed || z.Settle.CountsTokens() || z.Hidden
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.Settle != nil
 		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
@@ -88,7 +88,7 @@ func match(s *Site, q *Request) error {
 				matched = '0'
 			}
 		}
-		if z.countsTokens() && matched == '1' && isFreeOfTokens(q.HTTP) {
+		if z.Settle.CountsTokens() && matched == '1' && isFreeOfTokens(q.HTTP) {
 			matched = '0'
 		}
 		q.matched = append(q.matched, matched)

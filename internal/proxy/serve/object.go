@@ -13,26 +13,26 @@ import (
 // setForm sets the form of a refusal that its client understands.
 func setForm(q *Request) {
 	o := &q.Outcome
-	o.GRPC = q.Site.GRPC && isGRPC(q.HTTP)
+	o.GRPC = hasGRPC(q)
 	o.Object = hasObject(q)
 	if o.GRPC || o.Object {
 		o.Limit = refusingLimit(q)
 	}
 }
 
-// isGRPC reports whether a request is a call of gRPC.
-func isGRPC(r *http.Request) bool {
-	if r.ProtoMajor != 2 || r.Method != http.MethodPost {
+// hasGRPC reports whether a refusal is a response of gRPC: the request is a call of gRPC.
+func hasGRPC(q *Request) bool {
+	r := q.HTTP
+	if !q.Site.GRPC || r.ProtoMajor != 2 || r.Method != http.MethodPost || r.Header.Get("Te") != "trailers" {
 		return false
 	}
-	rest := strings.TrimPrefix(r.Header.Get("Content-Type"), "application/grpc")
-	return r.Header.Get("Te") == "trailers" && len(rest) < len(r.Header.Get("Content-Type")) &&
-		(rest == "" || rest[0] == '+' || rest[0] == ';')
+	kind := r.Header.Get("Content-Type") + ";"
+	return strings.HasPrefix(kind, "application/grpc;") || strings.HasPrefix(kind, "application/grpc+")
 }
 
-// hasObject reports whether the body of a refusal has an object as its error, which clients of language
-// models expect. With settings.ErrorsByRequest it has, if a client of Anthropic's API sent the request, or if
-// a limit of tokens is for requests of its kind, whoever sends them.
+// hasObject reports whether the error in the body of a refusal is an object, which clients of language models
+// expect. With settings.ErrorsByRequest it is one if a client of Anthropic's API sent the request, or if a
+// limit of tokens matches the request from any sender.
 func hasObject(q *Request) bool {
 	s := q.Site
 	if s.Errors != settings.ErrorsByRequest {
@@ -42,7 +42,7 @@ func hasObject(q *Request) bool {
 		return true
 	}
 	for _, z := range s.Zones {
-		if !z.countsTokens() || z.Mode == settings.Off {
+		if !z.Settle.CountsTokens() || z.Mode == settings.Off {
 			continue
 		}
 		if z.Match == nil {
@@ -55,30 +55,22 @@ func hasObject(q *Request) bool {
 	return q.Asked && s.Policy.Live.CountsTokens(&q.Facts)
 }
 
-// refusingLimit returns the name of the limit or the rule that refused a request, or "".
+// refusingLimit returns the name of the limit that refused a request, of a rule as RULE/LIMIT, or "".
 func refusingLimit(q *Request) string {
 	at := q.Outcome.Hit
-	if q.Outcome.Decision == nil || at >= len(q.Hits) {
-		if q.Outcome.Reason == policy.NoQuota {
-			return ruleLimit(q.Verdict.Mark)
+	switch {
+	case q.Outcome.Decision != nil && at < len(q.Hits):
+		if m := MarkOf(q, at); m != nil {
+			return ruleLimit(m)
 		}
-		return ""
+		return q.Hits[at].Limit.Prefix
+	case q.Outcome.Reason == policy.NoQuota:
+		return ruleLimit(q.Verdict.Mark)
 	}
-	if m := MarkOf(q, at); m != nil {
-		return ruleLimit(m)
-	}
-	return q.Hits[at].Limit.Prefix
+	return ""
 }
 
-// ruleLimit returns the name of a limit of a rule: RULE/LIMIT.
-func ruleLimit(m *policy.Mark) string {
-	if m.Limit == "" {
-		return m.Rule
-	}
-	return m.Rule + "/" + m.Limit
-}
-
-// isMixed reports whether one of the limits of a request counts tokens, or is not described by fields.
+// isMixed reports whether a limit of a request counts tokens, or has no fields.
 func isMixed(q *Request) bool {
 	if q.Limits != nil && q.Limits.Mixed {
 		return true
@@ -87,21 +79,21 @@ func isMixed(q *Request) bool {
 		return false
 	}
 	for _, m := range q.Verdict.Marks {
-		if m.Hidden || m.CountsTokens() {
+		if m.Hidden || m.Settle.CountsTokens() {
 			return true
 		}
 	}
 	return false
 }
 
-// kindOf reports whether the limit of a hit counts tokens, and whether no field describes it.
+// kindOf reports whether the limit of a hit counts tokens, and whether it has no fields.
 func kindOf(q *Request, i int) (tokens, hidden bool) {
 	if m := MarkOf(q, i); m != nil {
-		return m.CountsTokens(), m.Hidden
+		return m.Settle.CountsTokens(), m.Hidden
 	}
 	if zone := zoneAt(q, i); zone >= 0 {
 		z := q.Limits.Zones[zone]
-		return z.countsTokens(), z.Hidden
+		return z.Settle.CountsTokens(), z.Hidden
 	}
 	return false, false
 }
@@ -112,30 +104,22 @@ func kindOf(q *Request, i int) (tokens, hidden bool) {
 func setShown(out *respond.Outcome, q *Request) {
 	out.Requests = nil
 	out.Hidden = make([]bool, len(q.Hits))
-	var hits [2][]ratelimit.Hit // of requests, and of tokens
-	var decisions [2][]ratelimit.Decision
-	var indexes [2][]int
+	requests := append([]ratelimit.Hit{}, q.Hits...) // the hits that have no such field are Independent
+	tokens := append([]ratelimit.Hit{}, q.Hits...)
 	for i := range q.Hits {
-		tokens, hidden := kindOf(q, i)
+		countsTokens, hidden := kindOf(q, i)
 		out.Hidden[i] = hidden
-		if hidden || q.Decisions[i].Source == ratelimit.Undecided {
-			continue
-		}
-		kind := 0
-		if tokens {
-			kind = 1
-		}
-		hits[kind] = append(hits[kind], q.Hits[i])
-		decisions[kind] = append(decisions[kind], q.Decisions[i])
-		indexes[kind] = append(indexes[kind], i)
+		hasNone := hidden || q.Decisions[i].Source == ratelimit.Undecided
+		requests[i].Independent = q.Hits[i].Independent || hasNone || countsTokens
+		tokens[i].Independent = q.Hits[i].Independent || hasNone || !countsTokens
 	}
 	if out.Hidden[out.Hit] && !out.Decision.Allowed {
 		return
 	}
-	if at := respond.Tightest(hits[0], decisions[0]); at >= 0 {
-		out.Requests = &q.Decisions[indexes[0][at]]
+	if at := respond.Tightest(requests, q.Decisions); at >= 0 {
+		out.Requests = &q.Decisions[at]
 	}
-	if at := respond.Tightest(hits[1], decisions[1]); at >= 0 {
-		out.Tokens = &q.Decisions[indexes[1][at]]
+	if at := respond.Tightest(tokens, q.Decisions); at >= 0 {
+		out.Tokens = &q.Decisions[at]
 	}
 }

@@ -85,7 +85,7 @@ func Deliver(requests []*Request) {
 				at = i
 			}
 		}
-		if status != 0 && (hasObject(q) || s.GRPC && isGRPC(q.HTTP)) {
+		if status != 0 && (hasObject(q) || hasGRPC(q)) {
 			deliverOne(q, now, ahead)
 			continue
 		}

@@ -225,12 +225,21 @@ func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 // setRule sets the prefix of a record to the prefix of a rule, or of the limit of the rule that mark
 // describes.
 func setRule(r *history.Record, rule string, mark *policy.Mark) {
-	if rule != "" {
-		r.Prefix = history.RulePrefix + rule
-		if mark != nil && mark.Limit != "" {
-			r.Prefix += "/" + mark.Limit
-		}
+	if rule == "" {
+		return
 	}
+	if mark != nil {
+		rule = ruleLimit(mark)
+	}
+	r.Prefix = history.RulePrefix + rule
+}
+
+// ruleLimit returns the name of the limit that mark describes, RULE/LIMIT, or of the rule alone.
+func ruleLimit(mark *policy.Mark) string {
+	if mark.Limit == "" {
+		return mark.Rule
+	}
+	return mark.Rule + "/" + mark.Limit
 }
 
 // addShadows adds a record for each shadow rule, and for each limit of the configuration in the mode shadow,

@@ -146,7 +146,7 @@ func Fill(requests []*Request) {
 		for i, z := range f.Zones {
 			if f.Varies && z.cost != nil {
 				hits[i].Cost = costOf(z, q)
-			} else if f.Varies && z.countsTokens() {
+			} else if f.Varies && z.Settle.CountsTokens() {
 				hits[i].Cost = z.Settle.Charge(q.HTTP.ContentLength, z.Limit.Events)
 			}
 			key := ""

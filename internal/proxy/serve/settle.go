@@ -92,12 +92,12 @@ func NewSettling(site *Site, q *Request) *Settling {
 			if how.Path != nil {
 				s.body = &settledBody{}
 			}
-			if how.Unit != "" && s.tokens == nil {
-				s.tokens = &tokens{input: settings.InputOf(q.HTTP.ContentLength),
-					counts: q.HTTP.Method == http.MethodPost}
-			}
-			if how.Unit != "" && !h.Independent {
-				s.tokens.enforced = true
+			if how.CountsTokens() {
+				if s.tokens == nil {
+					s.tokens = &tokens{input: settings.InputOf(q.HTTP.ContentLength),
+						counts: q.HTTP.Method == http.MethodPost}
+				}
+				s.tokens.enforced = s.tokens.enforced || !h.Independent
 			}
 		} else if how.Header == "" {
 			continue
@@ -269,7 +269,7 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 	how := one.how
 	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
 	switch {
-	case how.Unit != "":
+	case how.CountsTokens():
 		return s.tokensOf(one)
 	case how.Bytes:
 		return atomic.LoadInt64(&s.sent), SettledSame, nil

@@ -153,7 +153,7 @@ func (s *Site) Prepare() {
 	s.sets = map[string]*LimitSet{}
 	s.matches = false
 	for _, z := range s.Zones {
-		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.countsTokens()
+		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.Settle.CountsTokens()
 		if z.HashKey != nil && *z.HashKey {
 			s.hide(z.Key)
 		}

@@ -35,7 +35,7 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 	marks := q.Verdict.Marks
 	first := len(hits) - len(marks)
 	for i, m := range marks {
-		if m.Settle != nil && m.Settle.Unit != "" {
+		if m.Settle.CountsTokens() {
 			hits[first+i].Cost = m.Settle.Charge(q.HTTP.ContentLength, m.Quota)
 		}
 	}

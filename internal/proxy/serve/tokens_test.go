@@ -242,7 +242,9 @@ func TestUpgradesUnderLimitsOfTokensAreRefused(t *testing.T) {
 	s := newTokenSite(t, "tokens")
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		q := s.decide(t.Context(), method, "Connection", "Upgrade", "Upgrade", "websocket")
-		check.Equal(t, method, fmt.Sprint(q.Outcome.Status, " ", q.Outcome.Text()), `400 No upgrade possible`)
+		check.Equal(t, method, fmt.Sprint(q.Outcome.Status, " ", q.Outcome.Body()),
+			`400 {"type":"error","error":{"message":"No upgrade possible","type":"invalid_request_error",`+
+				`"code":"invalid_request","param":null}}`)
 	}
 	check.Equal(t, "the charge", s.used(&serve.Request{}), "- 0")
 }

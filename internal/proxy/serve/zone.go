@@ -96,9 +96,6 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 	return z, nil
 }
 
-// countsTokens reports whether z is a limit of tokens.
-func (z *Zone) countsTokens() bool { return z.Settle != nil && z.Settle.Unit != "" }
-
 // isSecret reports whether keys from a text are stored as digests.
 func (z *Zone) isSecret(text *Text) bool {
 	if z.HashKey != nil {
