@@ -128,7 +128,7 @@ schema.sql: need-go ## print the SQL that makes and upgrades the tables, and wri
 .PHONY: test-postgres-versions
 test-postgres-versions: need-go ## run the short tests of the core on Postgres 15 to 18 (npm downloads the servers once, to .cache; VERSIONS=15,18: only those)
 	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- $(SHARED) $(GO) test -short -vet=off -count=1 -timeout 20m \
-		$(patsubst %,./%/...,$(wildcard ratelimit internal/store internal/core/algorithm internal/core/schema internal/plane/evaluate internal/plane/history \
+		$(patsubst %,./%/...,$(wildcard ratelimit internal/store internal/core/algorithm internal/schema internal/plane/evaluate internal/plane/history \
 		internal/plane/policy internal/proxy/pgwire internal/testkit/conformance))
 
 # The tests keep their databases in memory, where the machine has a folder for that and TMPDIR

@@ -3,7 +3,7 @@ package command_test
 import (
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
 // The command `explain` changes no row in any table.

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
 // runProgram runs Caddy as a process in the test's folder, and returns its output and exit status.

@@ -5,9 +5,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
 var migrateCommand = commandSpec{

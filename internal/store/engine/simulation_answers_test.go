@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )

@@ -45,7 +45,7 @@ package imports
 // traefikplugin imports.
 var Interpreted = []string{
 	"internal/core/algorithm", "internal/core/batch", "internal/core/health", "internal/core/lease",
-	"internal/core/pg", "internal/core/schema", "internal/core/settings",
+	"internal/core/pg", "internal/schema", "internal/core/settings",
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
 	"internal/proxy/usage",

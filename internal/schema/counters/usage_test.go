@@ -1,4 +1,4 @@
-package schema_test
+package counters_test
 
 import (
 	"math"
@@ -8,15 +8,16 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The used units that rate_limit_usage_of returns and the free units that Peek returns add up to the quota,
 // and both return the same time of reset. The same holds for a row that first had hits of another limit.
 func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
-	s := openTestDB(t, schema.Counters)
+	s := sqltest.Open(t, schema.Counters)
 	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
 		k, r := conformance.NewClock(), &algorithm.Row{}
 		l := conformance.DrawLimit(t, name, "p")
@@ -54,7 +55,7 @@ func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 		}
 		var used int64
 		var resets *time.Time
-		if err := s.conn.QueryRow(t.Context(),
+		if err := s.Conn.QueryRow(t.Context(),
 			"SELECT * FROM rate_limit_usage_of($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
 			l.Algorithm.String(), l.Events, number(l.Burst), number(l.Window.Microseconds()), r.Count,
 			number(r.PrevCount), at(r.Start), tokens, at(r.Refill),

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -45,13 +46,13 @@ const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 // empty database and in databases with some of the tables. A second run of the file changes nothing, and
 // loses no rows.
 func TestMigrationsMakeSameTables(t *testing.T) {
-	fromFile := newTestDB(t)
-	want := fromFile.queryText(catalogSQL)
-	fromFile.exec(schema.File)
-	if got := fromFile.queryText(catalogSQL); got != want {
+	fromFile := sqltest.New(t)
+	want := fromFile.Query(catalogSQL)
+	fromFile.Exec(schema.File)
+	if got := fromFile.Query(catalogSQL); got != want {
 		t.Errorf("a second run of the file changes\n%s", differingLines(got, want))
 	}
-	fromFile.expect("SELECT count(*) FROM rate_limit_users", "2")
+	fromFile.Expect("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
 		"empty":                "",
 		"counters":             schema.Counters,
@@ -64,10 +65,10 @@ func TestMigrationsMakeSameTables(t *testing.T) {
 			"DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := openTestDB(t)
-			s.exec(before)
-			db := s.openDB("")
-			s.countHit(db)
+			s := sqltest.Open(t)
+			s.Exec(before)
+			db := s.OpenDB("")
+			countHit(t, db)
 			if err := policy.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +77,7 @@ func TestMigrationsMakeSameTables(t *testing.T) {
 			}
 			got := ""
 			for end := time.Now().Add(time.Minute); got != want && time.Now().Before(end); {
-				got = s.queryText(catalogSQL)
+				got = s.Query(catalogSQL)
 			}
 			if got != want {
 				t.Fatalf("the migrations and the file differ in\n%s", differingLines(got, want))
@@ -96,74 +97,74 @@ func differingLines(a, b string) (lines string) {
 }
 
 // countHit takes a hit with a new store, and returns the store, which closes at the end of the test.
-func (s *testDB) countHit(db pgdb.DB) *postgres.Store {
-	s.t.Helper()
-	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { s.t.Error(err) }})
+func countHit(t testing.TB, db pgdb.DB) *postgres.Store {
+	t.Helper()
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	s.t.Cleanup(store.Close)
+	t.Cleanup(store.Close)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour},
 		Key: "k", Cost: 1}}
 	if err := store.Take(context.Background(), time.Minute, hits, make([]ratelimit.Decision, 1)); err != nil {
-		s.t.Error(err)
+		t.Error(err)
 	}
 	return store
 }
 
 // An older proxy leaves the tables of a newer version as they are.
 func TestNewerSchemaStays(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS " +
+	s := sqltest.New(t)
+	s.Exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS " +
 		"'SELECT 1000'")
-	if err := policy.Migrate(context.Background(), s.openDB("")); err != nil {
+	if err := policy.Migrate(context.Background(), s.OpenDB("")); err != nil {
 		t.Fatal(err)
 	}
-	s.expect("SELECT rate_limit_policy_version()", "1000")
+	s.Expect("SELECT rate_limit_policy_version()", "1000")
 }
 
 // The tables are in the first schema of the search_path. The functions find these tables in any session, and
 // use no tables of their caller instead.
 func TestTablesInAnotherSchema(t *testing.T) {
-	s := openTestDB(t)
-	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.File + `RESET search_path;
+	s := sqltest.Open(t)
+	s.Exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.File + `RESET search_path;
 		CREATE TEMPORARY TABLE rate_limit_metrics (x int);
 		CREATE TEMPORARY TABLE rate_limit_retention (what text);
 		SELECT "a.Tenant".rate_limit_rule('r', per_hour => 1)`)
-	s.expect(`SELECT count(*) FROM "a.Tenant".rate_limit_changes WHERE kind IN ('rule', 'limit')`, "2")
-	s.expect(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
+	s.Expect(`SELECT count(*) FROM "a.Tenant".rate_limit_changes WHERE kind IN ('rule', 'limit')`, "2")
+	s.Expect(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
 		`made "a.Tenant".rate_limit_audit_20261121`)
-	s.expect(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL
+	s.Expect(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL
 		AND name ~ 'audit'`, "1")
-	s.expect("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
+	s.Expect("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }
 
 // Every table, column, view and function has a comment.
 func TestEverythingHasAComment(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("SELECT rate_limit_upkeep()")
+	s := sqltest.New(t)
+	s.Exec("SELECT rate_limit_upkeep()")
 	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
-	s.expect(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%'
+	s.Expect(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%'
 		AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname NOT IN `+counters+`
 		AND obj_description(c.oid, 'pg_class') IS NULL`, "")
-	s.expect(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a
+	s.Expect(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a
 		JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%'
 		AND c.relkind IN ('r', 'p', 'v')
 		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped
 			AND col_description(a.attrelid, a.attnum) IS NULL`, "")
-	s.expect(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
+	s.Expect(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
 		AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
 }
 
 // A store that counts makes the tables of counts and of the registry, and nothing else.
 func TestStoreMakesNoPolicyTables(t *testing.T) {
-	s := openTestDB(t)
-	s.countHit(s.openDB("")).Close()
-	s.expect(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class
+	s := sqltest.Open(t)
+	countHit(t, s.OpenDB("")).Close()
+	s.Expect(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class
 		WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`,
 		"rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_processes "+
 			"rate_limit_proxies rate_limit_secrets rate_limit_state")
-	s.expect(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
+	s.Expect(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
 		WHERE proname LIKE 'rate\_limit\_%'`,
 		"rate_limit_behind rate_limit_counted_prefix rate_limit_counter_key "+
 			"rate_limit_counter_tables rate_limit_counters "+
@@ -174,25 +175,25 @@ func TestStoreMakesNoPolicyTables(t *testing.T) {
 
 // On a server that is too old, a migration fails and creates no table.
 func TestOldServerIsRefused(t *testing.T) {
-	s := openTestDB(t)
-	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$
+	s := sqltest.Open(t)
+	s.Exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$
 		SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
 		SET search_path = public, pg_catalog`)
 	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History,
 		"policy": schema.Policy} {
 		const want = "pg-ratelimit needs PostgreSQL 15 or newer, and this server is 14.23"
-		if got := s.expectError(sql).Message; got != want {
+		if got := s.ExpectError(sql).Message; got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
-	s.expect(`SELECT count(*) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "0")
+	s.Expect(`SELECT count(*) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "0")
 }
 
 // The error of a migration by a role that may not create tables names schema.sql.
 func TestPolicyMigrationWithoutPrivileges(t *testing.T) {
-	s := openTestDB(t)
-	s.exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
-	err := fmt.Sprint(policy.Migrate(context.Background(), s.openDB(s.createRole("c_"))))
+	s := sqltest.Open(t)
+	s.Exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
+	err := fmt.Sprint(policy.Migrate(context.Background(), s.OpenDB(createRole(t, s, "c_"))))
 	if !strings.Contains(err, "schema.sql") || !strings.Contains(err, "permission denied for schema public") {
 		t.Errorf("Migrate: error %s, want schema.sql and permission denied for schema public", err)
 	}

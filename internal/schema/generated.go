@@ -4,61 +4,6 @@
 
 package schema
 
-const citusShards = `
-CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
-	SECURITY DEFINER SET search_path = pg_catalog AS $$
-BEGIN
-	BEGIN
-		PERFORM lock_shard_metadata(5, ARRAY[$1]);
-	EXCEPTION WHEN lock_not_available THEN
-		RAISE EXCEPTION 'placement % is being moved', $1 USING ERRCODE = 'serialization_failure';
-	END;
-	IF NOT EXISTS (SELECT FROM pg_dist_placement p WHERE p.shardid = $1 AND p.groupid = (SELECT l.groupid FROM pg_dist_local_group l)) THEN
-		RAISE EXCEPTION 'placement % is not here', $1 USING ERRCODE = 'serialization_failure';
-	END IF;
-END $$;
-COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps the placement here until the transaction ends.';
-CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	RAISE object_not_in_prerequisite_state USING MESSAGE = 'the counts of this database are in shards: restart this program, or upgrade it';
-END $$;
-COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside the shards.';
-CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
-CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
-CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
-		SET search_path FROM CURRENT AS $$
-DECLARE
-	shard record;
-BEGIN
-	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
-		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
-			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
-			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
-	END LOOP;
-END $$;
-`
-
-const counters = `
-CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
-	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
-CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
-ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
-CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
-CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint PRIMARY KEY, seen    timestamptz NOT NULL );
-COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
-COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. Each renews its row every 3 seconds.';
-COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
-COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, its slots are free.';
-`
-
 const describe = `
 CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -114,7 +59,23 @@ END $$;
 DROP PROCEDURE rate_limit_describe;
 `
 
-const forget = `
+const keyName = `
+CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_api_keys'), 'SELECT') IS NOT TRUE OR has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') IS NOT TRUE THEN
+		RETURN NULL;
+	END IF;
+	IF $1 IS NULL THEN
+		$1 := (SELECT d.part::bigint FROM rate_limit_rules r, rate_limit_counted(r.count_by, $3) AS d WHERE r.name = $2 AND d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$');
+	END IF;
+	RETURN (SELECT concat_ws(' ', k.name, 'of', k.user_id) FROM rate_limit_api_keys k WHERE k.id = $1);
+END $$;
+COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a '
+	'counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';
+`
+
+const countersForget = `
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL, account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -195,6 +156,346 @@ END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person from the counters, the history, the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
 	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, and counters of running requests.';
+`
+
+const countersNodes = `
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text, epoch  bigint DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
+	report json NOT NULL DEFAULT '{}', PRIMARY KEY (node, epoch), CONSTRAINT seen_must_be_from_2000_to_2999 CHECK (seen >= '2000-01-01 UTC' AND seen < '3000-01-01 UTC'),
+	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
+CALL rate_limit_describe('rate_limit_nodes', $$
+The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
+	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
+	their rows again.
+node: The name of the proxy, the same after each start. Several proxies may have the same name.
+epoch: A number of the process, which is new after each start.
+seen: When the proxy renewed this row. The proxy is silent 10 seconds later.
+ended: When the proxy stopped in order. NULL: the proxy runs, or was killed.
+system: The system identifier of the server that the proxy wrote to. A row with another identifier is from a restored copy and has no meaning here.
+report: The proxy's report about itself, which rate_limit_proxies has as columns. Times in the report are
+	microseconds by the proxy's clock, and clock is the time of that clock at seen.
+$$);
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid, made_before timestamptz DEFAULT 'infinity') RETURNS bigint
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.at < made_before AND c.xid >= pg_snapshot_xmin(applied::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, applied::pg_snapshot)
+		HAVING applied IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true));
+EXCEPTION WHEN data_exception OR undefined_table THEN
+	RETURN NULL; -- a proxy may report anything, and this database may lack the policy
+END $$;
+COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
+	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+CREATE OR REPLACE FUNCTION rate_limit_has_applied(applied text, log oid, change xid8) RETURNS boolean
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN coalesce(log = to_regclass('rate_limit_changes'), true) AND pg_visible_in_snapshot(change, applied::pg_snapshot);
+EXCEPTION WHEN data_exception THEN
+	RETURN false;
+END $$;
+COMMENT ON FUNCTION rate_limit_has_applied IS 'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. NULL: the proxy has no policy.';
+DO $$ BEGIN
+	IF to_regtype('rate_limit_report') IS NULL THEN
+		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,
+			refused bigint, undecided bigint, undecided_from bigint, undecided_at bigint,
+			undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
+	END IF;
+END $$;
+COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
+CREATE OR REPLACE FUNCTION rate_limit_read_report(report json) RETURNS rate_limit_report
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	readable rate_limit_report;
+	field text;
+BEGIN
+	RETURN json_populate_record(readable, report);
+EXCEPTION WHEN data_exception THEN
+	report := regexp_replace(report::text, '\\u(0000|d[89a-f]..)', '\\ufffd', 'gi');
+	FOR field IN SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'rate_limit_report'::regclass LOOP
+		CONTINUE WHEN (report -> field)::text LIKE '%\\ufffd%';
+		BEGIN
+			readable := json_populate_record(readable, json_build_object(field, report -> field));
+		EXCEPTION WHEN data_exception THEN
+			NULL;
+		END;
+	END LOOP;
+	RETURN readable;
+END $$;
+COMMENT ON FUNCTION rate_limit_read_report IS 'The fields of a proxy''s report. A field that cannot be read is NULL.';
+CREATE OR REPLACE FUNCTION rate_limit_reported_at(seen timestamptz, clock bigint, at bigint)
+	RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
+BEGIN
+	RETURN seen + (at - clock) * interval '1 us';
+EXCEPTION WHEN data_exception THEN
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which was clock by the clock of the proxy. NULL: there is no such time.';
+CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
+		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
+		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from, rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
+		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, rate_limit_reported_at(n.seen, r.clock, r.undecided_from) AS undecided_from,
+		rate_limit_reported_at(n.seen, r.clock, r.undecided_at) AS undecided_at, r.undecided_admitted, r.undecided_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM (
+		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
+CALL rate_limit_describe('rate_limit_proxies', $$
+The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
+region: The region in the proxy's configuration, if any.
+version: The version of the proxy's program.
+live: Whether the proxy runs.
+cannot: The statements that would grant the proxy's role the privileges to decide. NULL: the role has the
+	privileges.
+policy: Whether the proxy has a policy.
+behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
+	not read the tables since they were restored.
+local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
+	never.
+local_until: When the proxy last stopped limiting by itself.
+seconds_ago: The seconds since seen.
+problems: The rules that the proxy cannot use, each with the permitted values.
+admitted: The number of admitted requests since the start of the proxy, including local decisions.
+refused: The number of refused requests, counted as in admitted.
+undecided: The number of requests without a decision. on_error determined their outcome.
+undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
+undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
+undecided_admitted: The number of requests in the last series that on_error admitted.
+undecided_refused: The number of requests in the last series that on_error refused.
+locally: The number of requests that the proxy decided without the database, at its share of each limit.
+busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
+late: The number of changes in behind that were made at least 10 seconds before seen.
+$$);
+CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
+	LANGUAGE plpgsql STABLE ROWS 1 AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
+		AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
+		RETURN QUERY WITH RECURSIVE found(name) AS ( SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone <> 'UTC'
+			UNION ALL SELECT (SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone > f.name AND u.time_zone <> 'UTC') FROM found f WHERE f.name IS NOT NULL
+		), named AS (SELECT f.name FROM found f UNION SELECT l.time_zone FROM rate_limit_rule_limits l)
+		SELECT n.name, (SELECT count(*) FROM rate_limit_users u WHERE u.time_zone = n.name AND u.time_zone <> 'UTC'),
+			ARRAY(SELECT concat(l.rule, '/', l.name) FROM rate_limit_rule_limits l WHERE l.time_zone = n.name ORDER BY 1)
+		FROM named n WHERE n.name IS NOT NULL AND rate_limit_known_zone(n.name) IS NULL;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unknown_zones IS 'The time zones of the policy that the server does not know, with the number of their users, and their limits.';
+CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, users bigint)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	most CONSTANT int := 10000; -- The page asks all the time, so not all users are counted.
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{tiers,users,api_keys,rules}'::text[]) AS name) THEN
+		RETURN QUERY SELECT t.tier, n.users FROM (SELECT t.* FROM rate_limit_tiers t WHERE NOT EXISTS ( SELECT FROM rate_limit_rules r WHERE r.mode = 'enforce' AND r.valid @> now()
+					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit' AND num_nonnulls(r.hosts, r.paths, r.methods, r.networks) = 0)) OFFSET 0) AS t,
+			LATERAL (SELECT count(*) AS users FROM ( (SELECT u.user_id FROM rate_limit_users u WHERE u.tier = t.tier AND u.tier_until > now() LIMIT most)
+				UNION (SELECT u.user_id FROM rate_limit_users u WHERE t.tier = 'anonymous' AND u.tier_until <= now() AND u.tier_until < 'infinity' LIMIT most)
+				UNION (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.tier = t.tier AND least(k.revoked_at, k.expires_at) > now() LIMIT most)) AS u) AS n
+		WHERE n.users > 0 ORDER BY t.rank, t.tier;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
+	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.';
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
+			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
+		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
+				'what becomes of requests. To grant them: ' || p.cannot), (2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
+			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour', format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
+					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted, p.undecided_refused)),
+			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
+					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
+			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
+		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live
+		UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
+			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
+		SELECT 8, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t ) SELECT f.state, f.node, f.summary FROM (
+		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 8) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
+			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
+				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
+						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
+				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node;
+CALL rate_limit_describe('rate_limit_state', $$
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy or a time zone or a tier.
+state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
+	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
+	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
+	State of a time zone: unknown zone. State of a tier that users have and no rule limits: unlimited, which
+	is no reason for a warning.
+node: The proxy of the sentence. NULL: all proxies, or a time zone or a tier.
+summary: The sentence.
+$$);
+CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
+REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
+INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
+CALL rate_limit_describe('rate_limit_secrets', $$
+Random texts that the proxies share. Clients must not see them.
+name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and RateLimit-Policy.
+value: The secret.
+$$);
+`
+
+const countersShards = `
+CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+	SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+	BEGIN
+		PERFORM lock_shard_metadata(5, ARRAY[$1]);
+	EXCEPTION WHEN lock_not_available THEN
+		RAISE EXCEPTION 'placement % is being moved', $1 USING ERRCODE = 'serialization_failure';
+	END;
+	IF NOT EXISTS (SELECT FROM pg_dist_placement p WHERE p.shardid = $1 AND p.groupid = (SELECT l.groupid FROM pg_dist_local_group l)) THEN
+		RAISE EXCEPTION 'placement % is not here', $1 USING ERRCODE = 'serialization_failure';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps the placement here until the transaction ends.';
+CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE object_not_in_prerequisite_state USING MESSAGE = 'the counts of this database are in shards: restart this program, or upgrade it';
+END $$;
+COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside the shards.';
+CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
+CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
+CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
+	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
+		SET search_path FROM CURRENT AS $$
+DECLARE
+	shard record;
+BEGIN
+	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
+		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
+			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
+			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
+			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
+	END LOOP;
+END $$;
+`
+
+const countersTables = `
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
+	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
+CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint PRIMARY KEY, seen    timestamptz NOT NULL );
+COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
+COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. Each renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, its slots are free.';
+`
+
+const countersUsage = `
+DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
+	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
+			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
+			AND 3610
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
+		c.expires_at
+	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::float8, e.last_refill,
+			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
+		UNION ALL
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::float8, d.last_refill, d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
+	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+	END IF;
+END $do$;
+COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: all. slots is the number of requests in flight.';
+CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
+COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
+CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
+COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in 2|text.';
+CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
+	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
+COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
+CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (counters regclass, processes regclass)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	places text[] := '{""}';
+BEGIN
+	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
+		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
+	END IF;
+	RETURN QUERY SELECT (s.place || t.name)::regclass, (s.place || 'rate_limit_processes')::regclass FROM unnest(places) AS s(place),
+			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
+END $$;
+COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots of its counters.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
+	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	deleted bigint;
+BEGIN
+	EXECUTE format('WITH locked AS MATERIALIZED (
+			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
+				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
+			SELECT FROM unnest(c.slots) s
+				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
+					AND 3610
+				OR s >> 32 IN (SELECT p.process FROM %2$s p
+					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
+						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
+	GET DIAGNOSTICS deleted = ROW_COUNT;
+	RETURN deleted;
+END $$;
+COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, except counters with slots that running requests hold. Returns the number of deleted counters.';
+CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
+		RETURN coalesce((SELECT concat_ws('/', 'rule', to_jsonb(r) ->> 'counted_as', substring($1 FROM '^rule/[^/]*/(.*)$')) FROM rate_limit_rules r
+			WHERE r.name = split_part($1, '/', 2) AND to_jsonb(r) ->> 'counted_as' IS NOT NULL), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the name by which the rule counts. Any other prefix is returned unchanged.';
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	counted CONSTANT text := rate_limit_counted_prefix($1);
+	t record;
+	found record;
+	gone bigint;
+	deleted bigint := 0;
+BEGIN
+	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
+		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
+			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
+			INTO found USING counted, rate_limit_stored_keys($2);
+		CONTINUE WHEN found.keys IS NULL;
+		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
+		deleted := deleted + gone;
+		IF gone < cardinality(found.keys) THEN
+			RAISE EXCEPTION
+				'the counter is of an in_flight limit, and running requests hold its slots: a reset would '
+				'let more requests run than the limit. A slot is free when its request ends, or 10 seconds '
+				'after its process was lost. To free the slots of a lost process now, run: UPDATE '
+				'% SET seen = ''-infinity'' WHERE process IN (%)', t.processes,
+				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(found.slots) AS s WHERE s > 0)
+				USING ERRCODE = 'object_in_use';
+		END IF;
+	END LOOP;
+	RETURN deleted;
+END $$;
+COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the number of deleted counters. It fails while running requests hold slots of a counter.';
+CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
+		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
+	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 us', expires_at) WHEN 'sliding_window' THEN window_start
+				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 us' WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 us' WHEN 'in_flight' THEN NULL
+			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8 * interval '1 us' END END FROM (
+		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained, greatest(at, hits[cardinality(hits)]) - span * interval '1 us' AS oldest ) AS t, LATERAL (
+		SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part, floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had
+	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 us' THEN count END WHEN algorithm = 'fixed_window' THEN
+			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END WHEN algorithm = 'sliding_window' AND t.passed < span THEN CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0,
+				prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END WHEN algorithm = 'sliding_window' THEN CASE WHEN t.passed < 2 * span THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
+		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 us' THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END WHEN algorithm = 'in_flight' THEN slots
+		WHEN events = 0 OR events IS NULL THEN NULL WHEN t.evenly THEN CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had
+					- div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
+			THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
+END;
+COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
+	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
 `
 
 const historyAnswers = `
@@ -333,7 +634,7 @@ CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql
 COMMENT ON FUNCTION rate_limit_history_version IS 'The version of the tables of the history. The last command of the migration creates it.';
 `
 
-// historyVersion is the number in history_end.sql.
+// historyVersion is the number in history/end.sql.
 const historyVersion = "2"
 
 const historyMetrics = `
@@ -723,192 +1024,6 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
 	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs the function, or ran it within the pause). For a role that does not own the '
 	'tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';
-`
-
-const keyName = `
-CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
-	RETURNS text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_api_keys'), 'SELECT') IS NOT TRUE OR has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') IS NOT TRUE THEN
-		RETURN NULL;
-	END IF;
-	IF $1 IS NULL THEN
-		$1 := (SELECT d.part::bigint FROM rate_limit_rules r, rate_limit_counted(r.count_by, $3) AS d WHERE r.name = $2 AND d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$');
-	END IF;
-	RETURN (SELECT concat_ws(' ', k.name, 'of', k.user_id) FROM rate_limit_api_keys k WHERE k.id = $1);
-END $$;
-COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a '
-	'counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';
-`
-
-const nodes = `
-CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node   text, epoch  bigint DEFAULT 0, seen   timestamptz NOT NULL DEFAULT now(), ended  timestamptz, system bigint DEFAULT (pg_control_system()).system_identifier,
-	report json NOT NULL DEFAULT '{}', PRIMARY KEY (node, epoch), CONSTRAINT seen_must_be_from_2000_to_2999 CHECK (seen >= '2000-01-01 UTC' AND seen < '3000-01-01 UTC'),
-	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
-CALL rate_limit_describe('rate_limit_nodes', $$
-The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
-	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
-	their rows again.
-node: The name of the proxy, the same after each start. Several proxies may have the same name.
-epoch: A number of the process, which is new after each start.
-seen: When the proxy renewed this row. The proxy is silent 10 seconds later.
-ended: When the proxy stopped in order. NULL: the proxy runs, or was killed.
-system: The system identifier of the server that the proxy wrote to. A row with another identifier is from a restored copy and has no meaning here.
-report: The proxy's report about itself, which rate_limit_proxies has as columns. Times in the report are
-	microseconds by the proxy's clock, and clock is the time of that clock at seen.
-$$);
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid, made_before timestamptz DEFAULT 'infinity') RETURNS bigint
-	LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.at < made_before AND c.xid >= pg_snapshot_xmin(applied::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, applied::pg_snapshot)
-		HAVING applied IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true));
-EXCEPTION WHEN data_exception OR undefined_table THEN
-	RETURN NULL; -- a proxy may report anything, and this database may lack the policy
-END $$;
-COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
-	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
-CREATE OR REPLACE FUNCTION rate_limit_has_applied(applied text, log oid, change xid8) RETURNS boolean
-	LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN coalesce(log = to_regclass('rate_limit_changes'), true) AND pg_visible_in_snapshot(change, applied::pg_snapshot);
-EXCEPTION WHEN data_exception THEN
-	RETURN false;
-END $$;
-COMMENT ON FUNCTION rate_limit_has_applied IS 'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. NULL: the proxy has no policy.';
-DO $$ BEGIN
-	IF to_regtype('rate_limit_report') IS NULL THEN
-		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,
-			refused bigint, undecided bigint, undecided_from bigint, undecided_at bigint,
-			undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
-	END IF;
-END $$;
-COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
-CREATE OR REPLACE FUNCTION rate_limit_read_report(report json) RETURNS rate_limit_report
-	LANGUAGE plpgsql STABLE AS $$
-DECLARE
-	readable rate_limit_report;
-	field text;
-BEGIN
-	RETURN json_populate_record(readable, report);
-EXCEPTION WHEN data_exception THEN
-	report := regexp_replace(report::text, '\\u(0000|d[89a-f]..)', '\\ufffd', 'gi');
-	FOR field IN SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'rate_limit_report'::regclass LOOP
-		CONTINUE WHEN (report -> field)::text LIKE '%\\ufffd%';
-		BEGIN
-			readable := json_populate_record(readable, json_build_object(field, report -> field));
-		EXCEPTION WHEN data_exception THEN
-			NULL;
-		END;
-	END LOOP;
-	RETURN readable;
-END $$;
-COMMENT ON FUNCTION rate_limit_read_report IS 'The fields of a proxy''s report. A field that cannot be read is NULL.';
-CREATE OR REPLACE FUNCTION rate_limit_reported_at(seen timestamptz, clock bigint, at bigint)
-	RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
-BEGIN
-	RETURN seen + (at - clock) * interval '1 us';
-EXCEPTION WHEN data_exception THEN
-	RETURN NULL;
-END $$;
-COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which was clock by the clock of the proxy. NULL: there is no such time.';
-CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
-		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
-		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from, rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
-		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, rate_limit_reported_at(n.seen, r.clock, r.undecided_from) AS undecided_from,
-		rate_limit_reported_at(n.seen, r.clock, r.undecided_at) AS undecided_at, r.undecided_admitted, r.undecided_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM (
-		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
-CALL rate_limit_describe('rate_limit_proxies', $$
-The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
-region: The region in the proxy's configuration, if any.
-version: The version of the proxy's program.
-live: Whether the proxy runs.
-cannot: The statements that would grant the proxy's role the privileges to decide. NULL: the role has the
-	privileges.
-policy: Whether the proxy has a policy.
-behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
-	not read the tables since they were restored.
-local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
-	never.
-local_until: When the proxy last stopped limiting by itself.
-seconds_ago: The seconds since seen.
-problems: The rules that the proxy cannot use, each with the permitted values.
-admitted: The number of admitted requests since the start of the proxy, including local decisions.
-refused: The number of refused requests, counted as in admitted.
-undecided: The number of requests without a decision. on_error determined their outcome.
-undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
-undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
-undecided_admitted: The number of requests in the last series that on_error admitted.
-undecided_refused: The number of requests in the last series that on_error refused.
-locally: The number of requests that the proxy decided without the database, at its share of each limit.
-busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
-late: The number of changes in behind that were made at least 10 seconds before seen.
-$$);
-CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
-	LANGUAGE plpgsql STABLE ROWS 1 AS $$
-BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
-		AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
-		RETURN QUERY WITH RECURSIVE found(name) AS ( SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone <> 'UTC'
-			UNION ALL SELECT (SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone > f.name AND u.time_zone <> 'UTC') FROM found f WHERE f.name IS NOT NULL
-		), named AS (SELECT f.name FROM found f UNION SELECT l.time_zone FROM rate_limit_rule_limits l)
-		SELECT n.name, (SELECT count(*) FROM rate_limit_users u WHERE u.time_zone = n.name AND u.time_zone <> 'UTC'),
-			ARRAY(SELECT concat(l.rule, '/', l.name) FROM rate_limit_rule_limits l WHERE l.time_zone = n.name ORDER BY 1)
-		FROM named n WHERE n.name IS NOT NULL AND rate_limit_known_zone(n.name) IS NULL;
-	END IF;
-END $$;
-COMMENT ON FUNCTION rate_limit_unknown_zones IS 'The time zones of the policy that the server does not know, with the number of their users, and their limits.';
-CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, users bigint)
-	LANGUAGE plpgsql STABLE AS $$
-DECLARE
-	most CONSTANT int := 10000; -- The page asks all the time, so not all users are counted.
-BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{tiers,users,api_keys,rules}'::text[]) AS name) THEN
-		RETURN QUERY SELECT t.tier, n.users FROM (SELECT t.* FROM rate_limit_tiers t WHERE NOT EXISTS ( SELECT FROM rate_limit_rules r WHERE r.mode = 'enforce' AND r.valid @> now()
-					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit' AND num_nonnulls(r.hosts, r.paths, r.methods, r.networks) = 0)) OFFSET 0) AS t,
-			LATERAL (SELECT count(*) AS users FROM ( (SELECT u.user_id FROM rate_limit_users u WHERE u.tier = t.tier AND u.tier_until > now() LIMIT most)
-				UNION (SELECT u.user_id FROM rate_limit_users u WHERE t.tier = 'anonymous' AND u.tier_until <= now() AND u.tier_until < 'infinity' LIMIT most)
-				UNION (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.tier = t.tier AND least(k.revoked_at, k.expires_at) > now() LIMIT most)) AS u) AS n
-		WHERE n.users > 0 ORDER BY t.rank, t.tier;
-	END IF;
-END $$;
-COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
-	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.';
-CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
-			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
-		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
-				'what becomes of requests. To grant them: ' || p.cannot), (2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
-			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour', format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
-					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted, p.undecided_refused)),
-			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
-					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
-			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
-		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live
-		UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
-			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
-		SELECT 8, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t ) SELECT f.state, f.node, f.summary FROM (
-		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 8) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
-			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
-				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
-						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
-				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node;
-CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy or a time zone or a tier.
-state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
-	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
-	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-	State of a time zone: unknown zone. State of a tier that users have and no rule limits: unlimited, which
-	is no reason for a warning.
-node: The proxy of the sentence. NULL: all proxies, or a time zone or a tier.
-summary: The sentence.
-$$);
-CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
-REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
-INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
-CALL rate_limit_describe('rate_limit_secrets', $$
-Random texts that the proxies share. Clients must not see them.
-name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and RateLimit-Policy.
-value: The secret.
-$$);
 `
 
 const policyAnswers = `
@@ -1359,7 +1474,7 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql 
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
-// policyVersion is the number in policy_end.sql.
+// policyVersion is the number in policy/end.sql.
 const policyVersion = "8"
 
 const policyFunctions = `
@@ -2188,119 +2303,4 @@ BEGIN
 		END LOOP;
 	END LOOP;
 END $$;
-`
-
-const usage = `
-DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
-			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-			AND 3610
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
-		c.expires_at
-	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::float8, e.last_refill,
-			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
-		UNION ALL
-		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::float8, d.last_refill, d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
-	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
-$$;
-$sql$, '{schema}', quote_ident(current_schema()));
-	END IF;
-END $do$;
-COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: all. slots is the number of requests in flight.';
-CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
-COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
-CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in 2|text.';
-CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
-	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
-COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
-CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (counters regclass, processes regclass)
-	LANGUAGE plpgsql STABLE AS $$
-DECLARE
-	places text[] := '{""}';
-BEGIN
-	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
-		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
-	END IF;
-	RETURN QUERY SELECT (s.place || t.name)::regclass, (s.place || 'rate_limit_processes')::regclass FROM unnest(places) AS s(place),
-			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
-END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots of its counters.';
-CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
-	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-	deleted bigint;
-BEGIN
-	EXECUTE format('WITH locked AS MATERIALIZED (
-			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
-				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
-			SELECT FROM unnest(c.slots) s
-				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-					AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %2$s p
-					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
-	GET DIAGNOSTICS deleted = ROW_COUNT;
-	RETURN deleted;
-END $$;
-COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, except counters with slots that running requests hold. Returns the number of deleted counters.';
-CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
-		RETURN coalesce((SELECT concat_ws('/', 'rule', to_jsonb(r) ->> 'counted_as', substring($1 FROM '^rule/[^/]*/(.*)$')) FROM rate_limit_rules r
-			WHERE r.name = split_part($1, '/', 2) AND to_jsonb(r) ->> 'counted_as' IS NOT NULL), $1);
-	END IF;
-	RETURN $1;
-END $$;
-COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the name by which the rule counts. Any other prefix is returned unchanged.';
-CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-	counted CONSTANT text := rate_limit_counted_prefix($1);
-	t record;
-	found record;
-	gone bigint;
-	deleted bigint := 0;
-BEGIN
-	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
-		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
-			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
-			INTO found USING counted, rate_limit_stored_keys($2);
-		CONTINUE WHEN found.keys IS NULL;
-		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
-		deleted := deleted + gone;
-		IF gone < cardinality(found.keys) THEN
-			RAISE EXCEPTION
-				'the counter is of an in_flight limit, and running requests hold its slots: a reset would '
-				'let more requests run than the limit. A slot is free when its request ends, or 10 seconds '
-				'after its process was lost. To free the slots of a lost process now, run: UPDATE '
-				'% SET seen = ''-infinity'' WHERE process IN (%)', t.processes,
-				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(found.slots) AS s WHERE s > 0)
-				USING ERRCODE = 'object_in_use';
-		END IF;
-	END LOOP;
-	RETURN deleted;
-END $$;
-COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the number of deleted counters. It fails while running requests hold slots of a counter.';
-CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
-		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
-	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 us', expires_at) WHEN 'sliding_window' THEN window_start
-				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 us' WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 us' WHEN 'in_flight' THEN NULL
-			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8 * interval '1 us' END END FROM (
-		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
-			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained, greatest(at, hits[cardinality(hits)]) - span * interval '1 us' AS oldest ) AS t, LATERAL (
-		SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part, floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had
-	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 us' THEN count END WHEN algorithm = 'fixed_window' THEN
-			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END WHEN algorithm = 'sliding_window' AND t.passed < span THEN CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0,
-				prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END WHEN algorithm = 'sliding_window' THEN CASE WHEN t.passed < 2 * span THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
-		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 us' THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END WHEN algorithm = 'in_flight' THEN slots
-		WHEN events = 0 OR events IS NULL THEN NULL WHEN t.evenly THEN CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had
-					- div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
-			THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
-END;
-COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
-	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
 `

@@ -6,12 +6,12 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 
 // Counters creates or upgrades the two tables of counts, including tables of the npm library pg-ratelimit,
 // and then runs Nodes.
-const Counters = counterTables + Nodes
+const Counters = allCounters + Nodes
 
-const counterTables = refuseCounters + counters + refuseTypes + usage + forget
+const allCounters = refuseCounters + countersTables + refuseTypes + countersUsage + countersForget
 
 // Nodes creates or upgrades the registry of the proxies.
-const Nodes = refuseNodes + describe + nodes + end
+const Nodes = refuseNodes + describe + countersNodes + end
 
 // History creates or upgrades the tables, functions and views of the history. History needs neither Counters
 // nor Policy.
@@ -71,10 +71,10 @@ const File = `-- The tables of pg-ratelimit. Run this file if proxies may not cr
 -- It creates the tables. It upgrades tables of the npm library pg-ratelimit and of older versions, and
 -- keeps their rows. It can run any number of times. A proxy runs the same SQL on first use, unless
 -- auto_migrate is off. The first part has the two tables of counts and the registry of proxies, the second
--- part the history, the third part the policy. The comments are in internal/core/schema/*.sql. The
+-- part the history, the third part the policy. The comments are in the .sql files of internal/schema. The
 -- server must be PostgreSQL 15 or newer.
 SET statement_timeout = 0;
-` + counterTables + `
+` + allCounters + `
 BEGIN;` + waitForMigrations + Nodes + `
 COMMIT;
 

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
 // compactSQL returns the SQL of a file without comments and blank lines. The lines of a statement are joined,
@@ -16,7 +17,7 @@ import (
 // is joined, up to 200 columns.
 func compactSQL(t *testing.T, file string) string {
 	t.Helper()
-	text := readFile(t, file)
+	text := sqltest.ReadFile(t, file)
 	sql, last, inBody, quoted, indent := "", "", false, false, 0
 	for _, line := range strings.Split(text, "\n") {
 		start := strings.TrimSpace(line)
@@ -74,7 +75,9 @@ func generateGo(t *testing.T, files []string) string {
 	for _, file := range files {
 		sql := compactSQL(t, file)
 		name := ""
-		for i, word := range strings.Split(strings.TrimSuffix(file, ".sql"), "_") {
+		words := strings.FieldsFunc(strings.TrimSuffix(file, ".sql"),
+			func(c rune) bool { return c == '/' || c == '_' })
+		for i, word := range words {
 			if i > 0 {
 				word = strings.ToUpper(word[:1]) + word[1:]
 			}
@@ -89,20 +92,26 @@ func generateGo(t *testing.T, files []string) string {
 	return text
 }
 
+// sqlFiles returns the .sql files of this folder and of its rooms.
+func sqlFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.sql")
+	rooms, errRooms := filepath.Glob("*/*.sql")
+	if err != nil || errRooms != nil || len(files) == 0 || len(rooms) == 0 {
+		t.Fatalf("there are %d and %d .sql files: %v, %v", len(files), len(rooms), err, errRooms)
+	}
+	return append(files, rooms...)
+}
+
 // generated.go has copies of the .sql files, because interpreted packages cannot embed files.
 func TestGeneratedFileIsCurrent(t *testing.T) {
-	files, err := filepath.Glob("*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("there are %d .sql files: %v", len(files), err)
-	}
-	golden.Check(t, "generated.go", generateGo(t, files))
+	golden.Check(t, "generated.go", generateGo(t, sqlFiles(t)))
 }
 
 // Each .sql file is in the schema once, but describe.sql and end.sql are in each of the three parts, and
 // key_name.sql is in two.
 func TestNoSQLFileIsLeftOut(t *testing.T) {
-	files, _ := filepath.Glob("*.sql")
-	for _, file := range files {
+	for _, file := range sqlFiles(t) {
 		got, want := strings.Count(schema.File+schema.Shards, compactSQL(t, file)), 1
 		switch file {
 		case "describe.sql", "end.sql":

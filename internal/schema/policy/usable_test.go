@@ -1,4 +1,4 @@
-package schema_test
+package policy_test
 
 import (
 	"context"
@@ -15,43 +15,44 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A rule keeps its last limit: if each of two transactions deletes one of the two limits of a rule, the
 // second transaction is refused.
 func TestLastLimitStays(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
-	other := cluster.Connect(s.t, s.dsn)
+	s := sqltest.New(t)
+	s.Exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
+	other := cluster.Connect(t, s.DSN)
 	ctx := context.Background()
 	run := func(sql string) error { _, err := other.Exec(ctx, sql); return err }
-	s.exec("BEGIN; DELETE FROM rate_limit_rule_limits WHERE name = 'per_hour'; SET CONSTRAINTS ALL IMMEDIATE")
+	s.Exec("BEGIN; DELETE FROM rate_limit_rule_limits WHERE name = 'per_hour'; SET CONSTRAINTS ALL IMMEDIATE")
 	if err := errors.Join(run("BEGIN"),
 		run("DELETE FROM rate_limit_rule_limits WHERE name = 'per_day'")); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- run("COMMIT") }()
-	watcher := connectDB(t, s.dsn)
+	watcher := sqltest.Connect(t, s.DSN)
 	await.Within(t, time.Minute, "the second transaction waits for the first", func() bool {
-		return watcher.queryText("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE "+
+		return watcher.Query("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE "+
 			"NOT l.granted AND a.datname = current_database()") != "0"
 	})
-	s.exec("COMMIT")
+	s.Exec("COMMIT")
 	var failure *pgconn.PgError
 	if err := <-ended; !errors.As(err, &failure) ||
 		!strings.Contains(failure.Message, "a rule with the action limit must have") {
 		t.Errorf("the second transaction: %v, want that a limit is missing", err)
 	}
-	s.expect("SELECT name FROM rate_limit_rule_limits", "per_day")
+	s.Expect("SELECT name FROM rate_limit_rule_limits", "per_day")
 }
 
 // The database accepts only hosts, paths and parts of a key that proxies accept, and all paths that proxies
 // accept.
 func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")
+	s := sqltest.New(t)
+	s.Exec("SELECT rate_limit_rule('r', per_hour => 1)")
 	random := rand.New(rand.NewSource(1))
 	text := func(parts []string) string {
 		all := ""
@@ -86,7 +87,7 @@ func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 			rule.CountBy = []string{value}
 		}
 		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, 0).Unusable()
-		_, err := s.conn.Exec(context.Background(),
+		_, err := s.Conn.Exec(context.Background(),
 			fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
 		if err == nil && len(wrong) > 0 {
 			t.Fatalf("%s %q: the database accepts it, and proxies do not: %v", column, value, wrong[0].Err)
@@ -106,8 +107,8 @@ func TestDatabaseAndProxiesAcceptSamePatterns(t *testing.T) {
 
 // A rule refuses to settle by the headers by which a configuration refuses to, in upper and lower case.
 func TestRulesRefuseTheHeadersThatConfigurationsRefuse(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")
+	s := sqltest.New(t)
+	s.Exec("SELECT rate_limit_rule('r', per_hour => 1)")
 	for header := range strings.FieldsSeq(`
 		X-Cost X-Date Contents Tokens Server-Timing X-Content-Length Grpc Etags Grpc-Status
 		grpc-message GRPC-X Content-Length content-type Access-Control-Allow-Origin
@@ -117,7 +118,7 @@ func TestRulesRefuseTheHeadersThatConfigurationsRefuse(t *testing.T) {
 		Strict-Transport-Security Link Server Via Warning`) {
 		settle := "header " + header
 		_, want := settings.ParseSettle(settle)
-		_, err := s.conn.Exec(t.Context(), "SELECT rate_limit_rule('r', settle => $1)", settle)
+		_, err := s.Conn.Exec(t.Context(), "SELECT rate_limit_rule('r', settle => $1)", settle)
 		if (err == nil) != (want == nil) {
 			t.Errorf("%s: a rule gets the error %v, and a configuration %v", settle, err, want)
 		}

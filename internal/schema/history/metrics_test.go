@@ -1,4 +1,4 @@
-package schema_test
+package history_test
 
 import (
 	"fmt"
@@ -53,15 +53,15 @@ func TestPercentilesAreWithinAFactorOfTwo(t *testing.T) {
 	for i := 0; i < len(all); i += perBatch {
 		batch := i / perBatch
 		minute := fmt.Sprintf("2026-11-%d %02d:%02d:00Z", 20+batch/3%2, batch/6%24, batch%60)
-		s.exec(minuteSQL(minute, "web", "r"+strconv.Itoa(batch%3), all[i:i+perBatch]))
+		s.Exec(minuteSQL(minute, "web", "r"+strconv.Itoa(batch%3), all[i:i+perBatch]))
 	}
 	slices.Sort(all)
 	for _, granularity := range []string{"minute", "hour", "day"} {
-		s.expect("SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = '"+granularity+"'",
+		s.Expect("SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = '"+granularity+"'",
 			"20000")
 		for _, p := range []float64{0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1} {
 			got, err := strconv.ParseFloat(
-				s.queryText(fmt.Sprintf("SELECT rate_limit_percentile(rate_limit_sum(latency), %v) FROM "+
+				s.Query(fmt.Sprintf("SELECT rate_limit_percentile(rate_limit_sum(latency), %v) FROM "+
 					"rate_limit_metrics WHERE granularity = '%s'", p, granularity)), 64)
 			if err != nil {
 				t.Fatal(err)
@@ -71,7 +71,7 @@ func TestPercentilesAreWithinAFactorOfTwo(t *testing.T) {
 			}
 		}
 	}
-	s.expect(`SELECT bool_and(p50_ms = rate_limit_percentile(latency, 0.5)
+	s.Expect(`SELECT bool_and(p50_ms = rate_limit_percentile(latency, 0.5)
 		AND p95_ms = rate_limit_percentile(latency, 0.95) AND p99_ms = rate_limit_percentile(latency, 0.99)
 		AND p50_ms BETWEEN 0.15 AND 0.6) FROM rate_limit_traffic WHERE granularity = 'day'`, "t")
 }

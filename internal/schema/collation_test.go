@@ -5,19 +5,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
 // openEnglishDB makes an empty database with a collation that sorts "a" before "B".
-func openEnglishDB(t *testing.T) *testDB {
+func openEnglishDB(t *testing.T) *sqltest.DB {
 	t.Helper()
-	s := openTestDB(t)
-	name := s.queryText("SELECT current_database()")
-	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' " +
+	s := sqltest.Open(t)
+	name := s.Query("SELECT current_database()")
+	s.Exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' " +
 		"LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
-	t.Cleanup(func() { s.exec("DROP DATABASE " + name + "_en WITH (FORCE)") })
-	en := connectDB(t, strings.Replace(s.dsn, name, name+"_en", 1))
-	en.expect(`SELECT 'a' < 'B'`, "t")
+	t.Cleanup(func() { s.Exec("DROP DATABASE " + name + "_en WITH (FORCE)") })
+	en := sqltest.Connect(t, strings.Replace(s.DSN, name, name+"_en", 1))
+	en.Expect(`SELECT 'a' < 'B'`, "t")
 	return en
 }
 
@@ -31,7 +32,7 @@ const libraryTables = `
 // byteOrderSQL returns the statements of the documentation that change the collation of the tables.
 func byteOrderSQL(t *testing.T) string {
 	t.Helper()
-	text := readFile(t, "../../../docs/migrating-from-npm.md")
+	text := sqltest.ReadFile(t, "../../docs/migrating-from-npm.md")
 	statements := regexp.MustCompile(`(?m)^ *ALTER TABLE rate_limit_\w+ ALTER prefix .*;$`).FindAllString(
 		text, -1)
 	if len(statements) != 2 {
@@ -51,8 +52,8 @@ func TestDatabasesWithOtherCollations(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := openEnglishDB(t)
-			s.exec(test.before + schema.File + test.after)
-			s.exec(`SELECT rate_limit_rule('r', per_minute => 10, algorithm => 'fixed_window');
+			s.Exec(test.before + schema.File + test.after)
+			s.Exec(`SELECT rate_limit_rule('r', per_minute => 10, algorithm => 'fixed_window');
 				INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1);
 				INSERT INTO rate_limit_users (user_id, tier) VALUES ('a', 'free'), ('B', 'free');
 				INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events)
@@ -60,15 +61,15 @@ func TestDatabasesWithOtherCollations(t *testing.T) {
 				INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
 					SELECT 'rule/r/per_minute', user_id, 9, date_trunc('minute', now()), now() + '1 h'
 						FROM rate_limit_users`)
-			s.expect("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
-			s.expect("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
-			s.expect("SELECT key FROM rate_limit_near", "B")
-			s.countHit(s.openDB("")).Close()
-			s.exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM " +
+			s.Expect("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
+			s.Expect("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
+			s.Expect("SELECT key FROM rate_limit_near", "B")
+			countHit(t, s.OpenDB("")).Close()
+			s.Exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM " +
 				"rate_limit_durable")
-			s.expect("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING "+
+			s.Expect("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING "+
 				"(prefix, key)", "2")
-			s.expect("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM "+
+			s.Expect("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM "+
 				"rate_limit_durable UNION SELECT user_id FROM rate_limit_bans) AS all_keys", "2")
 		})
 	}

@@ -1,4 +1,4 @@
-package schema_test
+package sqltest
 
 import (
 	"context"
@@ -14,24 +14,26 @@ import (
 
 var pid = regexp.MustCompile(`\bpid \d+`)
 
-// A transcript is a file of SQL and of the server's answers, on a new database of newTestDB. Commands may
-// take several lines, and end with a semicolon at the end of a line. They run as one implicit transaction, so
-// an error undoes them all. The answer follows: a line with "= " for each row, or a line with "! " for an
-// error. "other> " begins commands of a second session, and "#" begins a comment. <DB> is the name of the
-// database, which the names of roles contain.
-func TestTranscripts(t *testing.T) {
+// ReplayTranscripts replays the transcripts in the folder testdata of a package.
+//
+// A transcript is a file of SQL and of the server's answers, on a new database of New. Commands may take
+// several lines, and end with a semicolon at the end of a line. They run as one implicit transaction, so an
+// error undoes them all. The answer follows: a line with "= " for each row, or a line with "! " for an error.
+// "other> " begins commands of a second session, and "#" begins a comment. <DB> is the name of the database,
+// which the names of roles contain.
+func ReplayTranscripts(t *testing.T) {
 	golden.ReplayAll(t, "testdata/*.txt", func(t *testing.T, text string) string {
-		return newTestDB(t).replay(text)
+		return New(t).Replay(text)
 	})
 }
 
-// replay runs the commands of a transcript, and returns it with the results.
-func (s *testDB) replay(transcript string) string {
+// Replay runs the commands of a transcript, and returns it with the results.
+func (s *DB) Replay(transcript string) string {
 	s.t.Helper()
-	database := s.queryText("SELECT current_database()")
-	other := connectDB(s.t, s.dsn)
-	s.exec("SET TimeZone = 'UTC'")
-	other.exec("SET TimeZone = 'UTC'")
+	database := s.Query("SELECT current_database()")
+	other := Connect(s.t, s.DSN)
+	s.Exec("SET TimeZone = 'UTC'")
+	other.Exec("SET TimeZone = 'UTC'")
 	var got, command strings.Builder
 	for line := range strings.Lines(transcript) {
 		if strings.HasPrefix(line, "= ") || strings.HasPrefix(line, "! ") {
@@ -61,8 +63,8 @@ func (s *testDB) replay(transcript string) string {
 }
 
 // runCommands runs commands and returns the lines of a transcript for their rows, or for their error.
-func (s *testDB) runCommands(sql string) (lines string) {
-	results, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
+func (s *DB) runCommands(sql string) (lines string) {
+	results, err := s.Conn.PgConn().Exec(context.Background(), sql).ReadAll()
 	if failure := (*pgconn.PgError)(nil); errors.As(err, &failure) {
 		return "! " + failure.Message + "\n"
 	} else if err != nil {
@@ -90,20 +92,4 @@ func rowsOf(result *pgconn.Result) string {
 		lines = append(lines, strings.Join(columns, " "))
 	}
 	return strings.Join(lines, "\n")
-}
-
-// For each constraint of our tables, except NOT NULL and those of the tables of counts, a command in
-// testdata/constraints.txt violates it.
-func TestEachConstraintIsBroken(t *testing.T) {
-	text := readFile(t, "testdata/constraints.txt")
-	names := newTestDB(t).queryText(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
-			THEN format('"%s"', c.conname) ELSE format('"%s.*"%s"', c.conrelid::regclass, c.conname) END
-		FROM pg_constraint c WHERE c.conrelid::regclass::text LIKE 'rate\_limit\_%'
-			AND c.contype NOT IN ('n', 't') AND (c.conparentid <> 0 OR c.coninhcount = 0)
-			AND c.conrelid::regclass::text NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')`)
-	for name := range strings.SplitSeq(names, "\n") {
-		if !regexp.MustCompile("(?m)^! .*" + name).MatchString(text) {
-			t.Errorf("no command of testdata/constraints.txt violates %s", name)
-		}
-	}
 }

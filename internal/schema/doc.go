@@ -13,5 +13,5 @@
 // The SQL is in the .sql files. Yaegi cannot embed files, so generated.go has each file as a constant,
 // without comments. After a change:
 //
-//	go generate ./internal/core/schema
+//	go generate ./internal/schema
 package schema

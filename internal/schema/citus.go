@@ -12,11 +12,11 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	'the number of shards, which cannot change.';`
 
 	// ShardTables creates the tables of a shard in the first schema of the search_path.
-	ShardTables = counters
+	ShardTables = countersTables
 
 	// Shards creates the functions that the shards share, and prevents programs from counting in the tables
 	// outside the shards.
-	Shards = citusShards
+	Shards = countersShards
 
 	// ShardsReady returns 1 if the counts are in shards.
 	ShardsReady = `SELECT (to_regprocedure('rate_limit_shards()') IS NOT NULL)::int`

@@ -14,32 +14,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // createRole creates a role without privileges, named by a prefix and the database. The end of the test drops
 // it.
-func (s *testDB) createRole(prefix string) string {
-	s.t.Helper()
-	role := prefix + s.queryText("SELECT current_database()")
-	s.exec("CREATE ROLE " + role)
-	s.t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
+func createRole(t testing.TB, s *sqltest.DB, prefix string) string {
+	t.Helper()
+	role := prefix + s.Query("SELECT current_database()")
+	s.Exec("CREATE ROLE " + role)
+	t.Cleanup(func() { s.Exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	return role
 }
 
 // createRoles creates a role for proxies and one for administrators, with the privileges of docs/policy.md.
-func (s *testDB) createRoles() (proxy, administrator string) {
-	s.t.Helper()
-	text := readFile(s.t, "../../../docs/policy.md")
-	proxy, administrator = s.createRole("p_"), s.createRole("a_")
+func createRoles(t testing.TB, s *sqltest.DB) (proxy, administrator string) {
+	t.Helper()
+	text := sqltest.ReadFile(t, "../../docs/policy.md")
+	proxy, administrator = createRole(t, s, "p_"), createRole(t, s, "a_")
 	_, section, _ := strings.Cut(text, "\n## Roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants := regexp.MustCompile(`(?m)^GRANT [^;]*;$`).FindAllString(section, -1)
 	if len(grants) != 13 {
-		s.t.Fatalf("docs/policy.md has the GRANTs %q, want 13", grants)
+		t.Fatalf("docs/policy.md has the GRANTs %q, want 13", grants)
 	}
 	for _, grant := range grants {
-		s.exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;",
+		s.Exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;",
 			" TO "+administrator).Replace(grant))
 	}
 	return proxy, administrator
@@ -48,13 +49,13 @@ func (s *testDB) createRoles() (proxy, administrator string) {
 // With the roles of docs/policy.md, an administrator changes the policy, and proxies apply it, count, and
 // report their progress. The transcripts testdata/roles/*.txt show that the roles allow no more than that.
 func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
-	proxy, _ := s.createRoles()
-	db := s.openDB(proxy)
+	s := sqltest.New(t)
+	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
+	proxy, _ := createRoles(t, s)
+	db := s.OpenDB(proxy)
 	var reported []string
 	node := &registry.Node{Name: "n1", Epoch: 1}
-	store, err := counts.Open(s.openDB(proxy), engine.Options{
+	store, err := counts.Open(s.OpenDB(proxy), engine.Options{
 		CleanupProbability: 1, OnError: func(err error) { t.Error(err) },
 	}, node)
 	if err != nil {
@@ -72,7 +73,7 @@ func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	golden.Replay(t, "testdata/roles/administrator.txt", s.replay)
+	golden.Replay(t, "testdata/roles/administrator.txt", s.Replay)
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -85,15 +86,15 @@ func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
 	if err := store.Take(ctx, time.Minute, verdict.Hits, make([]ratelimit.Decision, 1)); err != nil {
 		t.Error(err)
 	}
-	golden.Replay(t, "testdata/roles/proxy.txt", s.replay)
+	golden.Replay(t, "testdata/roles/proxy.txt", s.Replay)
 	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', behind = 0) FROM rate_limit_proxies"
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
 	await.Within(t, time.Minute, "the registry to have n1 1 t",
-		func() bool { return s.queryText(rowSQL) == "n1 1 t" })
+		func() bool { return s.Query(rowSQL) == "n1 1 t" })
 	store.Close()
-	s.expect("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
+	s.Expect("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
 	if len(reported) > 0 {
 		t.Errorf("the policy reported %q, want nothing", reported)
 	}
@@ -101,14 +102,14 @@ func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
 
 // A function that writes with the rights of its owner ignores temporary tables of its caller.
 func TestTemporaryTablesReplaceNoTables(t *testing.T) {
-	s := newTestDB(t)
-	_, administrator := s.createRoles()
-	s.exec("SET ROLE " + administrator)
-	s.exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text,
+	s := sqltest.New(t)
+	_, administrator := createRoles(t, s)
+	s.Exec("SET ROLE " + administrator)
+	s.Exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text,
 		before jsonb, after jsonb);
 		INSERT INTO public.rate_limit_tiers (tier) VALUES ('gold')`)
-	s.exec("RESET ROLE")
-	s.expect("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM "+
+	s.Exec("RESET ROLE")
+	s.Expect("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM "+
 		"public.rate_limit_changes WHERE ref = 'gold')", "0 1")
 }
 
@@ -116,14 +117,14 @@ func TestTemporaryTablesReplaceNoTables(t *testing.T) {
 // a proxy and an administrator may call it. A role n_… without privileges may call none of them: the last
 // column. The transcript bounds shows that a role can destroy or create only what the documents say.
 func TestDocumentedOwnerFunctionsAreComplete(t *testing.T) {
-	s := newTestDB(t)
-	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
-	proxy, administrator := s.createRoles()
-	operating := readFile(t, "../../../docs/operating.md")
-	security := readFile(t, "../../../docs/security.md")
+	s := sqltest.New(t)
+	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
+	proxy, administrator := createRoles(t, s)
+	operating := sqltest.ReadFile(t, "../../docs/operating.md")
+	security := sqltest.ReadFile(t, "../../docs/security.md")
 	grant := regexp.MustCompile(`GRANT EXECUTE ON FUNCTION rate_limit_begin_batch[^;]* TO `).FindString(
 		operating)
-	s.exec(grant + proxy)
+	s.Exec(grant + proxy)
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `(rate_limit_[a-z_]+)` \\| (yes|no) \\| "+
 		"(yes|no) \\|").FindAllStringSubmatch(security, -1) {
@@ -133,25 +134,25 @@ func TestDocumentedOwnerFunctionsAreComplete(t *testing.T) {
 	may := func(role string) string {
 		return "CASE WHEN has_function_privilege('" + role + "', oid, 'EXECUTE') THEN 'yes' ELSE 'no' END"
 	}
-	s.expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may(s.createRole("n_"))+
+	s.Expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may(createRole(t, s, "n_"))+
 		" FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace "+
 		`ORDER BY proname COLLATE "C"`, strings.Join(documented, "\n"))
-	golden.Replay(t, "testdata/roles/bounds.txt", s.replay)
+	golden.Replay(t, "testdata/roles/bounds.txt", s.Replay)
 }
 
 // Views have the rights of the role that reads them. No function can be led to tables of its caller in place
 // of ours: it sets its search_path, or names the schema of each table. A role without a grant may call only
 // functions that compute, or that read with the rights of this role.
 func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
-	s := newTestDB(t)
-	s.expect(`SELECT c.relname FROM pg_class c WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%'
+	s := sqltest.New(t)
+	s.Expect(`SELECT c.relname FROM pg_class c WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%'
 		AND NOT coalesce('security_invoker=true' = ANY (c.reloptions), false)`, "")
 	const functions = `SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p
 		WHERE p.proname LIKE 'rate\_limit\_%' AND p.prosqlbody IS NULL AND p.provolatile <> 'i' AND `
-	s.expect(functions+`coalesce(array_to_string(p.proconfig, ' ')
+	s.Expect(functions+`coalesce(array_to_string(p.proconfig, ' ')
 		NOT LIKE '%search_path=pg_catalog, public, pg_temp%', true)`,
 		"rate_limit_counters rate_limit_override_of") // they name the schema themselves
-	s.expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+	s.Expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counted_prefix rate_limit_counters "+
 		"rate_limit_has_applied rate_limit_key_name rate_limit_override_of rate_limit_read_report "+
 		"rate_limit_reported_at rate_limit_unknown_zones rate_limit_unlimited")
@@ -160,8 +161,8 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 // A function with the rights of its owner and a trigger mean the same in every session, whatever the session
 // sets.
 func TestSessionsDoNotChangeWhatOwnersFunctionsMean(t *testing.T) {
-	s := newTestDB(t)
-	s.expect(`SELECT string_agg(p.proname, ' ') FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
+	s := sqltest.New(t)
+	s.Expect(`SELECT string_agg(p.proname, ' ') FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
 		AND (p.prosecdef OR p.prorettype = 'trigger'::regtype) AND NOT coalesce(
 			ARRAY(SELECT split_part(c, '=', 1) FROM unnest(p.proconfig) c) @>
 			'{search_path,TimeZone,DateStyle,IntervalStyle,bytea_output,extra_float_digits,array_nulls,
@@ -172,15 +173,15 @@ func TestSessionsDoNotChangeWhatOwnersFunctionsMean(t *testing.T) {
 // With the grants of docs/metrics.md, an account of Grafana may run the queries of the dashboards. The tables
 // are empty here.
 func TestDocumentedGrantsSufficeForGrafana(t *testing.T) {
-	s := newTestDB(t)
-	text := readFile(t, "../../../docs/metrics.md")
+	s := sqltest.New(t)
+	text := sqltest.ReadFile(t, "../../docs/metrics.md")
 	_, needs, _ := strings.Cut(text, "needs `SELECT` on ")
 	needs, _, _ = strings.Cut(needs, ".")
-	role := s.createRole("g_")
+	role := createRole(t, s, "g_")
 	for _, table := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(needs, -1) {
-		s.exec("GRANT SELECT ON " + table[1] + " TO " + role)
+		s.Exec("GRANT SELECT ON " + table[1] + " TO " + role)
 	}
-	s.exec("SET ROLE " + role)
-	s.expect(`SELECT rate_limit_percentile(rate_limit_sum(latency), 0.99), max(p99_ms),
+	s.Exec("SET ROLE " + role)
+	s.Expect(`SELECT rate_limit_percentile(rate_limit_sum(latency), 0.99), max(p99_ms),
 		(SELECT count(*) FROM rate_limit_writers) FROM rate_limit_traffic`, "- - 0")
 }

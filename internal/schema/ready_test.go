@@ -8,15 +8,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
 // Tables that another process has just created do not count as a restore. The snapshot of the query is older
 // than these tables, but to_regclass finds them, without their keys.
 func TestConcurrentMigrationIsNoRestore(t *testing.T) {
-	s := openTestDB(t)
-	reader := cluster.Connect(t, s.dsn)
+	s := sqltest.Open(t)
+	reader := cluster.Connect(t, s.DSN)
 	tx, err := reader.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestConcurrentMigrationIsNoRestore(t *testing.T) {
 	if isRestoring() != 0 {
 		t.Error("an empty database counts as a restore")
 	}
-	s.exec(schema.File)
+	s.Exec(schema.File)
 	if isRestoring() != 0 {
 		t.Error("tables that another process has just made count as a restore")
 	}
@@ -56,11 +57,11 @@ func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
 // A registry that lacks a column that this program writes is not up to date, and the error of its migration
 // names the column.
 func TestOlderRegistryIsNotReady(t *testing.T) {
-	s := newTestDB(t)
-	s.expect(schema.NodesReady, "1")
-	s.exec("ALTER TABLE rate_limit_nodes RENAME report TO region")
-	s.expect(schema.NodesReady, "0")
-	if err := s.try(schema.Nodes); err == nil || !strings.Contains(err.Error(), `has no column "report"`) {
+	s := sqltest.New(t)
+	s.Expect(schema.NodesReady, "1")
+	s.Exec("ALTER TABLE rate_limit_nodes RENAME report TO region")
+	s.Expect(schema.NodesReady, "0")
+	if err := s.Try(schema.Nodes); err == nil || !strings.Contains(err.Error(), `has no column "report"`) {
 		t.Errorf("the migration of an older registry ended with %v, want the column that it lacks", err)
 	}
 }

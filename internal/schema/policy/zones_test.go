@@ -1,4 +1,4 @@
-package schema_test
+package policy_test
 
 import (
 	"strconv"
@@ -6,17 +6,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Each name of a time zone means the same to Go, to the policy and to decisions in Postgres, in summer and in
 // winter, or Go and the policy refuse it.
 func TestEachZoneMeansTheSameInGoAndPostgres(t *testing.T) {
-	s := newTestDB(t)
+	s := sqltest.New(t)
 	local := func(day string) string {
 		return "date_part('epoch', timestamptz '" + day + "Z' AT TIME ZONE p.zone)"
 	}
-	zones := s.queryText("SELECT concat_ws(' ', n.name, " + local("2020-01-01") + ", " + local("2020-07-01") +
+	zones := s.Query("SELECT concat_ws(' ', n.name, " + local("2020-01-01") + ", " + local("2020-07-01") +
 		`, p.zone)
 		FROM (SELECT name FROM pg_timezone_names UNION VALUES ('CET'), ('EET'), ('MET'), ('WET')) n,
 			LATERAL (SELECT rate_limit_known_zone(n.name) AS zone OFFSET 0) p`)

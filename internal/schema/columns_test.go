@@ -4,16 +4,17 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
 // docs/policy.md has the comment of each column of the policy that operators set.
 func TestPolicyPageDescribesEachColumn(t *testing.T) {
-	checkColumns(t, "../../../docs/policy.md", "SELECT * FROM rate_limit_policy_columns")
+	checkColumns(t, "../../docs/policy.md", "SELECT * FROM rate_limit_policy_columns")
 }
 
 // docs/operating.md has the comment of each column of the audit log, the metrics and the bans.
 func TestOperatingPageDescribesTheHistory(t *testing.T) {
-	checkColumns(t, "../../../docs/operating.md", `SELECT
+	checkColumns(t, "../../docs/operating.md", `SELECT
 		array_position(names, attrelid::regclass::text) AS place, attrelid::regclass AS relation,
 		attnum AS position, attname::text AS name,
 		format_type(atttypid, atttypmod) AS type, pg_get_expr(d.adbin, d.adrelid) AS default_value,
@@ -27,7 +28,7 @@ func TestOperatingPageDescribesTheHistory(t *testing.T) {
 // rate_limit_policy_columns does.
 func checkColumns(t *testing.T, page, query string) {
 	// A column without a comment makes the text NULL.
-	golden.CheckPart(t, page, "go test ./internal/core/schema", "\n"+newTestDB(t).queryText(`SELECT
+	golden.CheckPart(t, page, "go test ./internal/schema", "\n"+sqltest.New(t).Query(`SELECT
 		string_agg(format(E'**%s**\n\n| column | type | default | meaning |\n'
 			'|---|---|---|---|\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
 		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(
