@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Call is a Take or Reset of one request, for which a caller waits, or one hit in the background, for which
-// nobody waits (see Background). A caller can reuse its Call for another request.
+// Call is a Take or Reset of one request, for which a caller waits. A caller can reuse its Call for another
+// request.
 //
 // The caller owns a Call until Send and after Wait; in between the Queue owns it. A call that was canceled by
 // a context may stay with its Queue and must not be reused; see Enter.
@@ -18,7 +18,7 @@ type Call struct {
 	Hits      []ratelimit.Hit
 	Reset     bool                 // restore the full quotas of the keys of Hits, instead of charging
 	Decisions []ratelimit.Decision // one for each hit, unless Err is set
-	Err       error                // the reason why Decisions are missing, or a background call had no effect
+	Err       error                // the reason why Decisions are missing
 	Owner     any                  // any value of the caller; the Queue ignores it
 	Arrived   time.Time            // the time at which the call was sent
 
@@ -29,23 +29,6 @@ type Call struct {
 	// HasIndependent reports whether any of Hits is Independent; see Split. Prepare and Options.Fill set it.
 	HasIndependent bool
 
-	// Order selects when a batch decides the call: with its requests (the zero value), or, in the background,
-	// before its requests, or after its requests of one hit. The fields from here to End are for background
-	// calls, which have one hit each. The cost of a call with a Claim is refunded or charged even if it does
-	// not fit.
-	Order    Order
-	Repeat   bool  // retry after any failure; otherwise only if the call certainly had no effect
-	Partial  bool  // charge as much of the cost as fits
-	Claim    int64 // the charge to correct (see Definition.Adjust), or the first slot of an InFlight limit
-	Window   int64 // the result of algorithm.WindowOf; calls in one window of a row may be added up
-	Isolated bool  // send the call in a statement of its own, because it failed by itself before
-
-	// Granted is the charged cost of a Partial call. End, unless it is nil, is called once: after the
-	// decision, or with an error if the call is lost.
-	Granted  int64
-	End      func(granted int64, err error)
-	failedAt time.Time // the time of the first failure by itself
-
 	cancelable bool  // Enter sets it if its context can end
 	finished   int32 // 1 once Finish or Enter has ended the wait of a cancelable call
 	done       chan struct{}
@@ -54,16 +37,6 @@ type Call struct {
 	openParts int32     // the number of unfinished parts of this call; atomic
 	failure   error     // the error of a part; it becomes Err unless the call is canceled
 }
-
-// Order selects when a batch decides a call.
-type Order uint8
-
-// The orders of calls. Callers wait only for calls With the requests.
-const (
-	With Order = iota
-	Before
-	After
-)
 
 // DigestPrefix begins each stored key that is a digest; see ratelimit.DigestKey.
 const DigestPrefix = "sha256:"
@@ -165,13 +138,8 @@ func finishPart(c *Call) *Call {
 // calls exactly once. Finish sets the elements of calls to nil, because the callers own their calls again.
 func Finish(q *Queue, calls []*Call, err error) {
 	n := 0
-	var unattended []*Call
 	for i, c := range calls {
 		calls[i] = nil
-		if c.Order != With {
-			unattended = append(unattended, c)
-			continue
-		}
 		failure := err
 		if c.part != nil {
 			if c.Err == nil {
@@ -193,9 +161,6 @@ func Finish(q *Queue, calls []*Call, err error) {
 	}
 	if q.Deliver != nil && n > 0 {
 		callEach(q.Deliver, calls[:n])
-	}
-	if len(unattended) > 0 {
-		endBackground(q.Background, unattended, err)
 	}
 	for i := 0; i < n; i++ {
 		c := calls[i]

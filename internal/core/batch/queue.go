@@ -66,10 +66,6 @@ type Options struct {
 	// panics again fail.
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
-
-	// Background holds the calls that nobody waits for. Finish passes a batch's background calls to it, which
-	// ends or retries them. Nil means that no batch has background calls.
-	Background *Background
 }
 
 // NewQueue returns an empty Queue. It runs goroutines only while it has calls.

@@ -13,7 +13,7 @@ const (
 	// lockRetryInterval is the time between two requests that try a locked row, in microseconds.
 	lockRetryInterval = int64(100 * time.Millisecond / time.Microsecond)
 
-	// recentTimeout is the time after a lock timeout in which the row gets no background calls, and requests
+	// recentTimeout is the time after a lock timeout in which the row gets no jobs, and requests
 	// on the row wait in a side queue, in microseconds.
 	recentTimeout = int64(time.Second / time.Microsecond)
 

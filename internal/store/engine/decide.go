@@ -16,11 +16,13 @@ type work struct {
 	store      *Store
 	queue      *batch.Queue
 	side       *batch.Queue    // for requests on locked rows; in a batch of such requests, queue itself
+	backlog    *batch.Backlog  // of the queue; nil in a batch of requests on locked rows
 	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
 	sequence   int64           // the batch's number, see lease.Set.Sequence
 	sent       int64           // the time of lease.Now before the first statement was sent
 	settings   []int64         // the first parameter of statements, see clockSQL
 	requests   []*request
+	jobs       []*job // those of the present round
 	buffers    *buffers
 	hasSeveral bool // a request has several hits
 	hasRefunds bool // a request refunds or resets rows
@@ -43,7 +45,7 @@ var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
 // decide decides and finishes the calls of a batch of q. side is the side queue of q, or q itself for a
 // batch of the side queue, see locks.go.
-func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.Time) {
+func decide(s *Store, q, side *batch.Queue, backlog *batch.Backlog, calls []*batch.Call, deadline time.Time) {
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -52,7 +54,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 		wait = 1 // 0 would be no bound
 	}
 	locked := q == side
-	w := &work{store: s, queue: q, side: side, ctx: ctx,
+	w := &work{store: s, queue: q, side: side, backlog: backlog, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
 		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > q.Timeout,
 		keepsRows: atomic.LoadInt32(&s.rows.States) == 1}
@@ -84,12 +86,7 @@ func decide(s *Store, q, side *batch.Queue, calls []*batch.Call, deadline time.T
 		atomic.AddInt64(&s.stats[Failures], 1)
 		err = w.noDecision(err)
 	}
-	for _, r := range w.requests {
-		if !r.finished {
-			w.fail(err)
-			break
-		}
-	}
+	w.fail(err)
 	w.end()
 	if !locked {
 		addValue(s.stats, Times, time.Since(start).Microseconds())
@@ -110,7 +107,7 @@ func (w *work) begin(calls []*batch.Call) {
 	w.cleans = cleaner.random() < cleaner.probability
 	for i, c := range calls {
 		r := &b.requests[i]
-		*r = request{call: c, positions: r.positions[:0]}
+		*r = request{Call: c, positions: r.positions[:0]}
 		w.requests[i] = r
 		w.hasSeveral = w.hasSeveral || len(c.Hits) > 1
 		for j := range c.Hits {
@@ -176,16 +173,13 @@ func (w *work) decideRequests() error {
 }
 
 // clearRefunded clears the remembered refusals of the rows that a request refunds or resets, whether or not
-// the refund has taken effect. It also ends their leases, unless the refund runs in the background.
+// the refund has taken effect. It also ends their leases, because another batch may have charged units for a
+// lease since this batch ended the leases.
 func (w *work) clearRefunded(r *request) {
-	c := r.call
-	for i := range c.Hits {
-		if c.Reset || c.Hits[i].Cost < 0 {
-			lease.ClearRefusal(w.store.rows, rowOf(&c.Hits[i]))
-			if c.Order == batch.With {
-				// Another batch may have charged units for a lease since this batch ended the leases.
-				lease.EndLease(w.store.rows, rowOf(&c.Hits[i]))
-			}
+	for i := range r.Hits {
+		if r.Reset || r.Hits[i].Cost < 0 {
+			lease.ClearRefusal(w.store.rows, rowOf(&r.Hits[i]))
+			lease.EndLease(w.store.rows, rowOf(&r.Hits[i]))
 		}
 	}
 }
@@ -197,7 +191,7 @@ func (w *work) finish(requests []*request, err error) {
 	for _, r := range requests {
 		if !r.finished {
 			r.finished = true
-			calls = append(calls, r.call)
+			calls = append(calls, r.Call)
 		}
 	}
 	if err != nil {
@@ -207,15 +201,22 @@ func (w *work) finish(requests []*request, err error) {
 	batch.Finish(w.queue, calls, nil)
 }
 
-// fail finishes the unfinished requests of a batch with err. Their statements may have taken effect.
+// fail finishes the unfinished requests and jobs of a batch with err. Their statements may have taken effect.
 func (w *work) fail(err error) {
+	var unfinished []*request
 	for _, r := range w.requests {
 		if !r.finished {
 			w.clearRefunded(r)
 			w.releaseUncertain(r)
+			unfinished = append(unfinished, r)
 		}
 	}
-	w.finish(w.requests, err)
+	if unfinished != nil {
+		w.finish(unfinished, err)
+	}
+	if len(w.jobs) > 0 {
+		w.endJobs(err)
+	}
 }
 
 // noDecision returns the error for the calls of a batch that failed with err.

@@ -16,9 +16,8 @@
 //   - The results become decisions. Requests that failed because of another request in their statement get
 //     another round.
 //
-// A round also sends background calls, which nobody waits for. The setup migrates the tables before the first
-// decision, cleanups delete expired rows, and checkIdentity detects a server that was restored or
-// replaced.
+// A round also sends jobs, for which nobody waits. The setup migrates the tables before the first decision,
+// cleanups delete expired rows, and checkIdentity detects a server that was restored or replaced.
 //
 // Invariants:
 //   - Each call of a batch is finished exactly once, even if something panics.

@@ -34,13 +34,13 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	for _, c := range batch.Collect(s.lanes[1].background, true, true) {
-		batch.Add(s.lanes[0].background, c, time.Hour)
+	for _, j := range batch.Collect(s.lanes[1].backlog, true, true) {
+		batch.Add(s.lanes[0].backlog, j, time.Hour)
 	}
 	s.mu.Lock()
 	side := s.newQueue(time.Minute, 0, nil, nil)
 	s.mu.Unlock()
-	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.lanes[0].background}), side,
+	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute}), side, s.lanes[0].backlog,
 		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
@@ -63,9 +63,9 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 	s.Settle(h)
 }
 
-// Waiting returns the number of background calls that wait.
+// Waiting returns the number of jobs that wait.
 func (s *Store) Waiting() int32 {
-	return atomic.LoadInt32(&s.lanes[0].background.Waiting) + atomic.LoadInt32(&s.lanes[1].background.Waiting)
+	return atomic.LoadInt32(&s.lanes[0].backlog.Waiting) + atomic.LoadInt32(&s.lanes[1].backlog.Waiting)
 }
 
 // Meaning describes a statement on rows.

@@ -44,8 +44,8 @@ const (
 // findLocked returns the highest LockState of the rows of a request.
 func (w *work) findLocked(r *request) lease.LockState {
 	highest := lease.Free
-	for i := range r.call.Hits {
-		state := lease.StateOf(w.store.rows, rowOf(&r.call.Hits[i]), lockedWaits*w.lockWait())
+	for i := range r.Hits {
+		state := lease.StateOf(w.store.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait())
 		if state > highest {
 			highest = state
 		}
@@ -101,7 +101,7 @@ func (w *work) refuseLocked(requests []*request) []*request {
 func (w *work) wait(requests []*request) {
 	for _, r := range requests {
 		r.finished = true
-		batch.Send(w.side, r.call, r.call.Arrived)
+		batch.Send(w.side, r.Call, r.Arrived)
 	}
 }
 
@@ -111,7 +111,7 @@ func (w *work) decideLocked() error {
 	again, err := w.decideRound(w.requests, divideWait(w.settings, int64(len(w.requests))), true)
 	var later, refused []*request
 	for _, r := range again {
-		if w.findLocked(r) >= lease.Locked || time.Since(r.call.Arrived) >= w.queue.Timeout {
+		if w.findLocked(r) >= lease.Locked || time.Since(r.Arrived) >= w.queue.Timeout {
 			refused = append(refused, r)
 		} else {
 			later = append(later, r)

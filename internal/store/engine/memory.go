@@ -157,7 +157,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	outage := unavailable != nil
 	var last refusedHit
 	for _, c := range calls {
-		if len(c.Rows) == 0 || c.Order != batch.With || c.HasIndependent && !outage || c.Err != nil {
+		if len(c.Rows) == 0 || c.HasIndependent && !outage || c.Err != nil {
 			continue
 		}
 		for i, row := range c.Rows {
@@ -231,11 +231,9 @@ func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
 
 // failCalls finishes calls that the database did not decide, with a remembered refusal or err.
 func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
-	for _, c := range calls {
-		if c.Order == batch.With { // a row may have been remembered after its call arrived
-			c.Decisions = c.Decisions[:0]
-			c.Rows = lease.Find(s.rows, c.Hits, c.Rows[:0])
-		}
+	for _, c := range calls { // a row may have been remembered after its call arrived
+		c.Decisions = c.Decisions[:0]
+		c.Rows = lease.Find(s.rows, c.Hits, c.Rows[:0])
 	}
 	if s.refuseRemembered(calls, err) > 0 {
 		calls = finishDecided(q, calls)
@@ -274,19 +272,19 @@ func (s *Store) chargeLease(row *lease.Row) {
 		return
 	}
 	if l, n := lease.NextCharge(s.rows, row); n > 0 {
-		addCall(s.lanes, &batch.Call{Order: batch.After, Partial: true, Rows: []*lease.Row{row},
-			Hits: []ratelimit.Hit{{Limit: l, Key: row.ID.Key, Cost: n}}}, 0)
+		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: row.ID.Key, Cost: n}, Row: row,
+			After: true, Partial: true}, 0)
 	}
 }
 
 // refundLeases refunds units of leases in the background. It holds the mutex of checkIdentity, which could
-// otherwise miss a refund that is no longer in the Set and not yet in the background queue.
+// otherwise miss a refund that is no longer in the Set and not yet in the backlog.
 func (s *Store) refundLeases() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	for _, r := range lease.Refunds(s.rows) {
-		addCall(s.lanes, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
-			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
+		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
+			Claim: r.Claim, Window: r.Claim}, 0)
 	}
 }
 

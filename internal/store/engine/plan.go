@@ -45,7 +45,7 @@ func addRequests(p *plan, requests []*request) {
 	b := p.buffers
 	for _, r := range requests {
 		r.positions = r.positions[:0]
-		c := r.call
+		c := r.Call
 		for i := range c.Hits {
 			h := &c.Hits[i]
 			if c.Reset || h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
@@ -94,7 +94,7 @@ func addRequests(p *plan, requests []*request) {
 // addUnusual plans a hit that does not simply charge.
 func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
-	case r.call.Reset:
+	case r.Reset:
 		return add(p, reset, h.Limit, rowOf(h), 0, 0)
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them,
@@ -112,8 +112,7 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	return add(p, peek, h.Limit, rowOf(h), 0, 0) // a peek, or a hit that can never pass
 }
 
-// add finds or makes the entry for a hit. window is Call.Window for a refund in the background, and
-// otherwise 0.
+// add finds or makes the entry for a hit. window is Job.Window for a refund, and otherwise 0.
 func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost, window int64) position {
 	last := p.latest[id]
 	stage := 0
@@ -266,7 +265,7 @@ type entry struct {
 	cost  int64
 
 	leaseUnits    int64 // for a take: the part of n that charges a lease
-	claim, window int64 // for a background refund: copies from its call; otherwise 0
+	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
 	firstSlot     int64 // for a take on a limit InFlight, or a release: the first slot
 
 	// The refund entry before this peek, to which later refunds of the row are added.
@@ -291,7 +290,7 @@ type position struct {
 
 // request is a call of a batch while it is decided. The worker owns it.
 type request struct {
-	call      *batch.Call
+	*batch.Call
 	positions []position // one for each hit
 	finished  bool       // the call has its decisions and is the caller's again
 	refunded  bool       // a refund took effect in an earlier round, which did not read its row

@@ -39,7 +39,7 @@ func (s *server) checkIdentity(identity *pgdb.Statement) {
 	if lost {
 		lease.Clear(s.rows)
 		for _, l := range s.lanes {
-			batch.DropRefunds(l.background)
+			batch.DropRefunds(l.backlog)
 		}
 	}
 	s.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -16,21 +15,20 @@ import (
 // entries → statements), send, apply (rows → decisions → calls end). It returns the requests that need
 // another round, because their statement reached its lock timeout or failed because of another request.
 //
-// The first round of a batch also sends background calls. If oneByOne is set, as in a retry of requests that
-// failed together, each hit gets its own statement, and the round has no background calls.
+// The first round of a batch also sends jobs. If oneByOne is set, as in a retry of requests that failed
+// together, each hit gets its own statement, and the round has no jobs.
 func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	singles, several := requests, []*request(nil)
 	if w.hasSeveral {
 		singles, several = singlesAndSeveral(requests)
 	}
-	var background []*request // calls that nobody waits for
-	if !oneByOne && (atomic.LoadInt32(&w.queue.Background.Waiting) > 0 ||
+	if !oneByOne && (atomic.LoadInt32(&w.backlog.Waiting) > 0 ||
 		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
-		background = w.collectBackground(requests)
+		w.collectJobs(requests)
 	}
 	p := newPlan(w.buffers, len(requests), oneByOne)
-	if len(background) > 0 {
-		addBackground(p, background, batch.Before)
+	if len(w.jobs) > 0 {
+		addJobs(p, w.jobs, false)
 	}
 	w.repeatReleases(p, requests)
 	addRequests(p, singles)
@@ -40,8 +38,8 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if p.remembered && !oneByOne {
 		w.chargeUnits(p)
 	}
-	if len(background) > 0 {
-		addBackground(p, background, batch.After)
+	if len(w.jobs) > 0 {
+		addJobs(p, w.jobs, true)
 	}
 	statements := p.write(w.store.texts, settings)
 	var transactions []*transaction
@@ -52,8 +50,8 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil {
 		if errors.Is(err, pgdb.ErrNotSent) {
-			for _, r := range background {
-				r.call.Err = err // the call certainly had no effect
+			for _, j := range w.jobs {
+				j.Err = err // the job certainly had no effect
 			}
 		}
 		return nil, err
@@ -69,8 +67,8 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if p.remembered || w.keepsRows {
 		w.applyRows(p)
 	}
-	if len(background) > 0 {
-		w.applyBackground(background)
+	if len(w.jobs) > 0 {
+		w.applyJobs()
 	}
 	w.finish(done, nil)
 	if w.cleans && !failed {
@@ -81,7 +79,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	}
 	for _, r := range several {
 		// Not in the transaction, because a row without free units would fail it.
-		for _, row := range r.call.Rows {
+		for _, row := range r.Rows {
 			w.store.chargeLease(row)
 		}
 	}
@@ -111,35 +109,12 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 	return again, nil
 }
 
-// collectBackground adds background calls to the batch, to send with requests, and returns them. It fails
-// those on rows with a recent lock timeout.
-func (w *work) collectBackground(requests []*request) []*request {
-	w.store.refundLeases()
-	idle := true
-	for _, r := range requests {
-		idle = idle && len(r.call.Hits) == 0
-	}
-	var collected []*request
-	var locked []*batch.Call
-	for _, c := range batch.Collect(w.queue.Background, idle, w.hasRefunds) {
-		if lease.HadLockTimeout(w.store.rows, rowOf(&c.Hits[0])) {
-			c.Err = errLocked
-			locked = append(locked, c)
-		} else {
-			collected = append(collected, &request{call: c})
-		}
-	}
-	batch.Finish(w.queue, locked, nil)
-	w.requests = append(w.requests, collected...)
-	return collected
-}
-
 // singlesAndSeveral splits requests. Singles have at most one hit or are resets, so the entry of the hit
 // decides the request. Requests of several hits pass as a whole or not at all.
 func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
 	for _, r := range requests {
-		if len(r.call.Hits) < 2 || r.call.Reset {
+		if len(r.Hits) < 2 || r.Reset {
 			singles = append(singles, r)
 		} else {
 			several = append(several, r)
@@ -178,7 +153,7 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	decided := make([]*request, 0, len(requests))
 	var again []*request
 	for _, r := range requests {
-		c := r.call
+		c := r.Call
 		if granted := len(c.Decisions); granted < len(r.positions) || granted == 0 {
 			if err := w.decideUnusual(r); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
 				again = append(again, r)
@@ -204,13 +179,13 @@ func decideGranted(requests []*request) {
 	micros := int64(0)
 	reset := time.UnixMicro(0)
 	for _, r := range requests {
-		decisions := r.call.Decisions[:0]
+		decisions := r.Decisions[:0]
 		positions := r.positions
 		for i := range positions {
 			pos := &positions[i]
 			e := pos.entry
 			if e == nil { // the simulation has decided the hit
-				decisions = append(decisions, r.call.Decisions[i])
+				decisions = append(decisions, r.Decisions[i])
 				continue
 			}
 			if pos.nth >= e.granted {
@@ -238,14 +213,14 @@ func decideGranted(requests []*request) {
 			decisions = append(decisions, ratelimit.Decision{Allowed: true, Quota: quota,
 				Remaining: left, Reset: reset, DecidedAt: chargedAt})
 		}
-		r.call.Decisions = decisions
+		r.Decisions = decisions
 	}
 }
 
 // decideUnusual decides a request that decideGranted did not decide: a refusal, a refund, a peek, a reset or
 // a failed statement. It remembers a refusal. It returns the error of the statement.
 func (w *work) decideUnusual(r *request) error {
-	c := r.call
+	c := r.Call
 	c.Decisions = c.Decisions[:0]
 	w.clearRefunded(r)
 	if err := failure(r); err != nil {

@@ -47,7 +47,7 @@ func (w *work) holdSlots(requests []*request) {
 		for i := range r.positions {
 			pos := &r.positions[i]
 			if e := pos.entry; e != nil && e.firstSlot != 0 && pos.nth < e.granted {
-				w.store.slots.Hold(rangeOf(pos), &r.call.Hits[i])
+				w.store.slots.Hold(rangeOf(pos), &r.Hits[i])
 			}
 		}
 	}
@@ -104,9 +104,8 @@ func (s *slots) Release(ranges []slotRange) {
 	s.mu.Unlock()
 	for _, r := range ranges {
 		r := r
-		addCall(s.lanes, &batch.Call{Order: batch.Before, Repeat: true, Claim: r.First,
-			End:  func(_ int64, err error) { s.releaseEnded(r, err) },
-			Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}}}, 0)
+		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: r.N},
+			Claim: r.First, Repeat: true, End: func(_ int64, err error) { s.releaseEnded(r, err) }}, 0)
 	}
 }
 
@@ -141,8 +140,8 @@ func (w *work) repeatReleases(p *plan, requests []*request) {
 	defer s.mu.Unlock()
 	repeated := map[lease.RowID]bool{}
 	for _, r := range requests {
-		for i := range r.call.Hits {
-			row := rowOf(&r.call.Hits[i])
+		for i := range r.Hits {
+			row := rowOf(&r.Hits[i])
 			for _, slots := range s.releasing[row] {
 				if !repeated[row] {
 					addRelease(p, slots, p.oneByOne)

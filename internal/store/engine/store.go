@@ -289,11 +289,11 @@ func (s *Store) newQueue(timeout time.Duration, lane int,
 	var q, side *batch.Queue
 	side = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: 1, Health: s.server.health, Deliver: deliver,
-		Decide: func(calls []*batch.Call, deadline time.Time) { decide(s, side, side, calls, deadline) },
+		Decide: func(calls []*batch.Call, deadline time.Time) { decide(s, side, side, nil, calls, deadline) },
 		Expire: func(calls []*batch.Call, _ error) { s.failCalls(side, calls, errLocked) },
 	})
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Health: s.server.health, Background: s.lanes[lane].background,
+		Timeout: timeout, Workers: s.workers, Health: s.server.health,
 		Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if deliver != nil {
@@ -309,7 +309,7 @@ func (s *Store) newQueue(timeout time.Duration, lane int,
 					return
 				}
 			}
-			decide(s, q, side, calls, deadline)
+			decide(s, q, side, s.lanes[lane].backlog, calls, deadline)
 		},
 		Expire: func(calls []*batch.Call, err error) {
 			if deliver != nil {
@@ -326,7 +326,7 @@ func (s *Store) newQueue(timeout time.Duration, lane int,
 // HoldLocal.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
-// closeTimeout bounds the flush of background calls in Close, and each batch without requests.
+// closeTimeout bounds the flush of jobs in Close, and each batch without requests.
 const closeTimeout = time.Second
 
 // Close implements ratelimit.Store. It waits up to a second for calls in flight, and up to another second for
@@ -344,14 +344,14 @@ func (s *Store) Close() {
 	s.refundLeases()
 	flushed := time.Now().Add(closeTimeout)
 	for _, l := range s.lanes {
-		batch.Flush(l.background, time.Until(flushed))
+		batch.Flush(l.backlog, time.Until(flushed))
 		for batch.Busy(l.queue) && time.Now().Before(flushed) {
 			time.Sleep(time.Millisecond) // a batch may have taken refunds before Flush
 		}
 	}
 	s.refundLeases() // the units of charges that were sent since EndAll
 	for _, l := range s.lanes {
-		batch.Flush(l.background, time.Until(flushed))
+		batch.Flush(l.backlog, time.Until(flushed))
 	}
 	s.slots.Close()
 	s.close()

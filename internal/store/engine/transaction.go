@@ -92,9 +92,9 @@ func (t *transaction) begin() {
 	for _, r := range t.requests {
 		r.passes = true
 		r.refusals = nil
-		hits := r.call.Hits
-		r.call.Rows = lease.Find(t.work.store.rows, hits, r.call.Rows[:0]) // a row may have refused meanwhile
-		if lease.RefusedLately(t.work.store.rows, r.call.Rows) {
+		hits := r.Hits
+		r.Rows = lease.Find(t.work.store.rows, hits, r.Rows[:0]) // a row may have refused meanwhile
+		if lease.RefusedLately(t.work.store.rows, r.Rows) {
 			t.state = peeking
 		}
 		for i := range hits {
@@ -113,8 +113,8 @@ func (t *transaction) write() []*pgdb.Statement {
 	t.check = pgdb.Statement{SQL: checkSQL}
 	if t.state == peeking {
 		for _, r := range t.requests {
-			for i := range r.call.Hits {
-				h := &r.call.Hits[i]
+			for i := range r.Hits {
+				h := &r.Hits[i]
 				add(p, peek, h.Limit, rowOf(h), 0, 0)
 			}
 		}
@@ -159,7 +159,7 @@ func (w *work) rememberUsedUp(p *plan) {
 // needsSync reports whether the commit of requests waits for the disk.
 func needsSync(requests []*request) bool {
 	for _, r := range requests {
-		hits := r.call.Hits
+		hits := r.Hits
 		for i := range hits {
 			if hits[i].Limit.AwaitsDisk() && (r.passes || hits[i].Cost < 0) {
 				return true
@@ -173,8 +173,8 @@ func needsSync(requests []*request) bool {
 // entry.
 func addCharges(p *plan, r *request) {
 	r.positions = r.positions[:0]
-	for i := range r.call.Hits {
-		h := &r.call.Hits[i]
+	for i := range r.Hits {
+		h := &r.Hits[i]
 		switch {
 		case h.Cost < 0:
 			e := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0).entry
@@ -247,7 +247,7 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 		decideGranted(t.requests)
 		for _, r := range t.requests {
 			w.clearRefunded(r)
-			if len(r.call.Decisions) < len(r.positions) {
+			if len(r.Decisions) < len(r.positions) {
 				w.finish([]*request{r}, errNoAnswer) // checkSQL should have failed
 			}
 		}
@@ -283,7 +283,7 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 	var hitRows []*algorithm.Row
 	var times []int64
 	for _, r := range t.requests {
-		hits := r.call.Hits
+		hits := r.Hits
 		hitRows = hitRows[:0]
 		times = times[:0]
 		for i := range hits {
@@ -293,7 +293,7 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
 		r.passes = algorithm.Decide(hits, hitRows, times, decisions)
-		r.call.Decisions = decisions
+		r.Decisions = decisions
 		r.refusals = nil
 		for i := range hits {
 			if !decisions[i].Allowed && !hits[i].Peek {
@@ -335,13 +335,13 @@ func (w *work) finishDecided(requests []*request) {
 		if r.finished {
 			continue
 		}
-		if len(r.call.Rows) > 0 {
-			w.addLeasedUnits(r.call)
+		if len(r.Rows) > 0 {
+			w.addLeasedUnits(r.Call)
 		}
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
-				r.call.Decisions[refused.hit].RetryAfter, w.sequence)
+			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.Hits[refused.hit].Cost,
+				r.Decisions[refused.hit].RetryAfter, w.sequence)
 			if refused.view.Limit.Lease > 0 { // with the refunded units, a retry may pass
 				lease.EndLease(w.store.rows, refused.id)
 			}

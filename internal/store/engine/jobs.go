@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// defaultSettleWait is the maximum time that a settlement waits for a request's batch.
+const defaultSettleWait = 5 * time.Millisecond
+
+// lane decides the calls that may wait for a synchronous standby, or all others. If the standby is lost,
+// the others do not wait with them.
+type lane struct {
+	backlog *batch.Backlog
+	queue   *batch.Queue // runs batches without requests
+}
+
+// laneOf returns the index of the lane of hits: 1 if the commit of one may wait for a standby, otherwise 0.
+func laneOf(hits []ratelimit.Hit) int {
+	for i := range hits {
+		if hits[i].Limit.AwaitsDisk() {
+			return 1
+		}
+	}
+	return 0
+}
+
+// openLanes makes the lanes of a new store.
+func (s *Store) openLanes(report func(error)) {
+	for i := range s.lanes {
+		l := &lane{}
+		s.lanes[i] = l
+		l.backlog = batch.NewBacklog(batch.BacklogOptions{
+			Closing: s.server.closing, Health: s.server.health,
+			Send: func() { batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
+			Report: func(lost int, err error) {
+				report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
+			},
+		})
+		l.queue = s.newQueue(closeTimeout, i, nil, nil)
+	}
+}
+
+// addJob adds a job to the backlog of its lane, see batch.Add.
+func addJob(lanes [2]*lane, j *batch.Job, wait time.Duration) {
+	batch.Add(lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
+}
+
+// Settle corrects a charge in the background. It does nothing if the database did not make the charge.
+func (s *Store) Settle(h *batch.Settlement) {
+	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease ||
+		h.Limit.Algorithm == ratelimit.InFlight {
+		return
+	}
+	key := strings.Clone(h.Key) // it may be a part of a long request
+	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: h.Limit, Key: key, Cost: -h.Refund},
+		Claim: h.DecidedAt, Window: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset), End: s.settled},
+		s.settleWait)
+}
+
+// Charge charges, in the background, units of a durable limit that were admitted without the database. It
+// charges at most the free quota, and creates a missing row. end is called once with the charged units. If it
+// gets an error, the database may have charged all units.
+func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
+	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
+		End: func(charged int64, err error) {
+			s.settled(charged, err)
+			end(charged, err)
+		}}, s.settleWait)
+}
+
+// job is a job of a batch while it is decided. The worker owns it.
+type job struct {
+	*batch.Job
+	position position
+}
+
+// collectJobs adds waiting jobs to a batch with requests. It fails those on rows with a recent lock timeout.
+func (w *work) collectJobs(requests []*request) {
+	w.store.refundLeases()
+	idle := true
+	for _, r := range requests {
+		idle = idle && len(r.Hits) == 0
+	}
+	var locked []*batch.Job
+	for _, j := range batch.Collect(w.backlog, idle, w.hasRefunds) {
+		if lease.HadLockTimeout(w.store.rows, rowOf(&j.Hit)) {
+			j.Err = errLocked
+			locked = append(locked, j)
+		} else {
+			w.jobs = append(w.jobs, &job{Job: j})
+		}
+	}
+	batch.End(w.backlog, locked, nil)
+}
+
+// addJobs plans the jobs of a batch that come after its requests, or those that come before.
+func addJobs(p *plan, jobs []*job, after bool) {
+	for _, j := range jobs {
+		if j.After != after {
+			continue
+		}
+		h := &j.Hit
+		p.oneByOne = j.Isolated
+		switch {
+		case j.Partial:
+			// Hits of one unit each, because a row may grant a part.
+			j.position = add(p, take, h.Limit, rowOf(h), 1, 0)
+			e := j.position.entry
+			e.n += h.Cost - 1
+			if j.Row != nil {
+				e.row = j.Row
+				e.leaseUnits += h.Cost
+				p.remembered = true
+			}
+		case h.Limit.Algorithm == ratelimit.InFlight:
+			j.position.entry = addRelease(p, slotRange{h.Limit, rowOf(h), j.Claim, h.Cost}, j.Isolated)
+		default:
+			j.position = add(p, refund, h.Limit, rowOf(h), -h.Cost, j.Window)
+			if e := j.position.entry; e.claim == 0 {
+				e.claim = j.Claim
+			}
+		}
+	}
+	p.oneByOne = false // a round with oneByOne has no jobs
+}
+
+// applyJobs ends jobs. A row grants the hits of an entry in the order of the plan, so a job gets the units
+// that the hits before it have left.
+func (w *work) applyJobs() {
+	for _, j := range w.jobs {
+		e := j.position.entry
+		j.Err = e.err
+		if j.Granted = e.granted - j.position.nth; j.Granted < 0 {
+			j.Granted = 0
+		}
+		if j.Granted > j.Hit.Cost {
+			j.Granted = j.Hit.Cost
+		}
+	}
+	w.endJobs(nil)
+}
+
+// endJobs ends the jobs of a batch. It clears the remembered refusals of the rows that they refund.
+func (w *work) endJobs(err error) {
+	jobs := make([]*batch.Job, 0, len(w.jobs))
+	for _, j := range w.jobs {
+		if j.Hit.Cost < 0 {
+			lease.ClearRefusal(w.store.rows, rowOf(&j.Hit))
+		}
+		jobs = append(jobs, j.Job)
+	}
+	w.jobs = nil
+	batch.End(w.backlog, jobs, err)
+}
