@@ -3,8 +3,6 @@ package integration
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/traefik/yaegi/interp"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
 // readUsage is a program in Yaegi that reads a body in parts.
@@ -52,29 +51,15 @@ func TestUsageIsReadTheSameInterpreted(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := v.Interface().(func(http.Header, []byte, int) string)
-	files, err := filepath.Glob("../internal/proxy/usage/testdata/*/*")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		body, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kind := "application/json"
-		switch filepath.Ext(file) {
-		case ".sse":
-			kind = "text/event-stream"
-		case ".ndjson":
-			kind = "application/x-ndjson"
-		}
-		h := http.Header{"Content-Type": {kind}}
+	for name, a := range llm.Answers(t) {
+		h := http.Header{"Content-Type": {a.ContentType}}
 		var total int64
 		r := usage.New(h, &total)
-		_, _ = r.Write(body)
+		_, _ = r.Write(a.Body)
 		want := fmt.Sprint(r.End(), 0)
-		for _, size := range []int{7, len(body)} {
-			check.Equal(t, fmt.Sprintf("%s in parts of %d bytes", file, size), read(h, body, size), want)
+		for _, size := range []int{7, len(a.Body)} {
+			check.Equal(t, fmt.Sprintf("%s in parts of %d bytes", name, size), read(h, a.Body, size),
+				want)
 		}
 	}
 }

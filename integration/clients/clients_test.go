@@ -5,8 +5,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
 const root = "../.."
@@ -180,21 +179,17 @@ func (f *front) useUp(client, kind string) {
 // closed.
 func upstream(t *testing.T, held, ended chan struct{}) string {
 	t.Helper()
-	bodies := map[bool][]byte{}
-	for anthropic, file := range map[bool]string{false: "openai-chat", true: "anthropic"} {
-		body, err := os.ReadFile(filepath.Join(root, "internal/proxy/usage/testdata", file, "plain.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		bodies[anthropic] = body
-	}
+	answers := llm.Answers(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Hold") != "" {
 			held <- struct{}{}
 			<-ended
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(bodies[strings.HasSuffix(strings.TrimSuffix(r.URL.Path, "/"), "/messages")])
+		name := "openai-chat/plain.json"
+		if strings.HasSuffix(strings.TrimSuffix(r.URL.Path, "/"), "/messages") {
+			name = "anthropic/plain.json"
+		}
+		answers[name].Respond(w, false)
 	}))
 	t.Cleanup(s.Close)
 	return s.URL

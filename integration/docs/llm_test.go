@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
@@ -56,7 +57,14 @@ func newLLMGuide(t *testing.T) *llmGuide {
 			}
 		}
 	}
-	stub := httptest.NewServer(http.HandlerFunc(answerAsModel))
+	answers := llm.Answers(t)
+	stub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := "openai-chat/stream.sse"
+		if strings.HasPrefix(r.URL.Path, "/v1/messages") {
+			name = "anthropic/plain.json"
+		}
+		answers[name].Respond(w, false)
+	}))
 	t.Cleanup(stub.Close)
 	address := harness.FreeAddress(t)
 	g.url = "http://" + address
@@ -76,21 +84,6 @@ func newLLMGuide(t *testing.T) *llmGuide {
 		t.Fatal(err)
 	}
 	return g
-}
-
-// answerAsModel responds with the bodies of package usage.
-func answerAsModel(w http.ResponseWriter, r *http.Request) {
-	name, kind := "openai-chat/stream.sse", "text/event-stream"
-	if strings.HasPrefix(r.URL.Path, "/v1/messages") {
-		name, kind = "anthropic/plain.json", "application/json"
-	}
-	body, err := os.ReadFile(filepath.Join(root, "internal/proxy/usage/testdata", name))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(body) // an error means that the client has left
 }
 
 // createKey runs the command that creates a key, and returns the key.

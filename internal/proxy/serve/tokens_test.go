@@ -1,15 +1,10 @@
 package serve_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,63 +14,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// usageDir has bodies of language models, and truth.json with what they report.
-const usageDir = "../usage/testdata"
-
-// answer is a body of usageDir. A nil count was not reported.
-type answer struct {
-	Request     string
-	Status      int
-	ContentType string `json:"content_type"`
-	Rule        string
-	Tokens      int64
-	Input       *int64
-	CacheRead   *int64 `json:"cache_read"`
-	CacheWrite  *int64 `json:"cache_write"`
-	Output      *int64
-	Events      int64 `json:"events_after"`
-	Characters  int64 `json:"characters_after"`
-	body        []byte
-}
-
-// cost returns the tokens of an answer to a request with an estimated input.
-func (a *answer) cost(input int64) int64 {
-	if a.Rule != "stream" {
-		return a.Tokens
-	}
-	n := max(a.Events, (a.Characters+3)/4)
-	for _, kind := range []*int64{a.CacheRead, a.CacheWrite, a.Output} {
-		if kind != nil {
-			n += *kind
-		}
-	}
-	if a.Input != nil {
-		return n + *a.Input
-	}
-	return n + input
-}
-
-// answers returns the bodies of usageDir by their names.
-func answers(t *testing.T) map[string]*answer {
-	t.Helper()
-	all := map[string]*answer{}
-	text, err := os.ReadFile(filepath.Join(usageDir, "truth.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
-	for name, a := range all {
-		if err == nil {
-			a.body, err = os.ReadFile(filepath.Join(usageDir, name))
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
 
 // tokenSite is a site with a limit of 1,000,000 units an hour.
 type tokenSite struct {
@@ -150,36 +91,32 @@ func answered(q *serve.Request, status int, h http.Header, body []byte) {
 
 // Each body costs what the providers report, plain and as gzip. The estimated input is 101.
 func TestTokensAreCountedAsReported(t *testing.T) {
-	for name, a := range answers(t) {
+	for name, a := range llm.Answers(t) {
 		for _, encoding := range []string{"", "gzip"} {
 			s := newTokenSite(t, "tokens")
 			method, _, _ := strings.Cut(a.Request, " ")
 			q := s.decide(t.Context(), method)
 			h := http.Header{"Content-Type": {a.ContentType}, "Content-Encoding": {encoding}}
-			body := a.body
+			body := a.Body
 			if encoding != "" {
-				var b bytes.Buffer
-				w := gzip.NewWriter(&b)
-				_, _ = w.Write(body)
-				_ = w.Close()
-				body = b.Bytes()
+				body = llm.Gzip(body)
 			}
 			answered(q, a.Status, h, body)
 			_, got, _ := strings.Cut(s.used(q), " ")
-			check.Equal(t, name+" "+encoding, got, a.cost(101))
+			check.Equal(t, name+" "+encoding, got, a.Cost(101))
 		}
 	}
 }
 
 // A unit counts its kinds of tokens, and charges its part of the estimate before the response.
 func TestUnitSelectsKindsOfTokens(t *testing.T) {
-	cached := answers(t)["anthropic/cached.json"]
+	cached := llm.Answers(t)["anthropic/cached.json"]
 	for unit, want := range map[string]string{"tokens": "601 more 4760", "input_tokens": "101 more 321",
 		"output_tokens": "500 less 14"} {
 		s := newTokenSite(t, unit)
 		q := s.decide(t.Context(), http.MethodPost)
 		charged := q.Hits[0].Cost
-		answered(q, http.StatusOK, http.Header{"Content-Type": {cached.ContentType}}, cached.body)
+		answered(q, http.StatusOK, http.Header{"Content-Type": {cached.ContentType}}, cached.Body)
 		check.Equal(t, unit, fmt.Sprint(charged, " ", s.used(q)), want)
 	}
 }

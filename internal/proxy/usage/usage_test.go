@@ -2,12 +2,8 @@ package usage_test
 
 import (
 	"bytes"
-	"compress/gzip"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,26 +11,13 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
 const plain, events = "application/json", "text/event-stream"
 
-// truth says what a body of testdata has cost. A nil count was not reported.
-type truth struct {
-	Status      int
-	ContentType string `json:"content_type"`
-	Rule        string
-	Tokens      int64
-	Input       *int64
-	CacheRead   *int64 `json:"cache_read"`
-	CacheWrite  *int64 `json:"cache_write"`
-	Output      *int64
-	Events      int64 `json:"events_after"`
-	Characters  int64 `json:"characters_after"`
-}
-
-// want returns the text of the Usage of a body.
-func (x *truth) want(name string) string {
+// want returns the text of the Usage of an answer.
+func want(name string, x *llm.Answer) string {
 	if x.Rule == "free" {
 		u := usage.Usage{Input: usage.Unreported, CacheRead: usage.Unreported,
 			CacheWrite: usage.Unreported, Output: usage.Unreported,
@@ -51,7 +34,7 @@ func (x *truth) want(name string) string {
 		Output: or(x.Output), Stream: x.Rule == "stream" || strings.Contains(name, "stream") ||
 			!strings.HasSuffix(name, ".json")}
 	if x.Rule == "stream" {
-		u.Sent = max(x.Events, (x.Characters+3)/4)
+		u.Sent = x.Sent()
 	}
 	return shown(&u)
 }
@@ -67,30 +50,6 @@ func shown(u *usage.Usage) string {
 		text += ", prompt only"
 	}
 	return strings.TrimSuffix(text+", "+u.Invalid, ", ")
-}
-
-// truths returns the truth about each body of testdata.
-func truths(t testing.TB) map[string]*truth {
-	t.Helper()
-	text, err := os.ReadFile("testdata/truth.json")
-	all := make(map[string]*truth)
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-// bodyOf returns the body of a file of testdata.
-func bodyOf(t testing.TB, name string) []byte {
-	t.Helper()
-	body, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return body
 }
 
 // read returns the text of the usage in a body, which is written in parts of a size.
@@ -111,30 +70,14 @@ func read(h http.Header, body []byte, size int) string {
 
 func header(contentType string) http.Header { return http.Header{"Content-Type": {contentType}} }
 
-// packed returns a body encoded as gzip.
-func packed(t testing.TB, body []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, err := w.Write(body)
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
 func TestUsageIsReadAsEachProviderReportsIt(t *testing.T) {
-	for name, x := range truths(t) {
-		body := bodyOf(t, name)
+	for name, x := range llm.Answers(t) {
 		for _, size := range []int{1, 7, 1 << 20} {
 			what := fmt.Sprintf("%s in parts of %d bytes", name, size)
-			check.Equal(t, what, read(header(x.ContentType), body, size), x.want(name))
+			check.Equal(t, what, read(header(x.ContentType), x.Body, size), want(name, x))
 			h := header(x.ContentType)
 			h.Set("Content-Encoding", "gzip")
-			check.Equal(t, what+" of gzip", read(h, packed(t, body), size), x.want(name))
+			check.Equal(t, what+" of gzip", read(h, llm.Gzip(x.Body), size), want(name, x))
 		}
 	}
 }
@@ -142,12 +85,12 @@ func TestUsageIsReadAsEachProviderReportsIt(t *testing.T) {
 // Streams may have other line ends, comments, a byte order mark, no space after data:, and several lines of
 // data. Proxies and servers change them.
 func TestStreamsAreReadInEachOfTheirForms(t *testing.T) {
-	all := truths(t)
+	all := llm.Answers(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom([]string{"openai-chat/stream.sse", "openai-chat/cut.sse",
 			"openai-responses/cached.sse", "anthropic/cached.sse", "anthropic/cut.sse", "gemini/cut.sse",
 			"gemini/stream.sse", "ollama/stream.ndjson", "ollama/cut.ndjson"}).Draw(rt, "name")
-		body := strings.ReplaceAll(string(bodyOf(t, name)), "\r\n", "\n")
+		body := strings.ReplaceAll(string(all[name].Body), "\r\n", "\n")
 		if strings.HasSuffix(name, "sse") {
 			if rapid.Bool().Draw(rt, "no space") {
 				body = strings.ReplaceAll(body, "data: ", "data:")
@@ -169,7 +112,7 @@ func TestStreamsAreReadInEachOfTheirForms(t *testing.T) {
 		}
 		size := rapid.IntRange(1, len(body)).Draw(rt, "size")
 		got := read(header(all[name].ContentType), []byte(body), size)
-		if want := all[name].want(name); got != want {
+		if want := want(name, all[name]); got != want {
 			rt.Errorf("%s: got %s, want %s: %q", name, got, want, body)
 		}
 	})
@@ -256,7 +199,7 @@ func TestBodiesBeyondTheBoundsAreNotHeld(t *testing.T) {
 	h := header(events)
 	h.Set("Content-Encoding", "gzip")
 	stream := bytes.Repeat([]byte(event(long[:1<<20])+event(report+`"}`)), 65)
-	check.Equal(t, "a stream of 65 MB as gzip", read(h, packed(t, stream), 1<<14),
+	check.Equal(t, "a stream of 65 MB as gzip", read(h, llm.Gzip(stream), 1<<14),
 		some+", stream, too long")
 	h.Set("Content-Encoding", "br")
 	check.Equal(t, "brotli", read(h, []byte("x"), 1), none+", stream, encoded (br)")
@@ -283,8 +226,8 @@ func TestStreamsHoldOnlyTheirEvents(t *testing.T) {
 
 // FuzzBodies reads any body in any parts. The result must not depend on the parts.
 func FuzzBodies(f *testing.F) {
-	for name, x := range truths(f) {
-		f.Add(bodyOf(f, name), x.ContentType, uint16(5))
+	for _, x := range llm.Answers(f) {
+		f.Add(x.Body, x.ContentType, uint16(5))
 	}
 	f.Add([]byte("\r\n\rdata:{\n"), events, uint16(0))
 	f.Add([]byte("[1,[{\"usage\":{}}]"), "", uint16(0))
@@ -299,7 +242,7 @@ func FuzzBodies(f *testing.F) {
 		}
 		h := header(contentType)
 		h.Set("Content-Encoding", "gzip")
-		if decoded := read(h, packed(t, body), int(part)+1); decoded != whole {
+		if decoded := read(h, llm.Gzip(body), int(part)+1); decoded != whole {
 			t.Errorf("%s as gzip: %s, want %s as without: %q", contentType, decoded, whole, body)
 		}
 	})
