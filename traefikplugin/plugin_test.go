@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -83,25 +82,6 @@ func TestUnusedStoreClosesAfterDelay(t *testing.T) {
 
 func isClosed(h *handler) bool {
 	return errors.Is(h.handle.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
-}
-
-// Middlewares with the same settings of the store share a database, whatever their limits. Each other setting
-// of the store needs a database of its own.
-func TestEqualStoreSettingsShareDatabase(t *testing.T) {
-	p := newProcess(time.Minute)
-	databases := map[*host.Database]bool{}
-	for _, change := range []Settings{
-		{},
-		{"prefix": "other", "limit": "7 1h", "timeout": "1s"},
-		{"maxConns": "3"},
-		{"dsn": "postgres://127.0.0.1:1/other"},
-	} {
-		c := validConfig(Settings{"dsn": "postgres://127.0.0.1:1/x?connect_timeout=1"}, change)
-		databases[newMiddleware(t, t.Context(), p, nil, c).handle.Limits] = true
-	}
-	if n := len(p.host.Shared()); len(databases) != 3 || n != 3 {
-		t.Errorf("%d databases and %d shared resources, want 3 and 3", len(databases), n)
-	}
 }
 
 // Of two middlewares of one load with limits of different windows on the same rows, the log names both, and

@@ -1,7 +1,6 @@
 package traefikplugin
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
@@ -161,21 +159,4 @@ func TestPanickingRequestHasNoUser(t *testing.T) {
 	if w.Code != http.StatusOK || w.Body.String() != "||||0" {
 		t.Errorf("status %d, the upstream receives %s; want 200 and no headers", w.Code, w.Body)
 	}
-}
-
-// Middlewares with the same settings share a policy until the last middleware ends.
-func TestPolicyIsShared(t *testing.T) {
-	dsn := policytest.Open(t, policytest.People)
-	p := newProcess(time.Millisecond)
-	ctx, cancel := context.WithCancel(t.Context())
-	for _, conns := range []string{"3", "3", "4"} {
-		newMiddleware(t, ctx, p, &passCounter{}, &Config{
-			Other: Settings{"dsn": dsn, "timeout": "1ms", "maxConns": conns, "policy": ""}})
-	}
-	if n := len(p.host.Shared()); n != 4 {
-		t.Errorf("%d databases and policies, want 4: 2 and 2", n)
-	}
-	cancel()
-	await.Within(t, time.Minute, "the end of the policies",
-		func() bool { return len(p.host.Shared()) == 0 })
 }
