@@ -8,11 +8,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// sendJourney sends requests. The program internal/testkit/journey counts the functions that run meanwhile.
+// sendJourney sends requests. Package internal/testkit/journey counts the functions that run meanwhile.
 func (c *live) sendJourney(headers ...string) {
 	c.t.Helper()
 	if testing.CoverMode() != "count" {
-		c.t.Skip("runs only for internal/testkit/journey")
+		c.t.Skip("internal/testkit/journey runs it")
 	}
 	for range 2000 {
 		c.expect(http.StatusOK, "/", headers...)

@@ -7,10 +7,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The program internal/testkit/journey counts the functions that these requests run.
+// Package internal/testkit/journey counts the functions that these requests run.
 func TestJourneyOfLeasedRequest(t *testing.T) {
 	if testing.CoverMode() != "count" {
-		t.Skip("runs for internal/testkit/journey")
+		t.Skip("internal/testkit/journey runs it")
 	}
 	c := &Config{Other: Settings{"dsn": cluster.Open(t), "timeout": "30s", "onError": "deny",
 		"prefix": "journey", "limit": "1000000 1h", "algorithm": "fixed_window", "lease": "5%"}}

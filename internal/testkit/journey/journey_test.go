@@ -1,23 +1,28 @@
-// Command journey counts the functions of this module that run for each request of a kind, and their files,
-// for ARCHITECTURE.md. It runs tests that send such requests, with coverage counters. Run it in the folder of
-// the module. -v lists the functions.
-package main
+// Package journey counts the functions of this module that run for each request of a kind, and their files.
+// It runs tests that send such requests, with coverage counters, and compares the figures with
+// ARCHITECTURE.md.
+package journey_test
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-const module = "github.com/pgratelimit/pg-ratelimit/"
+const (
+	module = "github.com/pgratelimit/pg-ratelimit/"
+	// root is the folder of the module.
+	root = "../../.."
+)
 
 // minRuns is the number of runs from which on a function counts as one that runs for each request. A test
 // sends 2,000 requests, and the first ones also run other functions. Background functions run far fewer
@@ -26,48 +31,47 @@ const minRuns = 1800
 
 // journeys are the kinds of requests, with the tests that send them.
 var journeys = []struct{ name, folder, test string }{
-	{"exact request through Caddy", "./caddymodule", "TestJourneyOfExactRequest"},
-	{"leased request through Traefik", "./traefikplugin", "TestJourneyOfLeasedRequest"},
-	{"request with policy through Caddy", "./caddymodule", "TestJourneyOfRequestWithPolicy"},
+	{"an exact request through Caddy", "./caddymodule", "TestJourneyOfExactRequest"},
+	{"a leased request through Traefik", "./traefikplugin", "TestJourneyOfLeasedRequest"},
+	{"a request with policy through Caddy", "./caddymodule", "TestJourneyOfRequestWithPolicy"},
 }
 
-func main() {
-	list := flag.Bool("v", false, "list the functions")
-	flag.Parse()
-	log.SetFlags(0)
-	dir, err := os.MkdirTemp("", "journey")
-	if err != nil {
-		log.Fatal(err)
+// ARCHITECTURE.md says how many functions and files run for each request. With -v, the log lists them.
+func TestFiguresOfMap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it compiles the module with counters")
 	}
-	profile := filepath.Join(dir, "profile")
+	table := "| | functions | files |\n|---|---|---|\n"
 	for _, j := range journeys {
-		text, err := exec.Command("go", "test", "-covermode=count", "-coverpkg=./...",
-			"-coverprofile="+profile, "-run=^"+j.test+"$", j.folder).CombinedOutput()
-		if err != nil {
-			log.Fatalf("%s: %v: %s", j.test, err, text)
+		profile := filepath.Join(t.TempDir(), "profile")
+		cmd := exec.Command("go", "test", "-vet=off", "-covermode=count", "-coverpkg=./...",
+			"-coverprofile="+profile, "-run=^"+j.test+"$", j.folder)
+		cmd.Dir = root
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", j.test, err, text)
 		}
 		functions, files := 0, 0
-		for path, blocks := range readProfile(profile) {
-			names := called(path, blocks)
-			functions += len(names)
-			files += min(1, len(names))
-			if *list && len(names) > 0 {
-				fmt.Printf("\t%s: %s\n", path, strings.Join(names, ", "))
+		for path, blocks := range readProfile(t, profile) {
+			if names := called(t, path, blocks); len(names) > 0 {
+				functions += len(names)
+				files++
+				t.Logf("%s: %s: %s", j.name, path, strings.Join(names, ", "))
 			}
 		}
-		fmt.Printf("%s: %d functions in %d files\n", j.name, functions, files)
+		table += fmt.Sprintf("| %s | %d | %d |\n", j.name, functions, files)
 	}
-	_ = os.RemoveAll(dir)
+	golden.CheckPart(t, root+"/ARCHITECTURE.md", "go test ./internal/testkit/journey", table)
 }
 
 // block has the start of a block of statements, and the number of its runs.
 type block struct{ line, column, count int }
 
 // readProfile returns the blocks of a profile by file path. The blocks of a file are sorted by position.
-func readProfile(profile string) map[string][]block {
+func readProfile(t *testing.T, profile string) map[string][]block {
+	t.Helper()
 	text, err := os.ReadFile(profile)
 	if err != nil {
-		log.Fatal(err)
+		t.Fatal(err)
 	}
 	blocksByPath := map[string][]block{}
 	for line := range strings.Lines(string(text)) {
@@ -79,7 +83,7 @@ func readProfile(profile string) map[string][]block {
 		var other int
 		_, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.line, &b.column, &other, &other, &other, &b.count)
 		if err != nil {
-			log.Fatalf("%q: %v", line, err)
+			t.Fatalf("%q: %v", line, err)
 		}
 		blocksByPath[path+".go"] = append(blocksByPath[path+".go"], b)
 	}
@@ -90,11 +94,12 @@ func readProfile(profile string) map[string][]block {
 }
 
 // called returns the functions of a file with a first block that has run at least minRuns times.
-func called(path string, blocks []block) (names []string) {
+func called(t *testing.T, path string, blocks []block) (names []string) {
+	t.Helper()
 	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(set, filepath.Join(root, path), nil, parser.SkipObjectResolution)
 	if err != nil {
-		log.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, decl := range file.Decls {
 		f, ok := decl.(*ast.FuncDecl)
