@@ -5,8 +5,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -42,7 +43,7 @@ func dsnOf(configured Text) (host.DSN, error) {
 
 // holdsPassword reports whether a configured DSN holds a password outside of placeholders.
 func holdsPassword(configured string) bool {
-	return settings.HasPassword(inBraces.ReplaceAllLiteralString(configured, ""))
+	return option.HasPassword(inBraces.ReplaceAllLiteralString(configured, ""))
 }
 
 var (

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
 // Text is the value of a setting. In JSON it is a string, a number, a boolean, or an array of these with

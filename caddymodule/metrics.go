@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
@@ -62,7 +62,7 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 			m.settlements.WithLabelValues(prefix, string(outcome))
 		}
 	}
-	if z.Mode == settings.Shadow {
+	if z.Mode == option.Shadow {
 		return
 	}
 	series := [][]string{{"allowed", "postgres"}, {"allowed", "lease"}, {"denied", "postgres"},

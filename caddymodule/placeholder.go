@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -157,7 +157,7 @@ func partsOf(name string) serve.Parts {
 	secret := strings.HasPrefix(name, "http.request.orig_uri") && !strings.Contains(name, ".path") ||
 		strings.HasPrefix(name, "http.request.uri") && strings.Contains(name, "query")
 	if property, ok := strings.CutPrefix(name, "http.auth.user."); ok {
-		secret = settings.CredentialName(property)
+		secret = option.CredentialName(property)
 	}
 	return serve.Parts{Secret: secret, User: strings.HasPrefix(name, "http.auth."),
 		Path: strings.HasPrefix(name, "http.request.uri") || strings.HasPrefix(name, "http.request.orig_uri")}

@@ -7,9 +7,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -170,7 +171,7 @@ func (r *reader) read(path string, table []settings.Setting, from settings.Value
 func (r *reader) dsn(path string, part settings.Values) host.DSN {
 	configured := part["dsn"]
 	file := part["dsn_file"]
-	d := host.DSN{DSN: configured, HasPassword: settings.HasPassword(configured), From: file}
+	d := host.DSN{DSN: configured, HasPassword: option.HasPassword(configured), From: file}
 	if file == "" {
 		return d
 	}

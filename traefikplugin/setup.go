@@ -6,9 +6,9 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
 // setup holds a compiled configuration and its resources. All routers with the middleware share it. After a

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -173,7 +173,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 	defer w.Close()
 	for i, path := range []string{"/a", path} {
 		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: history.Limited,
-			Audit: settings.Audit{Level: settings.AuditDenied}, Path: path, Method: "GET",
+			Audit: option.Audit{Level: option.AuditDenied}, Path: path, Method: "GET",
 			Host: "example.com"})
 	}
 	if err := w.Flush(ctx); err != nil {

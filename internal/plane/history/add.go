@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -17,10 +17,10 @@ const maxMicros = 7258118400 * 1000000
 // use. Add is a function and not a method because Yaegi calls functions faster: see internal/testkit/imports.
 func Add(w *Writer, r *Record) {
 	micros := w.micros(r.Time)
-	audited := r.Audit.Level == settings.AuditAll || r.Audit.Level != settings.AuditOff &&
+	audited := r.Audit.Level == option.AuditAll || r.Audit.Level != option.AuditOff &&
 		r.Outcome != Allowed
 	weight := "1"
-	if r.Audit.Level == settings.AuditSample && r.Outcome == Allowed {
+	if r.Audit.Level == option.AuditSample && r.Outcome == Allowed {
 		share := r.Audit.Share
 		audited = share > 0 && (share >= 1 || rand.Float64() < share)
 		if audited && share < 1 {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -211,11 +211,11 @@ func TestNewNamesInvalidSetting(t *testing.T) {
 			`node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
-		{history.Settings{Retention: []settings.Retention{{What: "logs", Keep: 24 * time.Hour}}},
+		{history.Settings{Retention: []option.Retention{{What: "logs", Keep: 24 * time.Hour}}},
 			`retention: "logs": must be audit or metrics_day`},
-		{history.Settings{Retention: []settings.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
+		{history.Settings{Retention: []option.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
 			`retention: "audit usage": must be audit or metrics_day`},
-		{history.Settings{Retention: []settings.Retention{{What: "metrics_day", Keep: time.Hour}}},
+		{history.Settings{Retention: []option.Retention{{What: "metrics_day", Keep: time.Hour}}},
 			`retention metrics_day: "1h0m0s": must be 24h or more`},
 	} {
 		_, err := history.New(downDB, c.settings)

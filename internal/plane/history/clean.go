@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 const (
@@ -50,18 +50,18 @@ func cleanPath(path string) string {
 }
 
 // maskAddress returns the text of an address for the audit log, or "" if the audit log is to have no address.
-func maskAddress(mode settings.AddressMode, address netip.Addr) string {
-	if mode == settings.AddressOff || !address.IsValid() {
+func maskAddress(mode option.AddressMode, address netip.Addr) string {
+	if mode == option.AddressOff || !address.IsValid() {
 		return ""
 	}
 	address = address.Unmap().WithZone("")
-	if mode == settings.AddressFull {
+	if mode == option.AddressFull {
 		return address.String()
 	}
 	return maskedText(mode, address, 128)
 }
 
-// maskBits returns the number of bits of an address that settings.AddressPrefix keeps.
+// maskBits returns the number of bits of an address that option.AddressPrefix keeps.
 func maskBits(address netip.Addr) int {
 	if address.Is4() {
 		return 24
@@ -72,8 +72,8 @@ func maskBits(address netip.Addr) int {
 // maskKey returns a key with masked addresses. If the key is an address or a network, maskKey masks the whole
 // key. In any other key, maskKey masks each occurrence of the client's address, and of the /64 network that
 // proxies treat as one client.
-func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
-	if mode == settings.AddressFull || key == "" {
+func maskKey(mode option.AddressMode, key string, client netip.Addr) string {
+	if mode == option.AddressFull || key == "" {
 		return key
 	}
 	if address, err := netip.ParseAddr(key); err == nil {
@@ -108,8 +108,8 @@ func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
 }
 
 // maskedText returns the text that replaces the network with the first bits bits of an address.
-func maskedText(mode settings.AddressMode, address netip.Addr, bits int) string {
-	if mode == settings.AddressOff {
+func maskedText(mode option.AddressMode, address netip.Addr, bits int) string {
+	if mode == option.AddressOff {
 		return hiddenText
 	}
 	if keep := maskBits(address); bits > keep {

@@ -3,7 +3,7 @@ package history
 import (
 	"math"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -26,7 +26,7 @@ func AddCounted(w *Writer, records []Record) []int {
 	c := w.totals.lastCell
 	for i := range records {
 		r := &records[i]
-		if closed || r.Outcome != Allowed && r.Audit.Level != settings.AuditOff &&
+		if closed || r.Outcome != Allowed && r.Audit.Level != option.AuditOff &&
 			!merge(w, r, micros/1000000, &k) {
 			skipped = append(skipped, i)
 			continue

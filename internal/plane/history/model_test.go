@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -49,7 +49,7 @@ func (m *model) sums(key string) *metricSums {
 // spaces.
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
-	if r.Audit.Level == settings.AuditAll || r.Audit.Level == settings.AuditDenied &&
+	if r.Audit.Level == option.AuditAll || r.Audit.Level == option.AuditDenied &&
 		r.Outcome != history.Allowed {
 		m.records++
 		m.audit[fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ",
@@ -142,8 +142,8 @@ func drawRecord(t *rapid.T) history.Record {
 		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
 		Source: rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromRemembered,
 			ratelimit.FromLease}).Draw(t, "source"),
-		Audit: settings.Audit{Level: rapid.SampledFrom(
-			[]settings.Level{settings.AuditOff, settings.AuditDenied, settings.AuditAll}).Draw(t, "level")},
+		Audit: option.Audit{Level: rapid.SampledFrom(
+			[]option.Level{option.AuditOff, option.AuditDenied, option.AuditAll}).Draw(t, "level")},
 	}
 	if r.Outcome != history.Allowed && rapid.Bool().Draw(t, "refused") {
 		r.Status = 429
@@ -176,7 +176,7 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 // AddCounted, as the interpreted plugin does.
 func addRecords(t *rapid.T, w *history.Writer) []history.Record {
 	records := []history.Record{drawRecord(t)}
-	if records[0].Outcome > history.Limited || records[0].Audit.Level == settings.AuditAll {
+	if records[0].Outcome > history.Limited || records[0].Audit.Level == option.AuditAll {
 		settle(t, w, &records[0])
 		history.Add(w, &records[0])
 		return records
@@ -247,7 +247,7 @@ func TestEqualRefusalsShareRow(t *testing.T) {
 			{Outcome: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
 		} {
 			r.Time = baseTime.Add(time.Duration(i) * time.Millisecond) // the next second begins at i = 500
-			r.Audit = settings.Audit{Level: settings.AuditDenied}
+			r.Audit = option.Audit{Level: option.AuditDenied}
 			r.Path = fmt.Sprint("/", i)
 			history.Add(w, &r)
 		}
@@ -264,11 +264,11 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	w := d.newWriter(history.Settings{MaxPending: 100000})
 	for i := 0; i < 20000; i++ {
 		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed,
-			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
+			Audit: option.Audit{Level: option.AuditSample, Share: 0.05}})
 	}
 	for i := 0; i < 100; i++ {
 		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Limited,
-			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
+			Audit: option.Audit{Level: option.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
 	check.Equal(t, "refusals",

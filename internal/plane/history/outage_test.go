@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -174,8 +174,8 @@ func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
 // its retention, when the tables are restored.
 func TestMissingTablesAreNotRecreated(t *testing.T) {
 	d := newTestDB(t)
-	retention := settings.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
-	w := d.newWriter(history.Settings{Retention: []settings.Retention{retention}})
+	retention := option.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
+	w := d.newWriter(history.Settings{Retention: []option.Retention{retention}})
 	flush(t, w)
 	d.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_writers, " +
 		"rate_limit_retention CASCADE")

@@ -3,7 +3,7 @@ package history
 import (
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 // maxMerged bounds the rows of one second into which equal refusals can merge.
@@ -87,7 +87,7 @@ func shareText(rowText, requestText string) string {
 }
 
 // appendRow appends the row of a record.
-func appendRow(p *pending, r *Record, micros int64, weight string, mode settings.AddressMode) {
+func appendRow(p *pending, r *Record, micros int64, weight string, mode option.AddressMode) {
 	p.rows = append(p.rows, auditRow{})
 	row := &p.rows[len(p.rows)-1]
 	row.fill(r, micros, weight, mode)

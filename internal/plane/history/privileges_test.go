@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
@@ -36,7 +36,7 @@ func TestDocumentedHistoryPrivileges(t *testing.T) {
 
 	proxy := openTestDB(t, d.dsn+"&options=-c%20role%3D"+role)
 	w := proxy.newWriter(
-		history.Settings{Retention: []settings.Retention{{What: "metrics_day", Keep: 3000 * 24 * time.Hour},
+		history.Settings{Retention: []option.Retention{{What: "metrics_day", Keep: 3000 * 24 * time.Hour},
 			{What: "audit", Keep: 48 * time.Hour}}})
 	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna",
 		Status: 429, Audit: auditAll})

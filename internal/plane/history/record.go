@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -77,5 +77,5 @@ type Record struct {
 	// and its key.
 	Also []string
 
-	Audit settings.Audit
+	Audit option.Audit
 }

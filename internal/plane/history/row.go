@@ -3,7 +3,7 @@ package history
 import (
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -41,7 +41,7 @@ func orNull(n int64) int64 {
 
 // fill sets the row to the values of a record. fill copies the texts, because a substring keeps its whole
 // string in memory: a path without its query would still hold the query.
-func (row *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
+func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.AddressMode) {
 	n := &row.numbers
 	n[auditTime] = micros
 	n[auditCost] = r.Cost
@@ -87,7 +87,7 @@ func (row *auditRow) fill(r *Record, micros int64, weight string, mode settings.
 }
 
 // alsoText returns Record.Also as the literal of a text[].
-func alsoText(r *Record, mode settings.AddressMode) string {
+func alsoText(r *Record, mode option.AddressMode) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(r.Also) && i < maxAlso; i += 2 {
 		if i > 0 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -35,7 +35,7 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 			db := open(t, d.dsn)
 			defer db.Close()
 			w := d.newWriterOn(db,
-				history.Settings{Retention: []settings.Retention{{What: "audit", Keep: 36 * time.Hour}}})
+				history.Settings{Retention: []option.Retention{{What: "audit", Keep: 36 * time.Hour}}})
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, at := range []time.Time{year.Add(-time.Microsecond), year,
 				time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {

@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -15,12 +15,12 @@ type Settings struct {
 	// means the host name.
 	Node, Region string
 
-	// Address selects the form of addresses in the audit log. "" means settings.AddressFull.
-	Address settings.AddressMode
+	// Address selects the form of addresses in the audit log. "" means option.AddressFull.
+	Address option.AddressMode
 
 	// Retention is written to rate_limit_retention by the first flush. For each part of the history that
 	// Retention leaves out, the retention in the database stays.
-	Retention []settings.Retention
+	Retention []option.Retention
 
 	// DisableMigration leaves the tables to the operator, who runs schema.sql. By default, the Writer creates
 	// or upgrades the tables.
@@ -68,7 +68,7 @@ func (s *Settings) check() error {
 		return err
 	}
 	if s.Address == "" {
-		s.Address = settings.AddressFull
+		s.Address = option.AddressFull
 	}
 	if s.MaxPending < 0 {
 		return &ratelimit.FieldError{Field: "max_pending", Value: fmt.Sprint(s.MaxPending), Want: "0 or more"}

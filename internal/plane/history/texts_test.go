@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
@@ -22,24 +22,24 @@ func TestAddressesInKeysAreMasked(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		mode settings.AddressMode
+		mode option.AddressMode
 		want string
 	}{
-		{settings.AddressFull, `192.0.2.77 192.0.2.77 {p,192.0.2.77}
+		{option.AddressFull, `192.0.2.77 192.0.2.77 {p,192.0.2.77}
 192.0.2.77 anna|192.0.2.77 {p,anna|192.0.2.77}
 192.0.2.77 198.51.100.0/25 {p,198.51.100.0/25}
 192.0.2.77 anna {p,anna}
 2001:db8:1:2::3 2001:db8:1:2::/64 {p,2001:db8:1:2::/64}
 2001:db8:1:2::3 2001:db8:1:2::/64 x 2001:db8:1:2::3 {p,"2001:db8:1:2::/64 x 2001:db8:1:2::3"}
 192.0.2.9 ::ffff:192.0.2.9 {p,::ffff:192.0.2.9}`},
-		{settings.AddressPrefix, `192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}
+		{option.AddressPrefix, `192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}
 192.0.2.0/24 anna|192.0.2.0/24 {p,anna|192.0.2.0/24}
 192.0.2.0/24 198.51.100.0/24 {p,198.51.100.0/24}
 192.0.2.0/24 anna {p,anna}
 2001:db8:1::/48 2001:db8:1::/48 {p,2001:db8:1::/48}
 2001:db8:1::/48 2001:db8:1::/48 x 2001:db8:1::/48 {p,"2001:db8:1::/48 x 2001:db8:1::/48"}
 192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}`},
-		{settings.AddressOff, ` (address) {p,(address)}
+		{option.AddressOff, ` (address) {p,(address)}
  anna|(address) {p,anna|(address)}
  (address) {p,(address)}
  anna {p,anna}
@@ -68,7 +68,7 @@ func TestKeyIsMaskedOnce(t *testing.T) {
 		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
 	} {
 		check.Equal(t, c.client,
-			history.MaskKey(settings.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
+			history.MaskKey(option.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
 			c.want)
 	}
 }
@@ -117,7 +117,7 @@ func FuzzTextsOfClients(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		path := history.CleanPath(value)
 		for _, got := range []string{history.CleanText(value, 255), path,
-			history.CleanText(history.MaskKey(settings.AddressPrefix, value, client), 512)} {
+			history.CleanText(history.MaskKey(option.AddressPrefix, value, client), 512)} {
 			if !utf8.ValidString(got) || strings.IndexByte(got, 0) >= 0 {
 				t.Errorf("cleaning %q: got %q, want UTF-8 without NUL", value, got)
 			}
@@ -133,7 +133,7 @@ func FuzzTextsOfClients(f *testing.F) {
 		if got := history.CleanText(value, 255); len(got) > 255 {
 			t.Errorf("CleanText(%q): got %d bytes, want at most 255", value, len(got))
 		}
-		masked := history.MaskKey(settings.AddressOff, value, client)
+		masked := history.MaskKey(option.AddressOff, value, client)
 		if strings.Contains(masked, client.String()) {
 			t.Errorf("MaskKey(%q): got %q, want it without the address", value, masked)
 		}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -21,7 +21,7 @@ func hits(pairs ...any) (list []ratelimit.Hit) {
 	return list
 }
 
-var auditAll = settings.Audit{Level: settings.AuditAll}
+var auditAll = option.Audit{Level: option.AuditAll}
 
 // Each column of the tables has the value of the record.
 func TestTablesHaveAllValues(t *testing.T) {
@@ -31,7 +31,7 @@ func TestTablesHaveAllValues(t *testing.T) {
 			db := open(t, d.dsn)
 			defer db.Close()
 			w := d.newWriterOn(db, history.Settings{Region: "eu",
-				Retention: []settings.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
+				Retention: []option.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
 				Time: baseTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
 				Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",

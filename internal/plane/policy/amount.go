@@ -5,18 +5,18 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // limit is a compiled RuleLimit.
 type limit struct {
 	rule     *rule
-	row      RuleLimit        // with the prefix
-	own      *amount          // from the rule
-	tiers    []*amount        // from the overrides for tiers
-	tokens   *settings.Settle // nil if the limit counts requests
-	periodic bool             // the windows follow the billing period of a user
+	row      RuleLimit      // with the prefix
+	own      *amount        // from the rule
+	tiers    []*amount      // from the overrides for tiers
+	tokens   *option.Settle // nil if the limit counts requests
+	periodic bool           // the windows follow the billing period of a user
 }
 
 // amount is a limit with the amount of its rule or of an Override. It is immutable.

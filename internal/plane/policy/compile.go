@@ -4,7 +4,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -95,7 +95,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	}
 	for i := range rows {
 		row := &rows[i]
-		if row.Mode == settings.Off {
+		if row.Mode == option.Off {
 			set.off = append(set.off, row)
 			continue
 		}
@@ -181,7 +181,7 @@ func compileRule(row *Rule) (*rule, error) {
 	}
 	r.needsSender = len(row.Tiers) > 0 || r.row.Action == Charge && (r.countBy.usesSender || row.Family != "")
 	r.mark = &Mark{
-		Rule: row.Name, Shadow: row.Mode == settings.Shadow, AmountSource: "rule", Status: row.Status,
+		Rule: row.Name, Shadow: row.Mode == option.Shadow, AmountSource: "rule", Status: row.Status,
 		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	switch {
@@ -192,7 +192,7 @@ func compileRule(row *Rule) (*rule, error) {
 	case row.Status == 0:
 		r.mark.Status = 429
 	}
-	if r.mark.Settle, err = settings.ParseSettle(row.Settle); err != nil {
+	if r.mark.Settle, err = option.ParseSettle(row.Settle); err != nil {
 		return nil, err
 	}
 	if r.limits, err = r.compileLimits(); err != nil {
@@ -210,7 +210,7 @@ func (r *rule) check() error {
 	case !isKnown:
 		want := "one of limit, block, exempt"
 		return &ratelimit.FieldError{Field: "action", Value: string(row.Action), Want: want}
-	case row.Mode != settings.Enforce && row.Mode != settings.Shadow && row.Mode != "":
+	case row.Mode != option.Enforce && row.Mode != option.Shadow && row.Mode != "":
 		want := "one of enforce, shadow, off"
 		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: want}
 	case row.Action == Charge && len(row.Limits) == 0:
@@ -229,7 +229,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			l.row.Limit.CountedAs = prefixOf(r.row.CountedAs, l.row.Name)
 		}
 		var err error
-		if l.tokens, err = settings.TokensOf(l.row.Unit, l.row.Output, &l.row.Limit); err != nil {
+		if l.tokens, err = option.TokensOf(l.row.Unit, l.row.Output, &l.row.Limit); err != nil {
 			return nil, err
 		}
 		if l.tokens != nil && r.mark.Settle != nil {

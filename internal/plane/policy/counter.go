@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -19,7 +19,7 @@ const wantCountBy = "user, key, tier, ip, ip/128, host, route, header:NAME, " +
 // counterBy is a parsed CountBy.
 type counterBy struct {
 	parts      [][]*dimension // the parts of the key, each with its alternatives
-	without    settings.Without
+	without    option.Without
 	userOnly   bool // CountBy is user
 	allOnly    bool // CountBy is all
 	hasUser    bool // CountBy contains user
@@ -51,10 +51,10 @@ func parseCountBy(row *Rule) (counterBy, error) {
 				text = "ip"
 			}
 			d := &dimension{name: text}
-			if header := strings.TrimPrefix(text, "header:"); header != text && settings.HeaderName(header) {
+			if header := strings.TrimPrefix(text, "header:"); header != text && option.HeaderName(header) {
 				d.name = "header:"
 				d.header = textproto.CanonicalMIMEHeaderKey(header)
-				d.secret = settings.CredentialHeader(d.header)
+				d.secret = option.CredentialHeader(d.header)
 				text = d.name + d.header
 			}
 			if seen[text] || d.header == "" && !contains(dimensionNames, text) ||
@@ -228,11 +228,11 @@ func partValues(
 // withoutHeader returns the value for a missing or an empty header, or "" for none.
 func withoutHeader(by *counterBy, d *dimension, f *Facts, more bool) string {
 	switch {
-	case d.header == "" || more || by.without == settings.WithoutSkip:
+	case d.header == "" || more || by.without == option.WithoutSkip:
 		return ""
 	case f.Preflight:
 		return "%preflight:" + networkText(f.Address)
-	case by.without == settings.WithoutRefuse:
+	case by.without == option.WithoutRefuse:
 		return ""
 	}
 	return noHeader
@@ -240,7 +240,7 @@ func withoutHeader(by *counterBy, d *dimension, f *Facts, more bool) string {
 
 // refusesWithout reports whether a rule refuses the requests that lack a part of its key.
 func refusesWithout(r *rule, missing int) bool {
-	if r.countBy.without != settings.WithoutRefuse || r.row.Mode == settings.Shadow {
+	if r.countBy.without != option.WithoutRefuse || r.row.Mode == option.Shadow {
 		return false
 	}
 	part := r.countBy.parts[missing]

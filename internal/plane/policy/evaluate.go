@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -137,7 +137,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		if r.dynamic && !matchesNow(r, f, at) || v.senderUnread && r.needsSender {
 			continue
 		}
-		if v.Endpoint == "" && r.row.Mode != settings.Shadow {
+		if v.Endpoint == "" && r.row.Mode != option.Shadow {
 			v.Endpoint = r.endpoint
 		}
 		if r.row.Action != Charge {
@@ -170,7 +170,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 				continue
 			}
 		}
-		if r.row.Mode != settings.Shadow {
+		if r.row.Mode != option.Shadow {
 			if inFamily {
 				v.families = append(v.families, r.row.Family)
 			}
@@ -180,7 +180,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		}
 		limits := r.limits
 		if r.tokens {
-			v.Tokens = v.Tokens || r.row.Mode != settings.Shadow
+			v.Tokens = v.Tokens || r.row.Mode != option.Shadow
 			limits = chargedLimits(r, f.Method)
 		}
 		if counters == nil {
@@ -226,7 +226,7 @@ func FreeOfTokens(method string) bool {
 // exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it
 // only adds the mark to v.ShadowMarks and returns false.
 func exemptOrBlock(v *Verdict, r *rule) bool {
-	if r.row.Mode == settings.Shadow {
+	if r.row.Mode == option.Shadow {
 		v.ShadowMarks = append(v.ShadowMarks, r.mark)
 		return false
 	}

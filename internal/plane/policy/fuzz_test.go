@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -39,7 +39,7 @@ func FuzzRulesAreUsableOrReported(f *testing.F) {
 			return
 		}
 		s := policy.Compile(rules, overrides, nil, 4)
-		if s.Rules()+len(s.Unusable()) == 0 && rules[0].Mode != settings.Off {
+		if s.Rules()+len(s.Unusable()) == 0 && rules[0].Mode != option.Off {
 			t.Errorf("got neither a rule nor a report of %s, want one of them", row)
 		}
 		var v policy.Verdict

@@ -6,7 +6,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 // HeaderValues returns the different values of a request header, each in one form. Names are equal without
@@ -33,7 +33,7 @@ func HeaderValues(h http.Header, name string) []string {
 		switch {
 		case HasScheme(name):
 			values = append(values, credentials(line)...)
-		case strings.ContainsAny(line, " \t") && settings.CredentialHeader(name) && Bearer(line) != "":
+		case strings.ContainsAny(line, " \t") && option.CredentialHeader(name) && Bearer(line) != "":
 			values = append(values, Bearer(line))
 		default:
 			values = append(values, line)

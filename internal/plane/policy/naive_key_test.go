@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -82,7 +82,7 @@ func naivePart(
 		one = "all"
 	default:
 		values := f.Header.Values(strings.TrimPrefix(name, "header:"))
-		if len(values) == 0 && last && r.WithoutHeader != settings.WithoutSkip {
+		if len(values) == 0 && last && r.WithoutHeader != option.WithoutSkip {
 			return []string{"%empty"}
 		}
 		return values

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -42,7 +42,7 @@ func newNaive(w *policytest.World) *naive {
 		for _, h := range r.Hosts {
 			r.hosts = append(r.hosts, strings.ToLower(h))
 		}
-		if r.Mode != settings.Off {
+		if r.Mode != option.Off {
 			n.rules = append(n.rules, r)
 		}
 	}
@@ -86,7 +86,7 @@ func blockOutcome(rules []*naiveRule, v *policy.Verdict) string {
 		for _, r := range rules {
 			switch {
 			case r.Action != action:
-			case r.Mode == settings.Shadow:
+			case r.Mode == option.Shadow:
 				v.ShadowMarks = append(v.ShadowMarks, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
 				return "exempt " + r.Name + policytest.FormatShadow(v)
@@ -148,7 +148,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		if keys == nil {
 			continue
 		}
-		if r.Mode != settings.Shadow && exact {
+		if r.Mode != option.Shadow && exact {
 			families[r.Family] = true
 		}
 		for i := range len(keys) * len(r.Limits) {
@@ -157,7 +157,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 				continue
 			}
 			if hit.Limit.Events == 0 {
-				if r.Mode == settings.Shadow {
+				if r.Mode == option.Shadow {
 					v.ShadowMarks = append(v.ShadowMarks, mark)
 					continue
 				}
@@ -297,7 +297,7 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	}
 	limit.Events, limit.Burst = best.Events, best.Burst
 	mark := &policy.Mark{
-		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == settings.Shadow, Overage: l.Overage,
+		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == option.Shadow, Overage: l.Overage,
 		Quota:        limit.Capacity(),
 		AmountSource: []string{"rule", "tier", "user", "key"}[rank],
 	}

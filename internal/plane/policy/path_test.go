@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -133,8 +133,8 @@ func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
 	all := []string{"all"}
 	rules := []policy.Rule{
 		{Name: "closed", Action: policy.Block, Paths: []string{"/admin/*", "/a/b"}},
-		{Name: "tried", Action: policy.Block, Mode: settings.Shadow, Paths: []string{"/tried"}},
-		{Name: "counted", Mode: settings.Shadow, Paths: []string{"/counted"}, CountBy: all, Limits: hour},
+		{Name: "tried", Action: policy.Block, Mode: option.Shadow, Paths: []string{"/tried"}},
+		{Name: "counted", Mode: option.Shadow, Paths: []string{"/counted"}, CountBy: all, Limits: hour},
 		{Name: "inside", Action: policy.Exempt,
 			Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		{Name: "health", Action: policy.Exempt, Paths: []string{"/health"}},

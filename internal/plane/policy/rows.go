@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -31,9 +31,9 @@ type Rule struct {
 	Family string
 	// Priority orders rules with the same action. Rules with higher priority come first.
 	Priority int64
-	// Mode determines whether the rule has an effect. "" means settings.Enforce. A shadow rule does not
+	// Mode determines whether the rule has an effect. "" means option.Enforce. A shadow rule does not
 	// exempt.
-	Mode   settings.Mode
+	Mode   option.Mode
 	Action Action
 
 	// Hosts are names without a port, in upper or lower case. "*.example.com" matches every name below
@@ -56,14 +56,14 @@ type Rule struct {
 	CountBy []string `json:"count_by"`
 	// WithoutHeader is for requests in which a header of CountBy is missing or empty: with WithoutShare or
 	// "", they share one counter, with WithoutSkip the rule does not apply, and WithoutRefuse refuses them.
-	WithoutHeader settings.Without `json:"without_header"`
+	WithoutHeader option.Without `json:"without_header"`
 
 	// The rule is valid from From until before Until, in microseconds since the Unix epoch. 0 sets no bound.
 	From, Until int64
 
 	// Cost is the charge of a request to each limit of requests. 0 means 1.
 	Cost int64
-	// Settle describes how to read the actual cost from the response: see settings.ParseSettle. "" means
+	// Settle describes how to read the actual cost from the response: see option.ParseSettle. "" means
 	// Cost.
 	Settle string
 	// Status is the HTTP status of a refusal, from 400 to 599. 0 means 429 for limits, and 403 for a block
@@ -89,9 +89,9 @@ type RuleLimit struct {
 	// Limit has the algorithm and the amount. Compile sets its Prefix and CountedAs. If Events is 0, no
 	// request passes.
 	Limit ratelimit.Limit
-	// Unit names what the limit counts. "" means settings.Requests. Output is the output that a request is
+	// Unit names what the limit counts. "" means option.Requests. Output is the output that a request is
 	// charged before its response, if the limit counts tokens. 0 means the default.
-	Unit   settings.Unit
+	Unit   option.Unit
 	Output int64
 	// Hidden hides the limit in responses: no field describes it.
 	Hidden bool

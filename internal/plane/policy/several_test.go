@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -26,7 +26,7 @@ func keysOf(t *testing.T, r policy.Rule, f *policy.Facts, id *policy.Identity) s
 func TestEachValueOfHeaderIsCharged(t *testing.T) {
 	for _, test := range []struct {
 		countBy string
-		without settings.Without
+		without option.Without
 		lines   []string
 		want    string
 	}{
@@ -90,9 +90,9 @@ func TestAcceptedKeyIsOneValueInEachSpelling(t *testing.T) {
 // send the header, counts by its client instead.
 func TestRequestsWithoutHeader(t *testing.T) {
 	for _, test := range []struct {
-		without   settings.Without
+		without   option.Without
 		countBy   string
-		mode      settings.Mode
+		mode      option.Mode
 		preflight bool
 		want      string
 	}{

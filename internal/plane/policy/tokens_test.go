@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -17,7 +17,7 @@ import (
 func tokenRule(events int64) policy.Rule {
 	return policy.Rule{Name: "llm", CountBy: []string{"all"}, Limits: []policy.RuleLimit{
 		{Name: "rpm", Limit: ratelimit.Limit{Events: 60, Window: time.Minute}},
-		{Name: "tpm", Unit: settings.Tokens, Output: 300, Limit: ratelimit.Limit{Events: events,
+		{Name: "tpm", Unit: option.Tokens, Output: 300, Limit: ratelimit.Limit{Events: events,
 			Window: time.Minute}},
 	}}
 }

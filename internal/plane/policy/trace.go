@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -22,13 +22,13 @@ type Trace struct {
 
 // TracedRule reports whether a rule applies to a request, and why.
 type TracedRule struct {
-	Name     string        `json:"name"`
-	Action   Action        `json:"action"`
-	Family   *string       `json:"family"` // nil without a family
-	Priority int64         `json:"priority"`
-	Mode     settings.Mode `json:"mode"`
-	Applies  bool          `json:"applies"`
-	Why      string        `json:"why"`
+	Name     string      `json:"name"`
+	Action   Action      `json:"action"`
+	Family   *string     `json:"family"` // nil without a family
+	Priority int64       `json:"priority"`
+	Mode     option.Mode `json:"mode"`
+	Applies  bool        `json:"applies"`
+	Why      string      `json:"why"`
 }
 
 // add adds a rule to the trace.
@@ -56,7 +56,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, l := range v.limits {
 		row := &l.rule.row
 		applied[row.Name] = true
-		if row.Mode != settings.Shadow && takesFamily(l.rule, f) {
+		if row.Mode != option.Shadow && takesFamily(l.rule, f) {
 			families[row.Family] = row.Name
 		}
 	}
@@ -74,7 +74,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		case why != "":
 		case applied[r.row.Name]:
 			applies, why = true, "matches"
-			if r.row.Mode == settings.Shadow {
+			if r.row.Mode == option.Shadow {
 				why = "matches, in the shadow"
 			}
 			if r.row.Action == Charge && r.row.Family != "" && !takesFamily(r, f) {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -36,7 +36,7 @@ type Facts struct {
 	// Preflight reports that the request is a CORS preflight, in which a browser sends no headers of its own.
 	Preflight bool
 	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
-	// value of such a header is a secret, so it is stored as a digest, as with settings.CredentialHeader.
+	// value of such a header is a secret, so it is stored as a digest, as with option.CredentialHeader.
 	KeyHeaders []string
 }
 
@@ -99,7 +99,7 @@ type Mark struct {
 	RetryAfter time.Duration
 
 	// Settle is Rule.Settle, or describes the unit of a limit of tokens, or is nil. It must not be changed.
-	Settle *settings.Settle
+	Settle *option.Settle
 
 	// Hidden reports that no field of a response describes the limit.
 	Hidden bool

@@ -1,7 +1,7 @@
 package host
 
 import (
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
 // DSN is a configured DSN with its origin.

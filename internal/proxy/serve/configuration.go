@@ -4,8 +4,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -61,7 +62,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	}
 	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Errors: read.Errors,
 		GRPC: read.GRPC, Exempt: read.Exempt}
-	if _, err := settings.ParseAudit(c.Limit["audit"], settings.Audit{}); err != nil {
+	if _, err := option.ParseAudit(c.Limit["audit"], option.Audit{}); err != nil {
 		return nil, nil, err
 	}
 	var err error

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 )
@@ -12,7 +12,7 @@ import (
 // RecordOf returns the history record of a delivered request without its hits and its duration. If q.Err is
 // set, the store failed with that error, and RecordOf first delivers the request. user is the user that the
 // proxy authenticated.
-func RecordOf(q *Request, audit settings.Audit, user string) history.Record {
+func RecordOf(q *Request, audit option.Audit, user string) history.Record {
 	var r history.Record
 	q.Site = &Site{UserOf: func(*http.Request) string { return user }, Node: &registry.Node{}}
 	q.HTTP = &http.Request{}

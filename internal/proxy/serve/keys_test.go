@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
 // newKeySite returns a site with a zone of each of keys. apiKey is the policy's api_key, or "".
@@ -177,9 +178,9 @@ func TestRequestsWithoutKey(t *testing.T) {
 		{"refuse", "off", "GET", nil, "passes"},
 	} {
 		site := newKeySite(t, "", "{header.X}")
-		site.Zones[0].WithoutKey = settings.Without(test.without)
+		site.Zones[0].WithoutKey = option.Without(test.without)
 		if test.mode != "" {
-			site.Zones[0].Mode = settings.Mode(test.mode)
+			site.Zones[0].Mode = option.Mode(test.mode)
 		}
 		site.Prepare()
 		r := requestWith(test.lines...)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -35,7 +35,7 @@ func (l *Laws) Add(dsn, place string, zones []*Zone) error {
 	}
 	var err error
 	for _, z := range zones {
-		if z.Mode == settings.Off {
+		if z.Mode == option.Off {
 			continue
 		}
 		key := lawKey{dsn: dsn, durable: z.Limit.Durable, prefix: z.Limit.Prefix}

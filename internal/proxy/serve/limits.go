@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -15,10 +15,10 @@ type LimitSet struct {
 	Zones []*Zone // excludes zones that are off
 
 	// Hits and Settles have one element for each of Zones.
-	Hits    []ratelimit.Hit    // templates: Fill sets the keys, and costs if Varies
-	Settles []*settings.Settle // nil elements are not settled
+	Hits    []ratelimit.Hit  // templates: Fill sets the keys, and costs if Varies
+	Settles []*option.Settle // nil elements are not settled
 
-	Audit    settings.Audit
+	Audit    option.Audit
 	Endpoint string // the first Zone.Endpoint that is not ""
 
 	Varies   bool // some costs of Hits depend on the request
@@ -40,7 +40,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Audit = s.audit
 	}
 	for _, z := range zones {
-		if z.Mode == settings.Off {
+		if z.Mode == option.Off {
 			continue
 		}
 		if set.Endpoint == "" {
@@ -49,7 +49,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Zones = append(set.Zones, z)
 		set.Hits = append(set.Hits, z.Hit)
 		set.Settles = append(set.Settles, z.Settle)
-		set.Audit = settings.MaxAudit(set.Audit, z.audit)
+		set.Audit = option.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil || z.Settle.CountsTokens()
 		set.Tokens = set.Tokens || z.Settle.CountsTokens() && !z.Hit.Independent
 		set.Mixed = set.Mixed || z.Settle.CountsTokens() || z.Hidden
@@ -79,7 +79,7 @@ func match(s *Site, q *Request) error {
 				matched = '0'
 			}
 		}
-		if matched == '1' && z.Mode != settings.Off {
+		if matched == '1' && z.Mode != option.Off {
 			skips, refuses := withoutKey(z, q)
 			if refuses {
 				q.Outcome = respond.Outcome{Status: http.StatusUnauthorized, Reason: policy.NoKey}

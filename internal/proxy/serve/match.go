@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -67,7 +67,7 @@ func (m *Match) Compile() (*Matcher, error) {
 	for _, text := range m.Headers {
 		name, value, hasValue := strings.Cut(text, ":")
 		value = strings.TrimSpace(value)
-		if !settings.HeaderName(name) || hasValue && value == "" {
+		if !option.HeaderName(name) || hasValue && value == "" {
 			want := "the name of a header, or a name, a colon and a value, as in X-Plan: gold"
 			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
 		}

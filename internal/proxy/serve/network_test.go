@@ -3,8 +3,8 @@ package serve_test
 import (
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
 // All addresses of an IPv6 network and all forms of an address are one client.

@@ -4,9 +4,10 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -42,7 +43,7 @@ func hasObject(q *Request) bool {
 		return true
 	}
 	for _, z := range s.Zones {
-		if !z.Settle.CountsTokens() || z.Mode == settings.Off {
+		if !z.Settle.CountsTokens() || z.Mode == option.Off {
 			continue
 		}
 		if z.Match == nil {

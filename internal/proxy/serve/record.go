@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -31,7 +31,7 @@ func record(requests []*Request, now time.Time) {
 		setCounts(r, q, now)
 		d := q.Outcome.Decision
 		if d == nil || q.Outcome.Err != nil || q.Settling != nil || !q.Limits.Simple ||
-			r.Audit.Level >= settings.AuditSample ||
+			r.Audit.Level >= option.AuditSample ||
 			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.ShadowMarks) > 0) {
 			addOne(r, q)
 			continue

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -192,7 +193,7 @@ func TestRecordDescribesRequest(t *testing.T) {
 		if c.verdict != nil {
 			q.Verdict = *c.verdict
 		}
-		audit := settings.Audit{Level: settings.AuditAll}
+		audit := option.Audit{Level: option.AuditAll}
 		got := serve.RecordOf(q, audit, "")
 		c.want.Audit = audit
 		if !reflect.DeepEqual(got, c.want) {
@@ -206,7 +207,7 @@ func TestRecordHasAuthenticatedUser(t *testing.T) {
 	for q, want := range map[*serve.Request]string{
 		{}: "ann", {Verdict: policy.Verdict{User: "bob"}}: "bob",
 	} {
-		if r := serve.RecordOf(q, settings.Audit{}, "ann"); r.User != want {
+		if r := serve.RecordOf(q, option.Audit{}, "ann"); r.User != want {
 			t.Errorf("the record has the user %q, want %q", r.User, want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
@@ -45,7 +45,7 @@ type settler interface{ Settle(s *batch.Settlement) }
 // settledHit is a hit with the setting settle. If the hit was not charged, its Limit is nil: the hit is not
 // settled, and only the header with its cost is removed.
 type settledHit struct {
-	how    *settings.Settle
+	how    *option.Settle
 	cost   int64    // the charged cost
 	values []string // the texts of the cost in the response; nil without one
 	batch.Settlement
@@ -72,7 +72,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 		head: q.HTTP.Method == http.MethodHead}
 	settles := q.Limits.Settles
 	for i := range q.Hits {
-		var how *settings.Settle
+		var how *option.Settle
 		if zone := zoneAt(q, i); zone >= 0 {
 			how = settles[zone]
 		} else if m := MarkOf(q, i); m != nil {
@@ -94,7 +94,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 			}
 			if how.CountsTokens() {
 				if s.tokens == nil {
-					s.tokens = &tokens{input: settings.InputOf(q.HTTP.ContentLength),
+					s.tokens = &tokens{input: option.InputOf(q.HTTP.ContentLength),
 						counts: q.HTTP.Method == http.MethodPost}
 				}
 				s.tokens.enforced = s.tokens.enforced || !h.Independent

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
@@ -33,13 +33,13 @@ type settling struct {
 func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, text string, hit ratelimit.Hit,
 	decision ratelimit.Decision) *serve.Settling {
 	t.Helper()
-	how, err := settings.ParseSettle(text)
+	how, err := option.ParseSettle(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return serve.NewSettling(site, &serve.Request{
 		HTTP:   httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil),
-		Limits: &serve.LimitSet{Settles: []*settings.Settle{how}}, Hits: []ratelimit.Hit{hit},
+		Limits: &serve.LimitSet{Settles: []*option.Settle{how}}, Hits: []ratelimit.Hit{hit},
 		Decisions: []ratelimit.Decision{decision}})
 }
 

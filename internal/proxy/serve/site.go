@@ -6,10 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -60,13 +61,13 @@ type Site struct {
 	// reload. If it fails, it does not call retry.
 	reopen func(retry func(again *host.Handle))
 
-	audit   settings.Audit // the handler's setting, for requests that the policy alone decides
-	unknown int32          // 1 once the log has a warning of an unknown address; atomic
-	invalid host.Sampler   // bounds log lines about invalid costs in responses
-	missing host.Sampler   // bounds log lines about responses without usage
-	all     *LimitSet      // all limits that are on
-	none    *LimitSet      // no limits
-	matches bool           // one of Zones does not apply to all requests
+	audit   option.Audit // the handler's setting, for requests that the policy alone decides
+	unknown int32        // 1 once the log has a warning of an unknown address; atomic
+	invalid host.Sampler // bounds log lines about invalid costs in responses
+	missing host.Sampler // bounds log lines about responses without usage
+	all     *LimitSet    // all limits that are on
+	none    *LimitSet    // no limits
+	matches bool         // one of Zones does not apply to all requests
 
 	mu   sync.Mutex // guards sets
 	sets map[string]*LimitSet
@@ -116,19 +117,19 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 
 // setAudit sets the audit settings of the limits, which Compile has validated. text is the handler's setting
 // and the default for its limits. setAudit returns the setting that records the most requests.
-func (s *Site) setAudit(text string, hasHistory bool) settings.Audit {
-	widest := settings.Audit{Level: settings.AuditOff}
+func (s *Site) setAudit(text string, hasHistory bool) option.Audit {
+	widest := option.Audit{Level: option.AuditOff}
 	fallback := widest
 	if hasHistory {
-		fallback.Level = settings.AuditDenied
+		fallback.Level = option.AuditDenied
 	}
-	s.audit, _ = settings.ParseAudit(text, fallback)
+	s.audit, _ = option.ParseAudit(text, fallback)
 	if s.Policy != nil {
 		widest = s.audit
 	}
 	for _, z := range s.Zones {
-		z.audit, _ = settings.ParseAudit(z.Configured["audit"], s.audit)
-		widest = settings.MaxAudit(widest, z.audit)
+		z.audit, _ = option.ParseAudit(z.Configured["audit"], s.audit)
+		widest = option.MaxAudit(widest, z.audit)
 	}
 	return widest
 }

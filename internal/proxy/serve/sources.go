@@ -1,8 +1,9 @@
 package serve
 
 import (
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -30,7 +31,7 @@ func (s *Site) DataSources(
 			return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
 		}
 	}
-	records := s.setAudit(audit, history != nil).Level != settings.AuditOff
+	records := s.setAudit(audit, history != nil).Level != option.AuditOff
 	if history != nil {
 		d.Recorded = *history
 		records = records || limits.DSN != settings.MemoryDSN || dsns.History.DSN != ""

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -91,7 +91,7 @@ func (t *Text) Add(name string) bool {
 	}
 	base, ok := placeholders[name]
 	if !ok || strings.HasSuffix(name, ".") && parameter == "" ||
-		name == "header." && !settings.HeaderName(parameter) {
+		name == "header." && !option.HeaderName(parameter) {
 		return false
 	}
 	p := piece{name: name, text: parameter, address: base.address}
@@ -99,10 +99,10 @@ func (t *Text) Add(name string) bool {
 	switch name {
 	case "header.":
 		p.text = http.CanonicalHeaderKey(parameter)
-		secret = settings.CredentialHeader(p.text)
+		secret = option.CredentialHeader(p.text)
 		t.Headers = append(t.Headers, p.text)
 	case "query.":
-		secret = settings.CredentialName(parameter)
+		secret = option.CredentialName(parameter)
 	case "labels.", "path.":
 		n, err := strconv.Atoi(parameter)
 		if err != nil || n < 0 {

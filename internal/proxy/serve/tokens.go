@@ -3,7 +3,7 @@ package serve
 import (
 	"net/http"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -81,7 +81,7 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettleOutcome, error) {
 }
 
 // cost returns the tokens of a unit. input stands for an input that was not reported.
-func cost(u *usage.Usage, unit settings.Unit, input int64) int64 {
+func cost(u *usage.Usage, unit option.Unit, input int64) int64 {
 	if u.Input != usage.Unreported {
 		input = u.Input
 	}
@@ -94,9 +94,9 @@ func cost(u *usage.Usage, unit settings.Unit, input int64) int64 {
 	}
 	n := input + output
 	switch {
-	case unit == settings.InputTokens:
+	case unit == option.InputTokens:
 		n = input
-	case unit == settings.OutputTokens:
+	case unit == option.OutputTokens:
 		n = output
 	case u.CacheRead != usage.Unreported:
 		n += u.CacheRead

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -41,7 +42,7 @@ type Zone struct {
 	alternatives []alternative // nil if the key has none
 	keyNumber    int           // the number of the first alternative that is the policy's API key, or 0
 	cost         *Text         // nil for a fixed cost
-	audit        settings.Audit
+	audit        option.Audit
 	empty        int32 // 1 once the log has a warning that the key was empty; atomic
 }
 
@@ -91,7 +92,7 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 		}
 		z.Frequent = z.fixed != "" || z.Header != "" || z.connection
 	}
-	independent := z.Mode == settings.Shadow
+	independent := z.Mode == option.Shadow
 	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Independent: independent}
 	return z, nil
 }
@@ -274,7 +275,7 @@ func preflightKey(q *Request) string {
 
 // requiresKey reports whether a zone counts only the requests that have its key.
 func requiresKey(z *Zone) bool {
-	return z.WithoutKey == settings.WithoutSkip || z.WithoutKey == settings.WithoutRefuse
+	return z.WithoutKey == option.WithoutSkip || z.WithoutKey == option.WithoutRefuse
 }
 
 // withoutEmpty returns the texts of a list that are not empty.
@@ -297,10 +298,10 @@ func withoutKey(z *Zone, q *Request) (skips, refuses bool) {
 	if keys := zoneKeys(z, q); keys == nil || len(withoutEmpty(keys)) > 0 {
 		return false, false
 	}
-	if z.WithoutKey == settings.WithoutSkip {
+	if z.WithoutKey == option.WithoutSkip {
 		return true, false
 	}
-	return false, z.Mode == settings.Enforce && !isPreflight(q.HTTP)
+	return false, z.Mode == option.Enforce && !isPreflight(q.HTTP)
 }
 
 // setZoneKeys sets the key of the hit i of a request, and appends further hits if the request has several

@@ -88,7 +88,7 @@ DO $$ BEGIN
 			ADD CONSTRAINT rate_limit_rules_must_count_by_different_names
 				EXCLUDE USING btree ((coalesce(counted_as, name)) WITH =) DEFERRABLE;
 	END IF;
-	-- The names are as in internal/core/settings. NOT VALID keeps rules of older versions, which proxies
+	-- The names are as in internal/core/option. NOT VALID keeps rules of older versions, which proxies
 	-- report.
 	IF NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = 'rate_limit_rules'::regclass
 		AND c.conname LIKE 'settle\_must\_take%') THEN

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -117,7 +117,7 @@ func TestRulesRefuseTheHeadersThatConfigurationsRefuse(t *testing.T) {
 		Pragma Allow Accept-Ranges WWW-Authenticate Authorization Retry-After
 		Strict-Transport-Security Link Server Via Warning`) {
 		settle := "header " + header
-		_, want := settings.ParseSettle(settle)
+		_, want := option.ParseSettle(settle)
 		_, err := s.Conn.Exec(t.Context(), "SELECT rate_limit_rule('r', settle => $1)", settle)
 		if (err == nil) != (want == nil) {
 			t.Errorf("%s: a rule gets the error %v, and a configuration %v", settle, err, want)

@@ -45,10 +45,10 @@ package imports
 // traefikplugin imports.
 var Interpreted = []string{
 	"internal/core/algorithm", "internal/core/batch", "internal/core/health", "internal/core/lease",
-	"internal/core/pg", "internal/schema", "internal/core/settings",
+	"internal/core/option", "internal/core/pg",
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
-	"internal/proxy/usage",
+	"internal/proxy/settings", "internal/proxy/usage", "internal/schema",
 	"internal/store", "internal/store/engine", "internal/store/memory", "internal/store/registry",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",

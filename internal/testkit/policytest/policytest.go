@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -39,7 +39,7 @@ var (
 		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/128"}, {"tier", "header:X-Other"},
 		{"user|ip"}, {"key|header:X-Tenant|ip/128", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
 	}
-	withouts = []settings.Without{settings.WithoutShare, settings.WithoutSkip}
+	withouts = []option.Without{option.WithoutShare, option.WithoutSkip}
 	networks = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112",
 		"2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
 	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3",

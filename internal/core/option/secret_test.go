@@ -1,9 +1,9 @@
-package settings_test
+package option_test
 
 import (
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 // HasPassword finds a password that is not empty in a URL and in key=value pairs, in any case, with quotes
@@ -28,7 +28,7 @@ func TestPasswordInDSNIsFound(t *testing.T) {
 		"host=h password='' user=u":                false,
 		"host=h password=":                         false,
 	} {
-		if got := settings.HasPassword(dsn); got != want {
+		if got := option.HasPassword(dsn); got != want {
 			t.Errorf("HasPassword(%q) = %v, want %v", dsn, got, want)
 		}
 	}

@@ -1,20 +1,13 @@
-package settings
+package option
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// History configures the addresses in a proxy's records, and how long the database keeps the history.
-type History struct {
-	Address AddressMode
-
-	// Retention overrides how long the database keeps parts of the history.
-	Retention []Retention
-}
 
 // Retention sets how long the database keeps a part of the history.
 type Retention struct {
@@ -53,7 +46,8 @@ const (
 	AddressOff    AddressMode = "off"    // nothing
 )
 
-const wantAudit = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
+// WantAudit describes the valid texts of an Audit, for errors.
+const WantAudit = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
 
 var auditLevels = map[string]Level{"off": AuditOff, "denied": AuditDenied, "all": AuditAll}
 
@@ -63,23 +57,16 @@ func ParseAudit(text string, fallback Audit) (Audit, error) {
 	if text == "" {
 		return fallback, nil
 	}
-	if level, ok := auditLevels[unquoted(text)]; ok {
+	if level, ok := auditLevels[Unquoted(text)]; ok {
 		return Audit{Level: level}, nil
 	}
 	words := strings.Fields(text)
 	if len(words) == 2 && words[0] == "sample" {
-		if share, err := parseShare(words[1], math.SmallestNonzeroFloat64, 1); err == nil {
+		if share, err := ParseShare(words[1], math.SmallestNonzeroFloat64, 1); err == nil {
 			return Audit{Level: AuditSample, Share: share}, nil
 		}
 	}
-	return Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: wantAudit}
-}
-
-// checkAudit validates the audit setting of a limit, and stores nothing: serve.Site parses the setting again,
-// because its default depends on the handler.
-func checkAudit(_ *Settings, text string) error {
-	_, err := ParseAudit(text, Audit{})
-	return err
+	return Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: WantAudit}
 }
 
 // MaxAudit returns the one of a and b that records more requests.
@@ -88,4 +75,47 @@ func MaxAudit(a, b Audit) Audit {
 		return b
 	}
 	return a
+}
+
+// ParseShare parses a percentage, such as "5%", as a share from minShare to maxShare.
+func ParseShare(text string, minShare, maxShare float64) (float64, error) {
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	share := percent / 100
+	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < minShare ||
+		share > maxShare {
+		return 0, strconv.ErrRange
+	}
+	return share, nil
+}
+
+// Unquoted returns off for the forms of false. YAML 1.1, which Kubernetes reads, takes the word off without
+// quotation marks for false.
+func Unquoted(text string) string {
+	if text == "false" || text == "0" {
+		return "off"
+	}
+	return text
+}
+
+const (
+	// year is the length of a leap year, so that an age of several years is never shorter than these years.
+	year     = 366 * 24 * time.Hour
+	maxYears = 100
+
+	// MaxAge is the longest age that ParseAge accepts in years. It also bounds retentions in other units.
+	MaxAge = maxYears * year
+)
+
+// ParseAge parses a duration in the syntax of ratelimit.ParseWindow, or 1 to 100 years of 366 days, as in 7y.
+func ParseAge(text string) (time.Duration, error) {
+	number, isYears := strings.CutSuffix(text, "y")
+	if !isYears {
+		return ratelimit.ParseWindow(text)
+	}
+	years, err := strconv.Atoi(number)
+	if err != nil || years < 1 || years > maxYears {
+		const want = "a duration such as 90d, or up to 100 years, as in 7y"
+		return 0, &ratelimit.FieldError{Value: text, Want: want}
+	}
+	return time.Duration(years) * year, nil
 }

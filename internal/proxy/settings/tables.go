@@ -3,6 +3,7 @@ package settings
 import (
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -14,17 +15,18 @@ var LimitTable = []Setting{
 		return nil
 	}},
 	{Name: "key", Form: Words, Want: "one text, with or without placeholders", Read: readKey},
-	oneOf("without_key", func(dst *Settings, text string) { dst.Limit.WithoutKey = Without(text) },
+	oneOf("without_key", func(dst *Settings, text string) { dst.Limit.WithoutKey = option.Without(text) },
 		"share", "skip", "refuse"),
 	{Name: "algorithm", Want: "the name of one algorithm", Read: readAlgorithm},
 	{Name: "limit", Form: Words, Read: readRate},
-	oneOf("unit", func(dst *Settings, text string) { dst.Limit.Unit = Unit(text) },
-		string(Requests), string(Tokens), string(InputTokens), string(OutputTokens)),
+	oneOf("unit", func(dst *Settings, text string) { dst.Limit.Unit = option.Unit(text) },
+		string(option.Requests), string(option.Tokens), string(option.InputTokens),
+		string(option.OutputTokens)),
 	number("output", ratelimit.MaxEvents, "", func(dst *Settings, n int64) { dst.Limit.Output = n }),
 	number("burst", ratelimit.MaxEvents, "", func(dst *Settings, n int64) { dst.Limit.Limit.Burst = n }),
 	{Name: "cost", Want: "a whole number from 1 to 9007199254740992, or a placeholder that gives one",
 		Read: readCost, Unset: "1"},
-	{Name: "settle", Form: Words, Want: wantSettle, Read: readSettle},
+	{Name: "settle", Form: Words, Want: option.WantSettle, Read: readSettle},
 	onOff("durable", "off", func(dst *Settings) *bool { return &dst.Limit.Limit.Durable }),
 	onOff("synchronous_commit", "off",
 		func(dst *Settings) *bool { return &dst.Limit.Limit.SynchronousCommit }),
@@ -33,15 +35,15 @@ var LimitTable = []Setting{
 	{Name: "hash_key", Form: Switch, Read: readHashKey},
 	number("ipv4_prefix", 32, "32", func(dst *Settings, n int64) { dst.Limit.IPv4 = int(n) }),
 	number("ipv6_prefix", 128, "64", func(dst *Settings, n int64) { dst.Limit.IPv6 = int(n) }),
-	{Name: "audit", Form: Words, Want: wantAudit, Read: checkAudit},
-	oneOf("mode", func(dst *Settings, text string) { dst.Limit.Mode = Mode(text) },
+	{Name: "audit", Form: Words, Want: option.WantAudit, Read: checkAudit},
+	oneOf("mode", func(dst *Settings, text string) { dst.Limit.Mode = option.Mode(text) },
 		"enforce", "shadow", "off"),
 }
 
 // ZoneTable has the settings of a zone that its handler has otherwise.
 var ZoneTable = []Setting{
 	{Name: "fields", Want: "off", Read: func(dst *Settings, text string) error {
-		dst.Limit.Hidden = unquoted(text) == "off"
+		dst.Limit.Hidden = option.Unquoted(text) == "off"
 		if text != "" && !dst.Limit.Hidden {
 			return errWant
 		}
@@ -105,7 +107,8 @@ var StoreTable = []Setting{
 // HistoryTable has the settings of a history.
 var HistoryTable = []Setting{
 	dsn("dsn", WantPostgres),
-	oneOf("audit_address", func(dst *Settings, text string) { dst.History.Address = AddressMode(text) },
+	oneOf("audit_address",
+		func(dst *Settings, text string) { dst.History.Address = option.AddressMode(text) },
 		"full", "prefix", "off"),
 	{Name: "retention", Form: Block, Settings: RetentionTable},
 }

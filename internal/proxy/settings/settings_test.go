@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -46,7 +47,7 @@ func valueOf(name string, s *settings.Settings) any {
 // readSetting returns the value of one setting, read from text.
 func readSetting(name, text string) (any, error) {
 	if name == "audit" {
-		return settings.ParseAudit(text, settings.Audit{Level: settings.AuditDenied})
+		return option.ParseAudit(text, option.Audit{Level: option.AuditDenied})
 	}
 	var read settings.Settings
 	i := slices.IndexFunc(allSettings, func(s settings.Setting) bool { return s.Name == name })
@@ -101,7 +102,7 @@ func TestHeadersWithSecretsAreCredentials(t *testing.T) {
 		"X-Auth-Key": true, "X-Secret": true,
 		"X-User": false, "User-Agent": false, "X-Forwarded-For": false, "X-Request-Id": false,
 	} {
-		if got := settings.CredentialHeader(name); got != want {
+		if got := option.CredentialHeader(name); got != want {
 			t.Errorf("CredentialHeader(%q) = %v, want %v", name, got, want)
 		}
 	}
@@ -193,13 +194,13 @@ func TestInvalidEnvironmentIsRefused(t *testing.T) {
 
 // MaxAudit returns the audit that records more requests.
 func TestMaxAuditRecordsMoreRequests(t *testing.T) {
-	ordered := []settings.Audit{
-		{Level: settings.AuditOff}, {Level: settings.AuditDenied}, {Level: settings.AuditSample, Share: 0.1},
-		{Level: settings.AuditSample, Share: 0.2}, {Level: settings.AuditAll},
+	ordered := []option.Audit{
+		{Level: option.AuditOff}, {Level: option.AuditDenied}, {Level: option.AuditSample, Share: 0.1},
+		{Level: option.AuditSample, Share: 0.2}, {Level: option.AuditAll},
 	}
 	for i, a := range ordered {
 		for j, b := range ordered {
-			if got, want := settings.MaxAudit(a, b), ordered[max(i, j)]; got != want {
+			if got, want := option.MaxAudit(a, b), ordered[max(i, j)]; got != want {
 				t.Errorf("MaxAudit(%+v, %+v) = %+v, want %+v", a, b, got, want)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -49,6 +50,14 @@ type Settings struct {
 	Store         Store
 	History       History
 	Insecure      bool // serve the page to everybody
+}
+
+// History configures the addresses in a proxy's records, and how long the database keeps the history.
+type History struct {
+	Address option.AddressMode
+
+	// Retention overrides how long the database keeps parts of the history.
+	Retention []option.Retention
 }
 
 // Values holds the settings of a table as text, by name. A setting that was left out is "" or missing.

@@ -1,12 +1,12 @@
 package settings
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -39,21 +39,10 @@ func parseNumber(text string, maxN int64) (int64, error) {
 	return n, nil
 }
 
-// parseShare parses a percentage, such as "5%", as a share from minShare to maxShare.
-func parseShare(text string, minShare, maxShare float64) (float64, error) {
-	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
-	share := percent / 100
-	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < minShare ||
-		share > maxShare {
-		return 0, errWant
-	}
-	return share, nil
-}
-
 // oneOf returns a setting with one of texts as its value. The first text is the default.
 func oneOf(name string, set func(dst *Settings, text string), texts ...string) Setting {
 	read := func(dst *Settings, text string) error {
-		text = unquoted(text)
+		text = option.Unquoted(text)
 		for _, valid := range texts {
 			if text == valid {
 				set(dst, text)
@@ -65,15 +54,6 @@ func oneOf(name string, set func(dst *Settings, text string), texts ...string) S
 	lastIndex := len(texts) - 1
 	want := strings.Join(texts[:lastIndex], ", ") + " or " + texts[lastIndex]
 	return Setting{Name: name, Form: Words, Want: want, Read: read, Unset: texts[0]}
-}
-
-// unquoted returns off for the forms of false. YAML 1.1, which Kubernetes reads, takes the word off without
-// quotation marks for false.
-func unquoted(text string) string {
-	if text == "false" || text == "0" {
-		return "off"
-	}
-	return text
 }
 
 // onOff returns a setting that is a switch.
@@ -112,42 +92,19 @@ func nodeName(name string, field func(dst *Settings) *string) Setting {
 }
 
 // retention returns the setting for the retention of a part of the history, which what names as in
-// Retention.What.
+// option.Retention.What.
 func retention(name, what string) Setting {
 	read := func(dst *Settings, text string) error {
 		if text == "" {
 			return nil
 		}
-		age, err := ParseAge(text)
-		if err != nil || age < 24*time.Hour || age > MaxAge {
+		age, err := option.ParseAge(text)
+		if err != nil || age < 24*time.Hour || age > option.MaxAge {
 			return errWant
 		}
-		dst.History.Retention = append(dst.History.Retention, Retention{what, age})
+		dst.History.Retention = append(dst.History.Retention, option.Retention{What: what, Keep: age})
 		return nil
 	}
 	want := "a duration from 1d to 100y, such as 90d, 12w or 7y"
 	return Setting{Name: name, Want: want, IsDuration: true, Read: read}
-}
-
-const (
-	// year is the length of a leap year, so that an age of several years is never shorter than these years.
-	year     = 366 * 24 * time.Hour
-	maxYears = 100
-
-	// MaxAge is the longest age that ParseAge accepts in years. It also bounds retentions in other units.
-	MaxAge = maxYears * year
-)
-
-// ParseAge parses a duration in the syntax of ratelimit.ParseWindow, or 1 to 100 years of 366 days, as in 7y.
-func ParseAge(text string) (time.Duration, error) {
-	number, isYears := strings.CutSuffix(text, "y")
-	if !isYears {
-		return ratelimit.ParseWindow(text)
-	}
-	years, err := parseNumber(number, maxYears)
-	if err != nil {
-		const want = "a duration such as 90d, or up to 100 years, as in 7y"
-		return 0, &ratelimit.FieldError{Value: text, Want: want}
-	}
-	return time.Duration(years) * year, nil
 }

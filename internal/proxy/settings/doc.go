@@ -4,7 +4,8 @@
 // A table (LimitTable, HandlerTable, StoreTable …) lists Settings, each with its name, its form, its default,
 // and a function that reads and validates its text. Read applies a table to Values, which are texts by name,
 // and sets the fields of Settings, in the order of the table. Errors are *ratelimit.FieldError, with names
-// from the table. The package imports neither a proxy nor the control plane.
+// from the table. Package option has what
+// the control plane shares with the settings.
 //
 // Traefik interprets this package with Yaegi, which limits the forms of code that it may use: see
 // internal/testkit/imports/interpreted.go.

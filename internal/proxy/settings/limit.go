@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -13,39 +14,19 @@ import (
 type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
 	Cost       int64 // 0 if a placeholder gives the cost
-	Unit       Unit
-	Output     int64   // the setting output; 0 without it
-	Settle     *Settle // or of a limit of tokens
-	HashKey    *bool   // nil means to hash only keys that contain a secret
-	IPv4, IPv6 int     // the leading bits of an address that belong to the key
-	Mode       Mode
-	WithoutKey Without
+	Unit       option.Unit
+	Output     int64          // the setting output; 0 without it
+	Settle     *option.Settle // or of a limit of tokens
+	HashKey    *bool          // nil means to hash only keys that contain a secret
+	IPv4, IPv6 int            // the leading bits of an address that belong to the key
+	Mode       option.Mode
+	WithoutKey option.Without
 	Hidden     bool // no field of a response describes the limit
 
 	// Alternatives lists the alternatives of the key. The first alternative that is not empty is the key of a
 	// request. Nil means that the key has no alternatives.
 	Alternatives []string
 }
-
-// Without selects what happens to the requests that lack the key of a limit.
-type Without string
-
-// The values of Without.
-const (
-	WithoutShare  Without = "share"  // they share one quota
-	WithoutSkip   Without = "skip"   // the limit does not apply
-	WithoutRefuse Without = "refuse" // they are refused with 401
-)
-
-// Mode selects the effect of a limit.
-type Mode string
-
-// The values of Mode.
-const (
-	Enforce Mode = "enforce"
-	Shadow  Mode = "shadow" // the limit counts and reports, and never refuses
-	Off     Mode = "off"    // the limit is ignored
-)
 
 // ReadLimit reads and validates a limit; see Read. Every error has the name and the text of a setting, also
 // an error of ratelimit.Limit.Validate.
@@ -74,7 +55,7 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 
 // readTokens sets the Settle of a limit of tokens, and refuses settings that do not suit the unit.
 func readTokens(l *ConfiguredLimit, values Values) error {
-	tokens, err := TokensOf(l.Unit, l.Output, &l.Limit)
+	tokens, err := option.TokensOf(l.Unit, l.Output, &l.Limit)
 	if err != nil {
 		return err
 	}
@@ -144,7 +125,7 @@ func readLease(dst *Settings, text string) error {
 	if text == "off" {
 		return nil
 	}
-	share, err := parseShare(text, ratelimit.MinLease, ratelimit.MaxLease)
+	share, err := option.ParseShare(text, ratelimit.MinLease, ratelimit.MaxLease)
 	dst.Limit.Limit.Lease = share
 	return err
 }
@@ -175,4 +156,21 @@ func (l *ConfiguredLimit) Warnings() []Warning {
 		"does nothing for a window below "+minLeaseWindow.String())
 	warn(l.Cost > limit.Capacity(), "cost", "is above the whole quota: no request passes")
 	return warnings
+}
+
+// readSettle reads ConfiguredLimit.Settle.
+func readSettle(dst *Settings, text string) (err error) {
+	dst.Limit.Settle, err = option.ParseSettle(text)
+	if dst.Limit.Settle != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
+		want := "left out with in_flight: a slot ends with its request"
+		return &ratelimit.FieldError{Value: text, Want: want}
+	}
+	return err
+}
+
+// checkAudit validates the audit setting of a limit, and stores nothing: serve.Site parses the setting again,
+// because its default depends on the handler.
+func checkAudit(_ *Settings, text string) error {
+	_, err := option.ParseAudit(text, option.Audit{})
+	return err
 }

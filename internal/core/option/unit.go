@@ -1,4 +1,4 @@
-package settings
+package option
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 

@@ -5,7 +5,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -59,11 +60,11 @@ func FuzzSettleTextIsParsedBack(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		settle, err := settings.ParseSettle(text)
+		settle, err := option.ParseSettle(text)
 		if err != nil || settle == nil {
 			return
 		}
-		again, err := settings.ParseSettle(settle.Text)
+		again, err := option.ParseSettle(settle.Text)
 		if err != nil || !reflect.DeepEqual(settle, again) {
 			t.Errorf("ParseSettle(%q): got %+v, and for its text %+v, %v, want the same", text, settle, again,
 				err)

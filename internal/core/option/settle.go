@@ -1,4 +1,4 @@
-package settings
+package option
 
 import (
 	"net/textproto"
@@ -28,8 +28,8 @@ type Settle struct {
 // CountsTokens reports whether s describes a limit of tokens. A nil Settle does not.
 func (s *Settle) CountsTokens() bool { return s != nil && s.Unit != "" }
 
-// wantSettle describes the valid texts of a Settle.
-const wantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
+// WantSettle describes the valid texts of a Settle.
+const WantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
 	"status 401 403 = 1, else 0"
 
 // headerToken matches the name of a header.
@@ -55,7 +55,7 @@ func ParseSettle(text string) (*Settle, error) {
 	}
 	parts := settlePattern.FindStringSubmatch(s.Text)
 	if parts == nil {
-		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: wantSettle}
+		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: WantSettle}
 	}
 	s.Bytes = parts[1] != ""
 	s.Header = textproto.CanonicalMIMEHeaderKey(parts[2])
@@ -74,16 +74,6 @@ func ParseSettle(text string) (*Settle, error) {
 	s.Cost, _ = strconv.ParseInt(parts[5], 10, 64)
 	s.Else, _ = strconv.ParseInt(parts[6], 10, 64)
 	return s, nil
-}
-
-// readSettle reads ConfiguredLimit.Settle.
-func readSettle(dst *Settings, text string) (err error) {
-	dst.Limit.Settle, err = ParseSettle(text)
-	if dst.Limit.Settle != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
-		want := "left out with in_flight: a slot ends with its request"
-		return &ratelimit.FieldError{Value: text, Want: want}
-	}
-	return err
 }
 
 var headerName = regexp.MustCompile("^" + headerToken + "$")
