@@ -137,8 +137,8 @@ const usageSQL = `SELECT u.* FROM (SELECT coalesce(@since::timestamptz::date, @m
 var nodesCommand = commandSpec{
 	use:   "nodes",
 	short: "Lists the proxies, and whether each has applied all changes of the policy",
-	long: `CANNOT lists the GRANT statements that a proxy needs before it can decide. A proxy without a
-heartbeat for 10 seconds is silent. Silent and ended proxies stay in the list for a day.`,
+	long: `CANNOT has the statement that a proxy needs before it can decide. A proxy without a heartbeat for
+10 seconds is silent. Silent and ended proxies stay in the list for a day.`,
 	emptyText: "No proxy counts here.",
 	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
 	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'silent' END AS state, live, ended, cannot,

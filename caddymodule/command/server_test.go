@@ -72,6 +72,24 @@ func TestMigratePrintsItsSQL(t *testing.T) {
 	}
 }
 
+// The commands `migrate` and `state` name a role that was granted directly to change the policy.
+func TestMigrateAndStateNameDirectGrants(t *testing.T) {
+	s := newShell(t, schema.File)
+	role := s.newRole()
+	s.sql("GRANT UPDATE ON rate_limit_users TO " + role)
+	want := "The role " + role + " may change the policy, which rate_limit_grant has not granted. To take " +
+		"that back: REVOKE UPDATE ON rate_limit_users FROM " + role + "\n"
+	for _, command := range []string{"migrate", "state"} {
+		if got := s.mustRun(command); !strings.HasSuffix(got, want) {
+			t.Errorf("%s printed %q, want %q at its end", command, got, want)
+		}
+	}
+	s.sql("SELECT rate_limit_grant('" + role + "', 'administrator')")
+	if got := s.mustRun("migrate", "--json"); strings.Contains(got, "exposed") {
+		t.Errorf("migrate printed %q, want nothing about a role with a grant", got)
+	}
+}
+
 // newRole creates a role without privileges, which the end of the test drops.
 func (s *shell) newRole() string {
 	role := "r_" + cluster.Query[string](s.t, s.dsn, "SELECT current_database()::text")

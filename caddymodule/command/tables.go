@@ -14,7 +14,8 @@ var migrateCommand = commandSpec{
 	use:   "migrate [--print | --citus --shards N]",
 	short: "Creates the tables, or upgrades them in place",
 	long: `The command can run repeatedly, and while proxies use the tables. The role must be able to create
-tables. The number of shards cannot change later.`,
+tables. The number of shards cannot change later. It names roles that may change the policy, or read
+secrets, although rate_limit_grant has not granted that.`,
 	example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql
   caddy pg-ratelimit migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
@@ -43,7 +44,7 @@ tables. The number of shards cannot change later.`,
 		defer c.close()
 		c.lockWaitStart = time.Now()
 		changes, err := migrate.Run(c.ctx, c.conn, shards)
-		if changes == (migrate.Results{}) {
+		if changes.Counters == "" {
 			return err
 		}
 		return errors.Join(c.describeError(err), c.show(changes, ""))

@@ -83,17 +83,12 @@ func newRecipeEnv(t *testing.T, firstBlocks []block, asOwner bool) *recipeEnv {
 	return k
 }
 
-// makeRoles creates the roles of the pages, with the privileges that the pages give them.
+// makeRoles creates the roles of the pages.
 func (k *recipeEnv) makeRoles(t *testing.T) {
 	t.Helper()
-	k.execute(t, k.owner, k.withOwnRoles("CREATE ROLE proxy; CREATE ROLE administrator;"))
-	for _, b := range blocksIn(t, "sql") {
-		if b.document == policyPage && b.chapter == "Roles" {
-			k.execute(t, k.owner, k.withOwnRoles(b.text))
-		}
-		if b.document == "docs/operating.md" && b.chapter == "Privileges" {
-			k.execute(t, k.owner, strings.ReplaceAll(b.text, " TO caddy;", " TO "+k.renamed["proxy"]+";"))
-		}
+	for _, kind := range []string{"proxy", "administrator"} {
+		k.execute(t, k.owner, fmt.Sprintf("CREATE ROLE %[1]s; SELECT rate_limit_grant('%[1]s', '%[2]s')",
+			k.renamed[kind], kind))
 	}
 }
 

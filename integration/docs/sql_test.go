@@ -15,8 +15,8 @@ import (
 // runs this SQL.
 const npmGuide = "docs/migrating-from-npm.md"
 
-// grantee is an account of a GRANT.
-var grantee = regexp.MustCompile(` TO (caddy|proxy|administrator);`)
+// grantee is an account of rate_limit_grant.
+var grantee = regexp.MustCompile(`rate_limit_grant\('\w+'`)
 
 // historyOfAClient is one row of each table of the history.
 const historyOfAClient = `
@@ -58,7 +58,7 @@ func TestQueriesOfPagesFindRows(t *testing.T) {
 			cluster.Execute(t, dsn, "CREATE ROLE "+account)
 			t.Cleanup(func() { cluster.Execute(t, dsn, "DROP OWNED BY "+account+"; DROP ROLE "+account) })
 			results, err := cluster.Connect(t, dsn).PgConn().Exec(t.Context(),
-				grantee.ReplaceAllString(b.text, " TO "+account+";")).ReadAll()
+				grantee.ReplaceAllString(b.text, "rate_limit_grant('"+account+"'")).ReadAll()
 			if err != nil {
 				t.Fatal(err)
 			}

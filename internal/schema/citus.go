@@ -18,6 +18,10 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	// outside the shards.
 	Shards = countersShards
 
+	// GrantAgain grants the roles of rate_limit_grants their rights, also on the tables of the shards.
+	GrantAgain = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
+	JOIN pg_roles r ON r.rolname = g.role;`
+
 	// ShardsReady returns 1 if the counts are in shards.
 	ShardsReady = `SELECT (to_regprocedure('rate_limit_shards()') IS NOT NULL)::int`
 

@@ -38,7 +38,7 @@ BEGIN
 		END LOOP;
 		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report',
 			'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones',
-			'rate_limit_unlimited', 'rate_limit_key_name') THEN
+			'rate_limit_unlimited', 'rate_limit_exposed', 'rate_limit_key_name') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -63,5 +63,21 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.view_name, described.column_name,
 			described.text);
 	END LOOP;
+END $$;
+
+-- The roles get the rights on what this part has added. Default privileges must let nobody write the table
+-- that names the roles.
+
+DO $$
+DECLARE
+	it record;
+BEGIN
+	FOR it IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) AS a
+		WHERE c.oid = 'rate_limit_grants'::regclass AND a.grantee <> c.relowner
+	LOOP
+		EXECUTE format('REVOKE ALL ON rate_limit_grants FROM %s',
+			CASE it.grantee WHEN 0 THEN 'PUBLIC' ELSE it.grantee::regrole::text END);
+	END LOOP;
+	PERFORM rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r ON r.rolname = g.role;
 END $$;
 DROP PROCEDURE rate_limit_describe;

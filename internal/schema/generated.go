@@ -39,7 +39,7 @@ BEGIN
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
 		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report', 'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones',
-			'rate_limit_unlimited', 'rate_limit_key_name') THEN
+			'rate_limit_unlimited', 'rate_limit_exposed', 'rate_limit_key_name') THEN
 			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
@@ -56,7 +56,88 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.view_name, described.column_name, described.text);
 	END LOOP;
 END $$;
+DO $$
+DECLARE
+	it record;
+BEGIN
+	FOR it IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) AS a WHERE c.oid = 'rate_limit_grants'::regclass AND a.grantee <> c.relowner
+	LOOP
+		EXECUTE format('REVOKE ALL ON rate_limit_grants FROM %s', CASE it.grantee WHEN 0 THEN 'PUBLIC' ELSE it.grantee::regrole::text END);
+	END LOOP;
+	PERFORM rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r ON r.rolname = g.role;
+END $$;
 DROP PROCEDURE rate_limit_describe;
+`
+
+const grants = `
+CREATE TABLE IF NOT EXISTS rate_limit_grants ( role text, kind text, PRIMARY KEY (role, kind) );
+CALL rate_limit_describe('rate_limit_grants', $$
+The roles that have rights by rate_limit_grant. Each migration grants these rights again.
+role: The role.
+kind: proxy, administrator or reader.
+$$);
+CREATE OR REPLACE FUNCTION rate_limit_rights(kind text) RETURNS TABLE (privileges text, object text)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	schemas oid[] := ARRAY(SELECT relnamespace FROM pg_class WHERE oid = 'rate_limit_grants'::regclass);
+BEGIN
+	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
+		schemas := schemas || ARRAY(SELECT n.oid FROM rate_limit_shards() s JOIN pg_namespace n ON n.nspname = s.schema);
+	END IF;
+	RETURN QUERY SELECT r.privileges, o.object FROM (VALUES ('proxy', '(shard/)?(ephemeral|durable|processes)|nodes', 'SELECT, INSERT, UPDATE, DELETE'),
+		('proxy', 'secrets|tiers|users|api_keys|rules|rule_limits|overrides|bans', 'SELECT'),
+		('proxy', 'changes', 'SELECT (seq, xid, kind, ref)'),
+		('proxy', '(begin_batch|drop_expired|forget|record_audit|record_metrics|retain|upkeep)/owner', 'EXECUTE'),
+		('reader', '(?!secrets)(shard/)?[a-z_]+', 'SELECT'),
+		('reader', '.*/caller', 'EXECUTE'),
+		('administrator', 'tiers|users|api_keys|rules|rule_limits|overrides|bans', 'INSERT, UPDATE, DELETE'),
+		('administrator', 'ephemeral|durable', 'DELETE, UPDATE (slot)'),
+		('administrator', 'shard/(ephemeral|durable)', 'DELETE, UPDATE'),
+		('administrator', 'retention', 'UPDATE (keep, set_by, set_at)'),
+		('administrator', '(drop_expired|upkeep)/owner', 'EXECUTE')
+	) AS r(kind, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name, c.oid::regclass::text AS object
+		FROM pg_class c WHERE c.relnamespace = ANY (schemas) AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND pg_has_role(c.relowner, 'USAGE')
+		UNION ALL
+		SELECT substr(p.proname, 12) || CASE WHEN p.prosecdef THEN '/owner' ELSE '/caller' END, 'FUNCTION ' || p.oid::regprocedure
+		FROM pg_proc p WHERE p.pronamespace = schemas[1] AND p.proname LIKE 'rate\_limit\_%' AND p.prokind = 'f' AND p.provolatile <> 'i' AND pg_has_role(p.proowner, 'USAGE')
+	) AS o ON o.name ~ format('^(%s)$', r.names)
+	WHERE r.kind = $1 OR r.kind = 'reader' AND $1 = 'administrator'
+	UNION ALL
+	SELECT 'USAGE', format('SCHEMA %I', n.nspname) FROM pg_namespace n
+	WHERE n.oid = ANY (schemas) AND pg_has_role(n.nspowner, 'USAGE') AND NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v')
+			AND c.relname NOT LIKE 'rate\_limit\_%');
+END $$;
+COMMENT ON FUNCTION rate_limit_rights IS 'The rights of a kind of role on tables, views and functions, and USAGE on a schema of their own.';
+CREATE OR REPLACE FUNCTION rate_limit_grant(role text, kind text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	it record;
+BEGIN
+	IF ($2 IN ('proxy', 'administrator', 'reader')) IS NOT TRUE THEN
+		RAISE EXCEPTION 'kind: %: must be proxy, administrator or reader', to_json($2) USING ERRCODE = 'invalid_parameter_value';
+	ELSIF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $1) THEN
+		RAISE EXCEPTION 'role: %: there is no such role', to_json($1) USING ERRCODE = 'undefined_object';
+	END IF;
+	FOR it IN SELECT * FROM rate_limit_rights($2) LOOP
+		EXECUTE format('GRANT %s ON %s TO %I', it.privileges, it.object, $1);
+	END LOOP;
+	INSERT INTO rate_limit_grants VALUES ($1, $2) ON CONFLICT DO NOTHING;
+END $$;
+COMMENT ON FUNCTION rate_limit_grant IS 'Grants a role the rights of a proxy, of an administrator, who changes the policy, or of a reader, who '
+	'reads all but secrets, and records that. Each migration grants them again. For the owner of the tables.';
+CREATE OR REPLACE FUNCTION rate_limit_revoke(role text, kind text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	it record;
+BEGIN
+	DELETE FROM rate_limit_grants g WHERE (g.role, g.kind) = ($1, $2);
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'role: %: rate_limit_grant has given it no rights of the kind %', to_json($1), to_json($2) USING ERRCODE = 'undefined_object';
+	END IF;
+	FOR it IN SELECT t.* FROM rate_limit_rights($2) t, pg_roles r WHERE r.rolname = $1 LOOP
+		EXECUTE format('REVOKE %s ON %s FROM %I', it.privileges, it.object, $1);
+	END LOOP;
+	PERFORM rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r ON r.rolname = g.role WHERE g.role = $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_revoke IS 'Takes back what rate_limit_grant gave. Rights that another kind of the role has too stay.';
 `
 
 const keyName = `
@@ -239,7 +320,7 @@ The proxies of this server and their progress. Rows of rate_limit_nodes from a c
 region: The region in the proxy's configuration, if any.
 version: The version of the proxy's program.
 live: Whether the proxy runs.
-cannot: The statements that would grant the proxy's role the privileges to decide. NULL: the role has the
+cannot: The statement that would grant the proxy's role the privileges to decide. NULL: the role has the
 	privileges.
 policy: Whether the proxy has a policy.
 behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
@@ -290,6 +371,23 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
 	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.';
+CREATE OR REPLACE FUNCTION rate_limit_exposed() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_grants'), 'SELECT') THEN
+		RETURN QUERY SELECT format('The role %s may %s, which rate_limit_grant has not granted. To take that back: REVOKE %s ON %s FROM %1$s', g.role, g.deed,
+			string_agg(DISTINCT g.privilege_type, ', '), string_agg(DISTINCT g.place, ', '))
+		FROM ( SELECT coalesce(quote_ident(r.rolname), 'PUBLIC') AS role, t.deed, a.privilege_type, c.oid::regclass::text AS place
+			FROM (VALUES ('proxy', 'read secrets', '{secrets}'::text[], '{SELECT}'::text[]), ('administrator', 'change the policy', '{tiers,users,api_keys,rules,rule_limits,overrides,'
+					'bans,changes,grants}', '{INSERT,UPDATE,DELETE,TRUNCATE,TRIGGER}'))
+				AS t(kind, deed, tables, privileges) CROSS JOIN LATERAL unnest(t.tables) AS name
+			JOIN pg_class c ON c.oid = to_regclass('rate_limit_' || name)
+			CROSS JOIN LATERAL (SELECT c.relacl UNION ALL SELECT attacl FROM pg_attribute WHERE attrelid = c.oid) AS l(acl)
+			CROSS JOIN LATERAL aclexplode(l.acl) AS a LEFT JOIN pg_roles r ON r.oid = a.grantee
+			WHERE a.privilege_type = ANY (t.privileges) AND a.grantee <> c.relowner AND r.rolsuper IS NOT TRUE AND NOT EXISTS (SELECT FROM rate_limit_grants o WHERE (o.role, o.kind) = (r.rolname, t.kind))
+		) AS g GROUP BY g.role, g.deed ORDER BY 1;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_exposed IS 'A sentence about each role that was granted to change the policy or to read secrets, but not by rate_limit_grant, with the REVOKE.';
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
@@ -302,20 +400,21 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 		) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live
 		UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
 			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
-		SELECT 8, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t ) SELECT f.state, f.node, f.summary FROM (
-		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 8) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
-			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
-				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
+		SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
+			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t ) SELECT f.state, f.node, f.summary FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
+				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database'
+				ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1
+					THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
 						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
 				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy or a time zone or a tier.
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy, a time zone, a role or a tier.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-	State of a time zone: unknown zone. State of a tier that users have and no rule limits: unlimited, which
-	is no reason for a warning.
-node: The proxy of the sentence. NULL: all proxies, or a time zone or a tier.
+	State of a time zone: unknown zone. State of a role: exposed, see rate_limit_exposed. State of a tier
+	that users have and no rule limits: unlimited, which is no reason for a warning.
+node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
@@ -630,12 +729,12 @@ COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest
 `
 
 const historyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 3';
 COMMENT ON FUNCTION rate_limit_history_version IS 'The version of the tables of the history. The last command of the migration creates it.';
 `
 
 // historyVersion is the number in history/end.sql.
-const historyVersion = "2"
+const historyVersion = "3"
 
 const historyMetrics = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(coalesce(a, 0) + b, 9223372036854775807);
@@ -1470,12 +1569,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 8';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 9';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy/end.sql.
-const policyVersion = "8"
+const policyVersion = "9"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text

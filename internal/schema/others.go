@@ -12,7 +12,8 @@ const (
 	('rate_limit_rules', 'count_by'), ('rate_limit_rule_limits', 'on_exceed'),
 		('rate_limit_overrides', 'limit_name'),
 	('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
-	nodeMarks    = `('rate_limit_nodes', 'report'), ('rate_limit_secrets', 'value')`
+	nodeMarks = `('rate_limit_nodes', 'report'), ('rate_limit_secrets', 'value'),
+		('rate_limit_grants', 'kind')`
 	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'settled'),
 	('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
 

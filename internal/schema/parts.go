@@ -11,19 +11,18 @@ const Counters = allCounters + Nodes
 const allCounters = refuseCounters + countersTables + refuseTypes + countersUsage + countersForget
 
 // Nodes creates or upgrades the registry of the proxies.
-const Nodes = refuseNodes + describe + countersNodes + end
+const Nodes = refuseNodes + describe + grants + countersNodes + end
 
 // History creates or upgrades the tables, functions and views of the history. History needs neither Counters
 // nor Policy.
-const History = refuseHistory + describe + historyTables + historyPartitions + historyMetrics +
-	historyRecord + historyUpkeep + keyName + historyAnswers + end + historyEnd
+const History = refuseHistory + describe + grants + historyTables + historyPartitions +
+	historyMetrics + historyRecord + historyUpkeep + keyName + historyAnswers + end + historyEnd
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. Policy needs Counters.
-const Policy = refusePolicy + describe + policyLists + policyPeople + policyRules + policyOverrides +
-	knownZone + policyZones + policyChanges + policyOverrideAmounts + policyUsable + policyRenames +
-	policyTriggers + policyFunctions + keyName +
-	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
-	policyDocument + end + policyEnd
+const Policy = refusePolicy + describe + grants + policyLists + policyPeople + policyRules +
+	policyOverrides + knownZone + policyZones + policyChanges + policyOverrideAmounts + policyUsable +
+	policyRenames + policyTriggers + policyFunctions + keyName + policyRuleFunction +
+	policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyDocument + end + policyEnd
 
 // Lock begins a migration. It takes a lock with an arbitrary number, so that only one process migrates at a
 // time. lock_timeout bounds the wait for a table in use, because decisions queue behind a migration that

@@ -10,12 +10,12 @@ const NodesReady = `SELECT (to_regclass('rate_limit_proxies') IS NOT NULL AND (S
 		AND NOT a.attisdropped)) FROM (VALUES ` + nodeMarks + `) AS t(name, mark)))::int`
 
 // MissingGrants is an expression for a text with the steps that would allow the role of the session to make
-// decisions: GRANT statements, and tables to create. It is NULL if the role may make decisions already.
-const MissingGrants = `(SELECT string_agg(
+// decisions: a call of rate_limit_grant, and tables to create. It is NULL if the role may make decisions
+// already.
+const MissingGrants = `(SELECT string_agg(DISTINCT
 	CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
 		' with caddy pg-ratelimit migrate, or schema.sql'
-		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; '
-			ORDER BY t.name)
+		ELSE format('SELECT rate_limit_grant(%L, ''proxy'')', current_user) END, '; ')
 	FROM (VALUES ('rate_limit_durable'), ('rate_limit_ephemeral')) AS t(name)
 	WHERE to_regclass(t.name) IS NULL OR NOT (
 		SELECT bool_and(has_table_privilege(to_regclass(t.name), p))

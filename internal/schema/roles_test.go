@@ -28,30 +28,21 @@ func createRole(t testing.TB, s *sqltest.DB, prefix string) string {
 	return role
 }
 
-// createRoles creates a role for proxies and one for administrators, with the privileges of docs/policy.md.
-func createRoles(t testing.TB, s *sqltest.DB) (proxy, administrator string) {
+// grantRole creates a role of a kind, named by the first letter of the kind and the database.
+func grantRole(t testing.TB, s *sqltest.DB, kind string) string {
 	t.Helper()
-	text := sqltest.ReadFile(t, "../../docs/policy.md")
-	proxy, administrator = createRole(t, s, "p_"), createRole(t, s, "a_")
-	_, section, _ := strings.Cut(text, "\n## Roles\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	grants := regexp.MustCompile(`(?m)^GRANT [^;]*;$`).FindAllString(section, -1)
-	if len(grants) != 13 {
-		t.Fatalf("docs/policy.md has the GRANTs %q, want 13", grants)
-	}
-	for _, grant := range grants {
-		s.Exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;",
-			" TO "+administrator).Replace(grant))
-	}
-	return proxy, administrator
+	role := createRole(t, s, kind[:1]+"_")
+	s.Exec("SELECT rate_limit_grant('" + role + "', '" + kind + "')")
+	return role
 }
 
-// With the roles of docs/policy.md, an administrator changes the policy, and proxies apply it, count, and
-// report their progress. The transcripts testdata/roles/*.txt show that the roles allow no more than that.
-func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
+// An administrator changes the policy, and proxies apply it, count, and report their progress. The
+// transcripts testdata/roles/*.txt show that the roles allow no more than that.
+func TestRolesSufficeAndAllowNoMore(t *testing.T) {
 	s := sqltest.New(t)
 	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
-	proxy, _ := createRoles(t, s)
+	proxy := grantRole(t, s, "proxy")
+	grantRole(t, s, "administrator")
 	db := s.OpenDB(proxy)
 	var reported []string
 	node := &registry.Node{Name: "n1", Epoch: 1}
@@ -103,8 +94,7 @@ func TestDocumentedRolesSufficeAndAllowNoMore(t *testing.T) {
 // A function that writes with the rights of its owner ignores temporary tables of its caller.
 func TestTemporaryTablesReplaceNoTables(t *testing.T) {
 	s := sqltest.New(t)
-	_, administrator := createRoles(t, s)
-	s.Exec("SET ROLE " + administrator)
+	s.Exec("SET ROLE " + grantRole(t, s, "administrator"))
 	s.Exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text,
 		before jsonb, after jsonb);
 		INSERT INTO public.rate_limit_tiers (tier) VALUES ('gold')`)
@@ -114,27 +104,23 @@ func TestTemporaryTablesReplaceNoTables(t *testing.T) {
 }
 
 // docs/security.md lists exactly the functions that run with the rights of their owner, and for each whether
-// a proxy and an administrator may call it. A role n_… without privileges may call none of them: the last
-// column. The transcript bounds shows that a role can destroy or create only what the documents say.
-func TestDocumentedOwnerFunctionsAreComplete(t *testing.T) {
+// a proxy and an administrator may call it. A reader may call none of them: the last column. The transcript
+// bounds shows that a role can destroy or create only what the documents say.
+func TestWhatEachRoleMayCall(t *testing.T) {
 	s := sqltest.New(t)
 	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
-	proxy, administrator := createRoles(t, s)
-	operating := sqltest.ReadFile(t, "../../docs/operating.md")
 	security := sqltest.ReadFile(t, "../../docs/security.md")
-	grant := regexp.MustCompile(`GRANT EXECUTE ON FUNCTION rate_limit_begin_batch[^;]* TO `).FindString(
-		operating)
-	s.Exec(grant + proxy)
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `(rate_limit_[a-z_]+)` \\| (yes|no) \\| "+
 		"(yes|no) \\|").FindAllStringSubmatch(security, -1) {
 		documented = append(documented, row[1]+" "+row[2]+" "+row[3]+" no")
 	}
 	slices.Sort(documented)
-	may := func(role string) string {
-		return "CASE WHEN has_function_privilege('" + role + "', oid, 'EXECUTE') THEN 'yes' ELSE 'no' END"
+	may := func(kind string) string {
+		return "CASE WHEN has_function_privilege('" + grantRole(t, s, kind) +
+			"', oid, 'EXECUTE') THEN 'yes' ELSE 'no' END"
 	}
-	s.Expect("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may(createRole(t, s, "n_"))+
+	s.Expect("SELECT proname, "+may("proxy")+", "+may("administrator")+", "+may("reader")+
 		" FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace "+
 		`ORDER BY proname COLLATE "C"`, strings.Join(documented, "\n"))
 	golden.Replay(t, "testdata/roles/bounds.txt", s.Replay)
@@ -154,8 +140,8 @@ func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
 		"rate_limit_counters rate_limit_override_of") // they name the schema themselves
 	s.Expect(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counted_prefix rate_limit_counters "+
-		"rate_limit_has_applied rate_limit_key_name rate_limit_override_of rate_limit_read_report "+
-		"rate_limit_reported_at rate_limit_unknown_zones rate_limit_unlimited")
+		"rate_limit_exposed rate_limit_has_applied rate_limit_key_name rate_limit_override_of "+
+		"rate_limit_read_report rate_limit_reported_at rate_limit_unknown_zones rate_limit_unlimited")
 }
 
 // A function with the rights of its owner and a trigger mean the same in every session, whatever the session
@@ -168,20 +154,4 @@ func TestSessionsDoNotChangeWhatOwnersFunctionsMean(t *testing.T) {
 			'{search_path,TimeZone,DateStyle,IntervalStyle,bytea_output,extra_float_digits,array_nulls,
 				standard_conforming_strings,quote_all_identifiers,lc_numeric,lc_time,lc_monetary}', false)`,
 		"-")
-}
-
-// With the grants of docs/metrics.md, an account of Grafana may run the queries of the dashboards. The tables
-// are empty here.
-func TestDocumentedGrantsSufficeForGrafana(t *testing.T) {
-	s := sqltest.New(t)
-	text := sqltest.ReadFile(t, "../../docs/metrics.md")
-	_, needs, _ := strings.Cut(text, "needs `SELECT` on ")
-	needs, _, _ = strings.Cut(needs, ".")
-	role := createRole(t, s, "g_")
-	for _, table := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(needs, -1) {
-		s.Exec("GRANT SELECT ON " + table[1] + " TO " + role)
-	}
-	s.Exec("SET ROLE " + role)
-	s.Expect(`SELECT rate_limit_percentile(rate_limit_sum(latency), 0.99), max(p99_ms),
-		(SELECT count(*) FROM rate_limit_writers) FROM rate_limit_traffic`, "- - 0")
 }

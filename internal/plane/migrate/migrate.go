@@ -30,6 +30,9 @@ type Results struct {
 	Policy   string `json:"policy"`
 	// Shards is the result for the tables of the shards, or nil if the counts are not in shards.
 	Shards *string `json:"shards,omitempty"`
+	// Exposed has a sentence about each role with rights on the policy or on secrets, with the REVOKE, if
+	// rate_limit_grant did not grant them.
+	Exposed []string `json:"exposed,omitempty"`
 }
 
 // The values of the fields of Results.
@@ -79,6 +82,9 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (results Results, err 
 		var result string
 		result, err = makeShards(ctx, conn, cmp.Or(shards, len(schemas)), len(schemas))
 		results.Shards = &result
+	}
+	if err == nil {
+		results.Exposed, err = queryColumn(ctx, conn, "SELECT rate_limit_exposed()")
 	}
 	return results, err
 }
@@ -152,12 +158,12 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 			return "", fmt.Errorf("creating the shard %s: %w", name, err)
 		}
 	}
-	if err := run(ctx, conn, schema.Shards); err != nil || existing > 0 {
+	if err := run(ctx, conn, schema.Shards+schema.GrantAgain); err != nil || existing > 0 {
 		return upToDate, err
 	}
 	// Create the function last, because proxies use the shards as soon as the function exists.
 	return created, run(ctx, conn, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names,
-		", ")+"]", 1))
+		", ")+"]", 1)+"\n"+schema.GrantAgain)
 }
 
 // run runs commands in one transaction. It sends each command in a query of its own, because Citus forwards
@@ -184,7 +190,12 @@ func shardSchemas(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	if ready, err := queryValue[int32](ctx, conn, schema.ShardsReady); err != nil || ready == 0 {
 		return nil, err
 	}
-	result, err := conn.Query(ctx, schema.ShardNames)
+	return queryColumn(ctx, conn, schema.ShardNames)
+}
+
+// queryColumn runs a query that returns rows with one text.
+func queryColumn(ctx context.Context, conn *pgx.Conn, sql string) ([]string, error) {
+	result, err := conn.Query(ctx, sql)
 	if err != nil {
 		return nil, err
 	}

@@ -119,7 +119,7 @@ The proxies of this server and their progress. Rows of rate_limit_nodes from a c
 region: The region in the proxy's configuration, if any.
 version: The version of the proxy's program.
 live: Whether the proxy runs.
-cannot: The statements that would grant the proxy's role the privileges to decide. NULL: the role has the
+cannot: The statement that would grant the proxy's role the privileges to decide. NULL: the role has the
 	privileges.
 policy: Whether the proxy has a policy.
 behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
@@ -190,6 +190,33 @@ COMMENT ON FUNCTION rate_limit_unlimited IS
 	'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
 	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that '
 	'has ended.';
+-- The owner and superusers need no grant.
+CREATE OR REPLACE FUNCTION rate_limit_exposed() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_grants'), 'SELECT') THEN
+		RETURN QUERY SELECT format('The role %s may %s, which rate_limit_grant has not granted. To take that '
+				'back: REVOKE %s ON %s FROM %1$s', g.role, g.deed,
+			string_agg(DISTINCT g.privilege_type, ', '), string_agg(DISTINCT g.place, ', '))
+		FROM (
+			SELECT coalesce(quote_ident(r.rolname), 'PUBLIC') AS role, t.deed, a.privilege_type,
+				c.oid::regclass::text AS place
+			FROM (VALUES ('proxy', 'read secrets', '{secrets}'::text[], '{SELECT}'::text[]),
+				('administrator', 'change the policy', '{tiers,users,api_keys,rules,rule_limits,overrides,'
+					'bans,changes,grants}', '{INSERT,UPDATE,DELETE,TRUNCATE,TRIGGER}'))
+				AS t(kind, deed, tables, privileges) CROSS JOIN LATERAL unnest(t.tables) AS name
+			JOIN pg_class c ON c.oid = to_regclass('rate_limit_' || name)
+			CROSS JOIN LATERAL (SELECT c.relacl UNION ALL SELECT attacl FROM pg_attribute
+				WHERE attrelid = c.oid) AS l(acl)
+			CROSS JOIN LATERAL aclexplode(l.acl) AS a LEFT JOIN pg_roles r ON r.oid = a.grantee
+			WHERE a.privilege_type = ANY (t.privileges) AND a.grantee <> c.relowner
+				AND r.rolsuper IS NOT TRUE AND NOT EXISTS (SELECT FROM rate_limit_grants o
+					WHERE (o.role, o.kind) = (r.rolname, t.kind))
+		) AS g GROUP BY g.role, g.deed ORDER BY 1;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_exposed IS
+	'A sentence about each role that was granted to change the policy or to read secrets, but not by '
+	'rate_limit_grant, with the REVOKE.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -236,12 +263,14 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 				ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), '')))
 		FROM rate_limit_unknown_zones() AS z
 		UNION ALL
-		SELECT 8, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
+		SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e
+		UNION ALL
+		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
 			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t
 	)
 	SELECT f.state, f.node, f.summary FROM (
 		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
-				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 8)
+				WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9)
 					THEN 'warning'
 				ELSE 'enforcing' END AS state, NULL::text AS node,
 			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database'
@@ -258,14 +287,14 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 		UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node;
 CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy
-	or a time zone or a tier.
+Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy,
+	a time zone, a role or a tier.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; behind; unusable: a rule.
-	State of a time zone: unknown zone. State of a tier that users have and no rule limits: unlimited, which
-	is no reason for a warning.
-node: The proxy of the sentence. NULL: all proxies, or a time zone or a tier.
+	State of a time zone: unknown zone. State of a role: exposed, see rate_limit_exposed. State of a tier
+	that users have and no rule limits: unlimited, which is no reason for a warning.
+node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);
 

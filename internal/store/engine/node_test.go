@@ -193,7 +193,7 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 	}
 }
 
-// If the role of a proxy may not use a table of counts, the proxy reports the missing GRANT once in its log,
+// If the role of a proxy may not use a table of counts, the proxy reports the missing grant once in its log,
 // and in the registry until the role gets it.
 func TestProxyReportsMissingGrant(t *testing.T) {
 	t.Parallel()
@@ -204,7 +204,7 @@ func TestProxyReportsMissingGrant(t *testing.T) {
 	store.Prepare()
 	const rowsSQL = "SELECT coalesce(string_agg(concat_ws(' ', node, report->>'region', " +
 		"report->>'cannot'), ', '), '') FROM rate_limit_nodes"
-	grant := "GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral TO " + role
+	grant := "SELECT rate_limit_grant('" + role + "', 'proxy')"
 	s.awaitText(rowsSQL, "n eu "+grant)
 	s.exec(grant)
 	s.awaitText(rowsSQL, "n eu")

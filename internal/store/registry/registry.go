@@ -87,8 +87,7 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 		n.retryAt = now.Add(failurePause)
 		err = fmt.Errorf("the registry of proxies: %w. Limits work without it; `nodes` does not show this "+
 			"proxy. Its tables are made by caddy pg-ratelimit migrate, or schema.sql, and its role needs "+
-			"GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_processes, and SELECT ON "+
-			"rate_limit_secrets", err)
+			"SELECT rate_limit_grant(ROLE, 'proxy')", err)
 	}
 	var lacks error
 	if n.cannot = ""; len(cannot.Result) > 4 {
