@@ -41,14 +41,14 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 					panic("a panic with " + c.Owner.(string))
 				}
 			}
-			d := newQueue(batch.Options{Fill: func(calls []*batch.Call) {
+			d := newQueue(batch.Options{}, functions{fill: func(calls []*batch.Call) {
 				for _, c := range calls {
 					c.Err = nil
 					c.Hits = append(c.Hits[:0], ratelimit.Hit{Cost: 1})
 					breaks(c, "fill")
 					c.Hits = append(c.Hits, ratelimit.Hit{Cost: 2})
 				}
-			}, Deliver: func(calls []*batch.Call) {
+			}, deliver: func(calls []*batch.Call) {
 				for _, c := range calls {
 					breaks(c, "deliver")
 				}
@@ -101,7 +101,7 @@ func TestCanceledCallerStopsWaiting(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			enough := errors.New("enough")
 			var delivered []string
-			d := newQueue(batch.Options{Workers: 1, Deliver: func(calls []*batch.Call) {
+			d := newQueue(batch.Options{Workers: 1}, functions{deliver: func(calls []*batch.Call) {
 				for _, c := range calls {
 					delivered = append(delivered, c.Owner.(string))
 				}
@@ -144,7 +144,7 @@ func TestCanceledCallerStopsWaiting(t *testing.T) {
 // cancellation.
 func TestCancelRacesWithFinish(t *testing.T) {
 	enough := errors.New("enough")
-	d := newQueue(batch.Options{}, constantDuration(0))
+	d := newQueue(batch.Options{}, functions{}, constantDuration(0))
 	for range 2000 {
 		c := batch.NewCall()
 		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
@@ -161,22 +161,22 @@ func TestCancelRacesWithFinish(t *testing.T) {
 // The error of a batch is the error of each of its calls, unless the call has its own error.
 func TestBatchErrorFailsItsCalls(t *testing.T) {
 	own, shared := errors.New("own"), errors.New("shared")
-	var q *batch.Queue
-	q = batch.NewQueue(batch.Options{Timeout: time.Minute, Workers: 1, Health: answering,
-		Decide: func(calls []*batch.Call, _ time.Time) {
-			for _, c := range calls {
-				if c.Owner == "own" {
-					c.Err = own
-				}
+	var f functions
+	f.decide = func(calls []*batch.Call, _ time.Time) {
+		for _, c := range calls {
+			if c.Owner == "own" {
+				c.Err = own
 			}
-			slice := slices.Clone(calls)
-			batch.Finish(q, slice, shared)
-			for _, c := range slice {
-				if c != nil {
-					t.Error("after Finish, the slice holds a call, want nil")
-				}
+		}
+		slice := slices.Clone(calls)
+		batch.Finish(f.queue, slice, shared)
+		for _, c := range slice {
+			if c != nil {
+				t.Error("after Finish, the slice holds a call, want nil")
 			}
-		}})
+		}
+	}
+	q := f.open(batch.Options{Workers: 1})
 	for range 3 { // with calls that were used before
 		for owner, want := range map[string]error{"own": own, "other": shared} {
 			c := batch.NewCall()
@@ -195,7 +195,7 @@ func TestBatchErrorFailsItsCalls(t *testing.T) {
 func TestEachCallIsDecidedOnce(t *testing.T) {
 	var mu sync.Mutex
 	decided := 0
-	d := newQueue(batch.Options{Workers: 3, Deliver: func(calls []*batch.Call) {
+	d := newQueue(batch.Options{Workers: 3}, functions{deliver: func(calls []*batch.Call) {
 		mu.Lock()
 		defer mu.Unlock()
 		decided += len(calls)

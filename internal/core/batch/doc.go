@@ -4,9 +4,9 @@
 // busier a process is, the larger its batches are.
 //
 // A Call holds the hits of one request. A Queue collects Calls; its workers form batches, and pass each one
-// to Options.Decide. The package makes no decisions itself. A Job is a change for which nobody waits, such as
-// a settlement. A Backlog holds Jobs until a batch takes them along. Split divides a call into parts if some
-// of its hits are decided independently.
+// to a Decider. The package makes no decisions itself. A Job is a change for which nobody waits, such as a
+// settlement. A Backlog holds Jobs until a batch takes them along. Split divides a call into parts if some of
+// its hits are decided independently.
 //
 // Invariants:
 //   - A caller owns its Call until Send and after Wait. In between the Queue owns the call, and while a batch

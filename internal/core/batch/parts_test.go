@@ -45,11 +45,10 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 	for _, test := range splitTests {
 		delivered := 0
 		var parts string
-		var q *batch.Queue
-		q = batch.NewQueue(batch.Options{
-			Timeout: time.Minute, Workers: 1, Health: answering,
-			Deliver: func(calls []*batch.Call) { delivered += len(calls) },
-			Decide: func(calls []*batch.Call, _ time.Time) {
+		var f functions
+		f = functions{
+			deliver: func(calls []*batch.Call) { delivered += len(calls) },
+			decide: func(calls []*batch.Call, _ time.Time) {
 				for _, part := range batch.Split(calls) {
 					var costs []int64
 					for _, h := range part.Hits {
@@ -62,10 +61,11 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 					if costs[0] == test.fails {
 						err = failure
 					}
-					batch.Finish(q, []*batch.Call{part}, err)
+					batch.Finish(f.queue, []*batch.Call{part}, err)
 				}
 			},
-		})
+		}
+		q := f.open(batch.Options{Workers: 1})
 		c := batch.NewCall()
 		for range 2 { // a call can be used again
 			parts = ""
@@ -93,11 +93,11 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 func TestCanceledCallIgnoresFailedPart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var parts []*batch.Call
-	q := batch.NewQueue(batch.Options{Timeout: time.Minute, Health: answering,
-		Decide: func(calls []*batch.Call, _ time.Time) {
-			parts = batch.Split(calls)
-			cancel()
-		}})
+	f := functions{decide: func(calls []*batch.Call, _ time.Time) {
+		parts = batch.Split(calls)
+		cancel()
+	}}
+	q := f.open(batch.Options{})
 	c := batch.NewCall()
 	c.Prepare(newHits("1i 2"), false)
 	batch.Enter(ctx, q, c, time.Now())

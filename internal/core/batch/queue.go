@@ -11,10 +11,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Queue collects calls into batches and passes the batches to Options.Decide. The type worker describes how
+// Queue collects calls into batches and passes the batches to a Decider. The type worker describes how
 // batches form. NewQueue makes a Queue.
 type Queue struct {
 	Options // does not change
+	decider Decider
 
 	mu              sync.Mutex // guards the fields below
 	pending         []*Call    // in the order of Send
@@ -26,7 +27,7 @@ type Queue struct {
 	idleWorkers sync.Pool // to reuse their memory
 }
 
-// worker forms batches: it collects the pending calls and decides them with Options.Decide, until no calls
+// worker forms batches: it collects the pending calls and passes them to the Decider, until no calls
 // are left. Only one worker at a time is the collecting one, and Queue.collecting is set while there is one.
 // If the batch of the collecting worker is in flight for longer than slowBatch, another worker becomes the
 // collecting one, and the first worker ends after its batch. At most Options.Workers run concurrently.
@@ -53,24 +54,32 @@ type Options struct {
 	// Workers bounds the number of concurrent batches.
 	Workers int
 
+	// Unfilled is set if calls are sent without hits, which Decider.Fill then sets. Until then, a call counts
+	// as one hit.
+	Unfilled bool
+}
+
+// Decider decides the calls of a Queue. If Fill or Deliver panics, it is called again with one call at a
+// time, and the calls with which it panics again fail.
+type Decider interface {
+	// Fill sets Hits and HasIndependent of calls that were just collected, and clears their Decisions and
+	// Err. It is called only with Options.Unfilled.
+	Fill(calls []*Call)
+
 	// Decide decides the calls of a batch by deadline, the deadline of the oldest call. It passes each call
 	// to Finish exactly once, and must not panic.
-	Decide func(calls []*Call, deadline time.Time)
+	Decide(calls []*Call, deadline time.Time)
 
 	// Expire finishes calls that have too little time left for a batch, with err or an error of its own.
-	Expire func(calls []*Call, err error)
+	Expire(calls []*Call, err error)
 
-	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
-	// their Decisions and Err. Deliver, unless it is nil, is called with finished calls before their callers
-	// continue. A function that panics is called again with one call at a time, and the calls with which it
-	// panics again fail.
-	Fill    func(calls []*Call)
-	Deliver func(calls []*Call)
+	// Deliver is called with finished calls before their callers continue.
+	Deliver(calls []*Call)
 }
 
 // NewQueue returns an empty Queue. It runs goroutines only while it has calls.
-func NewQueue(o Options) *Queue {
-	q := &Queue{Options: o, pace: pace{maxHits: startHits}}
+func NewQueue(o Options, d Decider) *Queue {
+	q := &Queue{Options: o, decider: d, pace: pace{maxHits: startHits}}
 	q.idleWorkers.New = func() any { return &worker{} }
 	return q
 }
@@ -146,11 +155,11 @@ func work(q *Queue) {
 		}
 		started := time.Now()
 		deadline := calls[0].Arrived.Add(patience)
-		if q.Fill != nil {
+		if q.Unfilled {
 			calls = fillCalls(q, calls)
 		}
 		if len(calls) > 0 {
-			q.Decide(calls, deadline)
+			q.decider.Decide(calls, deadline)
 		}
 		now := time.Now()
 		q.mu.Lock()
@@ -195,11 +204,11 @@ func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 	end := late
 	hits := 0
 	for end < len(pending) && hits < q.pace.maxHits {
-		n := 1 // a call counts as one hit until it is filled
-		if q.Fill == nil {
-			n = len(pending[end].Hits)
+		if q.Unfilled {
+			hits++
+		} else {
+			hits += len(pending[end].Hits)
 		}
-		hits += n
 		end++
 	}
 	if late == 0 && end == len(pending) {
@@ -246,18 +255,18 @@ func replaceSlowWorker(q *Queue, w *worker) {
 
 // expireCalls finishes calls that have too little time left.
 func expireCalls(q *Queue, calls []*Call, err error) {
-	if q.Fill != nil {
+	if q.Unfilled {
 		calls = fillCalls(q, calls)
 	}
 	if len(calls) > 0 {
-		q.Expire(calls, err)
+		q.decider.Expire(calls, err)
 	}
 }
 
-// fillCalls sets the hits of calls by Options.Fill. It finishes the calls that fail, and returns the filled
+// fillCalls sets the hits of calls by Decider.Fill. It finishes the calls that fail, and returns the filled
 // ones.
 func fillCalls(q *Queue, calls []*Call) []*Call {
-	if callEach(q.Fill, calls) {
+	if callEach(q.decider.Fill, calls) {
 		return calls
 	}
 	var failed []*Call

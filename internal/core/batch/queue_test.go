@@ -17,9 +17,41 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+// functions implements batch.Decider. A nil function does nothing.
+type functions struct {
+	queue         *batch.Queue
+	fill, deliver func(calls []*batch.Call)
+	decide        func(calls []*batch.Call, deadline time.Time)
+}
+
+func (f *functions) Fill(calls []*batch.Call) { f.fill(calls) }
+
+func (f *functions) Decide(calls []*batch.Call, deadline time.Time) { f.decide(calls, deadline) }
+
+func (f *functions) Expire(calls []*batch.Call, err error) { batch.Finish(f.queue, calls, err) }
+
+func (f *functions) Deliver(calls []*batch.Call) {
+	if f.deliver != nil {
+		f.deliver(calls)
+	}
+}
+
+// open returns a queue of f.
+func (f *functions) open(o batch.Options) *batch.Queue {
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	if o.Health == nil {
+		o.Health = answering
+	}
+	o.Unfilled = f.fill != nil
+	f.queue = batch.NewQueue(o, f)
+	return f.queue
+}
+
 // slowDecider decides batches as a slow database does, and records them.
 type slowDecider struct {
-	queue *batch.Queue
+	functions
 	takes func(n int) time.Duration // the time of batch n, counted from 0
 
 	mu                    sync.Mutex
@@ -31,21 +63,15 @@ type slowDecider struct {
 // answering is the health of a server that answers.
 var answering = health.New(context.Background(), nil, nil)
 
-// newQueue returns a slowDecider with a queue. takes(n) returns the time of batch n, counted from 0.
-func newQueue(o batch.Options, takes func(n int) time.Duration) *slowDecider {
-	d := &slowDecider{takes: takes}
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute
-	}
+// newQueue returns a slowDecider with a queue and the functions of f. takes(n) returns the time of batch n,
+// counted from 0.
+func newQueue(o batch.Options, f functions, takes func(n int) time.Duration) *slowDecider {
+	d := &slowDecider{functions: f, takes: takes}
+	d.decide = d.decideSlowly
 	if o.Workers == 0 {
 		o.Workers = 4
 	}
-	if o.Health == nil {
-		o.Health = answering
-	}
-	o.Decide = d.decide
-	o.Expire = func(calls []*batch.Call, err error) { batch.Finish(d.queue, calls, err) }
-	d.queue = batch.NewQueue(o)
+	d.open(o)
 	return d
 }
 
@@ -54,8 +80,8 @@ func constantDuration(d time.Duration) func(int) time.Duration {
 	return func(int) time.Duration { return d }
 }
 
-// decide allows every hit. Remaining of its decision is the hit's cost.
-func (d *slowDecider) decide(calls []*batch.Call, deadline time.Time) {
+// decideSlowly allows every hit. Remaining of its decision is the hit's cost.
+func (d *slowDecider) decideSlowly(calls []*batch.Call, deadline time.Time) {
 	d.mu.Lock()
 	n := len(d.batches)
 	var owners []string
@@ -152,7 +178,7 @@ func TestCallsShareBatches(t *testing.T) {
 	for name, test := range schedules {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newQueue(batch.Options{Workers: test.workers}, func(n int) time.Duration {
+				d := newQueue(batch.Options{Workers: test.workers}, functions{}, func(n int) time.Duration {
 					return test.takes[min(n, len(test.takes)-1)]
 				})
 				start := time.Now()
@@ -206,15 +232,15 @@ func TestBatchesGrowWhileTheyAreFast(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := batch.Options{Workers: 1}
+				f := functions{}
 				if test.fill {
-					o.Fill = func(calls []*batch.Call) {
+					f.fill = func(calls []*batch.Call) {
 						for _, c := range calls {
 							c.Hits = append(c.Hits[:0], make([]ratelimit.Hit, 3)...)
 						}
 					}
 				}
-				d := newQueue(o, constantDuration(test.takes))
+				d := newQueue(batch.Options{Workers: 1}, f, constantDuration(test.takes))
 				calls := []*batch.Call{d.send("first", 1)}
 				synctest.Wait()
 				want := []string{"first"}
@@ -248,8 +274,8 @@ func TestCallersKeepTheirTime(t *testing.T) {
 			var d *slowDecider
 			start := time.Now()
 			failed, finished := 0, 0
-			d = newQueue(batch.Options{Timeout: 200 * time.Millisecond, Workers: 1,
-				Deliver: func(calls []*batch.Call) {
+			d = newQueue(batch.Options{Timeout: 200 * time.Millisecond, Workers: 1}, functions{
+				deliver: func(calls []*batch.Call) {
 					for _, c := range calls { // each caller sends again immediately, for a second
 						finished++
 						if c.Err != nil {
@@ -296,7 +322,8 @@ func TestCallsWithoutTimeFailImmediately(t *testing.T) {
 			}
 		}
 		d := newQueue(
-			batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent, Fill: answerLate},
+			batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent},
+			functions{fill: answerLate},
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond
 			})

@@ -13,10 +13,7 @@ import (
 
 // work decides the calls of one batch. The worker of the batch owns it.
 type work struct {
-	store      *Store
-	queue      *batch.Queue
-	side       *batch.Queue    // for requests on locked rows; in a batch of such requests, queue itself
-	backlog    *batch.Backlog  // of the queue; nil in a batch of requests on locked rows
+	*decider
 	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
 	sequence   int64           // the batch's number, see lease.Set.Sequence
 	sent       int64           // the time of lease.Now before the first statement was sent
@@ -43,20 +40,20 @@ type buffers struct {
 // errUndecided is the error of a request that its batch did not decide.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// decide decides and finishes the calls of a batch of q. side is the side queue of q, or q itself for a
-// batch of the side queue, see locks.go.
-func decide(s *Store, q, side *batch.Queue, backlog *batch.Backlog, calls []*batch.Call, deadline time.Time) {
+// decide decides and finishes the calls of a batch.
+func decide(d *decider, calls []*batch.Call, deadline time.Time) {
+	s := d.store
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	wait := (q.Timeout / lockShare).Milliseconds()
+	wait := (d.queue.Timeout / lockShare).Milliseconds()
 	if wait < 1 {
 		wait = 1 // 0 would be no bound
 	}
-	locked := q == side
-	w := &work{store: s, queue: q, side: side, backlog: backlog, ctx: ctx,
+	locked := d.side == d.queue // see locks.go
+	w := &work{decider: d, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
-		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > q.Timeout,
+		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
 		keepsRows: atomic.LoadInt32(&s.rows.States) == 1}
 	if s.now != nil {
 		w.settings[0] = s.now().UnixMicro()
@@ -195,7 +192,7 @@ func (w *work) finish(requests []*request, err error) {
 		}
 	}
 	if err != nil {
-		w.store.failCalls(w.queue, calls, err)
+		w.failCalls(calls, err)
 		return
 	}
 	batch.Finish(w.queue, calls, nil)

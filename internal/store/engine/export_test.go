@@ -40,8 +40,9 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	s.mu.Lock()
 	side := s.newQueue(time.Minute, 0, nil, nil)
 	s.mu.Unlock()
-	decide(s, batch.NewQueue(batch.Options{Timeout: time.Minute}), side, s.lanes[0].backlog,
-		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
+	d := &decider{store: s, side: side, backlog: s.lanes[0].backlog}
+	d.queue = batch.NewQueue(batch.Options{Timeout: time.Minute}, d)
+	decide(d, append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
 // OnPurpose is the start of the error of a transaction that fails on purpose.

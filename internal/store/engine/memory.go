@@ -213,34 +213,6 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// finishDecided finishes the calls with decisions or an error, and returns the other calls.
-func finishDecided(q *batch.Queue, calls []*batch.Call) []*batch.Call {
-	var decided []*batch.Call
-	n := 0
-	for _, c := range calls {
-		if len(c.Decisions) > 0 || c.Err != nil {
-			decided = append(decided, c)
-			continue
-		}
-		calls[n] = c
-		n++
-	}
-	batch.Finish(q, decided, nil)
-	return calls[:n]
-}
-
-// failCalls finishes calls that the database did not decide, with a remembered refusal or err.
-func (s *Store) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
-	for _, c := range calls { // a row may have been remembered after its call arrived
-		c.Decisions = c.Decisions[:0]
-		c.Rows = lease.Find(s.rows, c.Hits, c.Rows[:0])
-	}
-	if s.refuseRemembered(calls, err) > 0 {
-		calls = finishDecided(q, calls)
-	}
-	batch.Finish(q, calls, err)
-}
-
 // Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.rows }
 

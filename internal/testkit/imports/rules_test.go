@@ -33,7 +33,7 @@ var importRules = []importRule{
 	{"internal/store/memory", "ratelimit algorithm batch", ""},
 	// Package memory is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
-	// Package batch only collects calls. A callback that the store passes in decides them.
+	// Package batch only collects calls. A batch.Decider of the store decides them.
 	{"internal/core/batch", "health lease ratelimit", ""},
 	// Package health has the state of a server, for the store and the policy.
 	{"internal/core/health", "ratelimit pgdb", ""},

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+)
+
+// maxTimeouts is the number of different timeouts that get their own queue. A program uses one or two, unless
+// it computes timeouts from deadlines.
+const maxTimeouts = 16
+
+// queueKey selects a queue of Decide.
+type queueKey struct {
+	timeout time.Duration
+	lane    int
+}
+
+// queueFor returns the queue for a timeout in a lane. After maxTimeouts different timeouts, further ones are
+// rounded down by up to a fifth.
+func (s *Store) queueFor(timeout time.Duration, lane int) *batch.Queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := queueKey{timeout, lane}
+	q := s.byTimeout[key]
+	if q == nil && len(s.byTimeout) >= maxTimeouts*len(s.lanes) {
+		key.timeout = roundDown(timeout)
+		q = s.byTimeout[key]
+	}
+	if q == nil {
+		q = s.newQueue(key.timeout, lane, nil, nil)
+		s.byTimeout[key] = q
+	}
+	return q
+}
+
+// roundDown clears all but the three highest bits of a duration, so that similar durations become equal.
+func roundDown(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 8 {
+		unit *= 2
+	}
+	return d / unit * unit
+}
+
+// OpenQueue returns a queue for calls that a proxy sends itself. synchronous is set for calls with a hit that
+// may wait for a standby. fill, which may be nil, and deliver are the Fill and Deliver of batch.Decider. The
+// queue lasts as long as the store.
+func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
+	fill, deliver func(calls []*batch.Call)) *batch.Queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lane := 0
+	if synchronous {
+		lane = 1
+	}
+	return s.newQueue(timeout, lane, fill, deliver)
+}
+
+// newQueue returns a queue, with a side queue for locked rows. The caller holds the mutex.
+func (s *Store) newQueue(timeout time.Duration, lane int,
+	fill, deliver func(calls []*batch.Call)) *batch.Queue {
+	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.server.health}
+	side := &decider{store: s, deliver: deliver}
+	side.queue = batch.NewQueue(o, side)
+	side.side = side.queue
+	d := &decider{store: s, side: side.queue, backlog: s.lanes[lane].backlog, fill: fill, deliver: deliver}
+	o.Workers = s.workers
+	o.Unfilled = fill != nil
+	d.queue = batch.NewQueue(o, d)
+	s.queues = append(s.queues, d.queue, side.queue)
+	return d.queue
+}
+
+// decider decides the calls of a queue. It implements batch.Decider.
+type decider struct {
+	store   *Store
+	queue   *batch.Queue
+	side    *batch.Queue   // for requests on locked rows; in the decider of a side queue, queue itself
+	backlog *batch.Backlog // nil in the decider of a side queue
+
+	// fill and deliver are the arguments of OpenQueue. Without deliver, callers have tried decideFromMemory
+	// before.
+	fill, deliver func(calls []*batch.Call)
+}
+
+// Fill implements batch.Decider.
+func (d *decider) Fill(calls []*batch.Call) { d.fill(calls) }
+
+// Deliver implements batch.Decider.
+func (d *decider) Deliver(calls []*batch.Call) {
+	if d.deliver != nil {
+		d.deliver(calls)
+	}
+}
+
+// Expire implements batch.Decider.
+func (d *decider) Expire(calls []*batch.Call, err error) {
+	if d.side == d.queue {
+		err = errLocked
+	} else if d.deliver != nil {
+		storeKeys(calls)
+	}
+	d.failCalls(calls, err)
+}
+
+// Decide implements batch.Decider.
+func (d *decider) Decide(calls []*batch.Call, deadline time.Time) {
+	if d.deliver != nil && d.side != d.queue {
+		decided, unavailable := decideFromMemory(d.store, d.queue.Timeout, calls)
+		if decided > 0 {
+			calls = d.finishDecidedCalls(calls)
+		}
+		if unavailable != nil {
+			batch.Finish(d.queue, calls, unavailable)
+			return
+		}
+		if len(calls) == 0 {
+			return
+		}
+	}
+	decide(d, calls, deadline)
+}
+
+// finishDecidedCalls finishes the calls with decisions or an error, and returns the other calls.
+func (d *decider) finishDecidedCalls(calls []*batch.Call) []*batch.Call {
+	var decided []*batch.Call
+	n := 0
+	for _, c := range calls {
+		if len(c.Decisions) > 0 || c.Err != nil {
+			decided = append(decided, c)
+			continue
+		}
+		calls[n] = c
+		n++
+	}
+	batch.Finish(d.queue, decided, nil)
+	return calls[:n]
+}
+
+// failCalls finishes calls that the database did not decide, with a remembered refusal or err.
+func (d *decider) failCalls(calls []*batch.Call, err error) {
+	for _, c := range calls { // a row may have been remembered after its call arrived
+		c.Decisions = c.Decisions[:0]
+		c.Rows = lease.Find(d.store.rows, c.Hits, c.Rows[:0])
+	}
+	if d.store.refuseRemembered(calls, err) > 0 {
+		calls = d.finishDecidedCalls(calls)
+	}
+	batch.Finish(d.queue, calls, err)
+}
