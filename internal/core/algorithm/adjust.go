@@ -9,19 +9,12 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // maxCount bounds a count after an adjustment, so that the sum of two counts fits into 64 bits.
 const maxCount = int64(1) << 61
 
-// adjustedCount returns count after a refund of cost. A negative cost is charged even if it does not fit,
-// until twice the quota is used. A count above twice the quota stays as it is.
-func adjustedCount(l *ratelimit.Limit, count, cost int64) int64 {
-	if cost >= 0 {
-		return larger(0, count-cost)
-	}
-	return larger(count, smaller(count-cost, smaller(2*l.Capacity(), maxCount)))
-}
+// adjustedCount returns count after a refund of cost. A negative cost is charged even if it does not fit.
+func adjustedCount(count, cost int64) int64 { return larger(0, smaller(maxCount, count-cost)) }
 
 // adjustedCountSQL returns the SQL of adjustedCount. The expression count must not be negative.
 func adjustedCountSQL(count string) string {
-	return "greatest(0, least(" + count + " - {cost}, greatest(" + count +
-		", least(2 * {quota}, 2305843009213693952))))"
+	return "greatest(0, least(" + count + " - {cost}, 2305843009213693952))"
 }
 
 // maxRefund bounds the sum of refunds. No row holds more.

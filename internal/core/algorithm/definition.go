@@ -27,9 +27,9 @@ type Definition struct {
 	// number. If none fits, the row does not change.
 	Take func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
 
-	// Adjust refunds cost, never beyond the full quota. A negative cost is charged even if it does not fit,
-	// until twice the quota is used. at is the time of the original charge, or any time in the same window; 0
-	// means the last charges. Adjust has no effect if the charge no longer counts in the row, and refunds at
+	// Adjust refunds cost, never beyond the full quota. A negative cost is charged even if it does not fit:
+	// in full by windows, and by buckets until twice the quota is used. at is the time of the original
+	// charge, or any time in the same window; 0 means the last charges. Adjust has no effect if the charge no longer counts in the row, and refunds at
 	// most the part that still counts. Immediately after a Take with the same now, Adjust undoes the Take:
 	// the row then decides as before.
 	Adjust func(l *ratelimit.Limit, r *Row, now, cost, at int64)

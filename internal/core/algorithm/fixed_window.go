@@ -49,7 +49,7 @@ func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 
 func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if r.Start != 0 && now < windowEnd(l, r) && !countsAsNew(l, r, now) && (at == 0 || at >= r.Start) {
-		r.Count = adjustedCount(l, r.Count, cost)
+		r.Count = adjustedCount(r.Count, cost)
 	}
 }
 

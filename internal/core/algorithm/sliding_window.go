@@ -65,9 +65,9 @@ func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	case r.Start == 0 || now >= r.Start+2*window(l) || countsAsNew(l, r, now):
 	case at == 0 || at >= r.Start:
 		r.PrevCount = larger(0, r.PrevCount-larger(0, cost-r.Count))
-		r.Count = adjustedCount(l, r.Count, cost)
+		r.Count = adjustedCount(r.Count, cost)
 	case at >= r.Start-window(l) && r.PrevCount > 0:
-		r.PrevCount = adjustedCount(l, r.PrevCount, cost)
+		r.PrevCount = adjustedCount(r.PrevCount, cost)
 	}
 }
 
