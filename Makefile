@@ -95,7 +95,7 @@ UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.
-SINGLE = internal/core/algorithm internal/core/lease
+SINGLE = internal/core/algorithm internal/core/lease internal/proxy/usage
 RACED_PACKAGES = $$($(GO) list ./... | grep -v $(SINGLE:%=-e /%$$))
 
 # Most tests of integration look at programs of their own. With the race detector they report
