@@ -106,8 +106,8 @@ func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	return now-at >= (l.Capacity()*w+l.Events-1)/l.Events
 }
 
-// A settlement overdraws a window in full, and a bucket by at most a full quota. Afterwards, RetryAfter is the
-// earliest time at which a cost passes, and the row does not expire before the full quota is back.
+// A settlement overdraws a window in full, and a bucket by at most a full quota. Afterwards, RetryAfter is
+// the earliest time at which a cost passes, and the row does not expire before the full quota is back.
 func TestSettlementKeepsWhatAWindowOwes(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
