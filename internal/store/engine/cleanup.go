@@ -51,15 +51,14 @@ type cleaner struct {
 	prefix  string
 }
 
-// startCleanup starts a cleanup, unless one is running or has just run. settings are the first parameter of
-// its statements, see clockSQL.
-func (s *Store) startCleanup(settings []int64) {
+// startCleanup starts a cleanup, unless one is running or has just run. now is that of clockParameter.
+func (s *Store) startCleanup(now int64) {
 	c := &s.cleaner
 	if s.server.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
 	}
 	go func() {
-		err := batch.Try(func() error { return s.cleanUp(settings) })
+		err := batch.Try(func() error { return s.cleanUp(now) })
 		if s.server.closing.Err() == nil && !errors.Is(err, errLost) {
 			s.server.report(err)
 		}
@@ -70,7 +69,7 @@ func (s *Store) startCleanup(settings []int64) {
 
 // cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows, or
 // cleanupRounds statements have run.
-func (s *Store) cleanUp(settings []int64) error {
+func (s *Store) cleanUp(now int64) error {
 	c := &s.cleaner
 	next := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
 		s.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
@@ -89,7 +88,7 @@ func (s *Store) cleanUp(settings []int64) error {
 	}
 	for round := 0; round < cleanupRounds; round++ {
 		statement := &pgdb.Statement{SQL: s.texts.cleanup(c.durable, s.slots.Used()),
-			Args: []any{settings, c.prefix, age.Microseconds()}, Unnamed: true}
+			Args: []any{clockParameter(now, 0), c.prefix, age.Microseconds()}, Unnamed: true}
 		if err := s.runCleanup(statement); err != nil {
 			return err
 		}

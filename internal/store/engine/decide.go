@@ -17,7 +17,8 @@ type work struct {
 	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
 	sequence   int64           // the batch's number, see lease.Set.Sequence
 	sent       int64           // the time of lease.Now before the first statement was sent
-	settings   []int64         // the first parameter of statements, see clockSQL
+	now        int64           // Options.Now in Unix microseconds; 0 is the clock of the server
+	lockWait   time.Duration   // the lock timeout of a statement; a round may have less
 	requests   []*request
 	jobs       []*job // those of the present round
 	buffers    *buffers
@@ -46,17 +47,13 @@ func decide(d *decider, calls []*batch.Call, deadline time.Time) {
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	wait := (d.queue.Timeout / lockShare).Milliseconds()
-	if wait < 1 {
-		wait = 1 // 0 would be no bound
-	}
 	locked := d.side == d.queue // see locks.go
 	w := &work{decider: d, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
-		settings: []int64{0, wait}, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
+		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
 		keepsRows: atomic.LoadInt32(&s.rows.States) == 1}
 	if s.now != nil {
-		w.settings[0] = s.now().UnixMicro()
+		w.now = s.now().UnixMicro()
 	}
 	if !locked {
 		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
@@ -154,14 +151,13 @@ func (w *work) decideRequests() error {
 	if atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
 		requests = w.refuseLocked(requests)
 	}
-	again, err := w.decideRound(requests, w.settings, false)
+	again, err := w.decideRound(requests, w.lockWait, false)
 	if err == nil && len(again) > 0 {
-		settings := divideWait(w.settings, int64(len(again)))
+		wait := w.lockWait / time.Duration(len(again))
 		if w.timedOut {
-			// One locked row has failed a whole statement. Most rows are free, so the retry waits only 1 ms.
-			settings[1] = 1
+			wait = 0 // one locked row has failed a whole statement, and most rows are free
 		}
-		again, err = w.decideRound(again, settings, true)
+		again, err = w.decideRound(again, wait, true)
 		if err == nil && len(again) > 0 {
 			w.wait(again)
 		}

@@ -108,12 +108,12 @@ func addJobs(p *plan, jobs []*job, after bool) {
 			continue
 		}
 		h := &j.Hit
-		p.oneByOne = j.Isolated
 		switch {
 		case j.Partial:
-			// Hits of one unit each, because a row may grant a part.
-			j.position = add(p, take, h.Limit, rowOf(h), 1, 0)
-			e := j.position.entry
+			e := newEntry(take, h, 1) // hits of one unit each, because a row may grant a part
+			e.isolated = j.Isolated
+			j.position = add(p, e)
+			e = j.position.entry
 			e.n += h.Cost - 1
 			if j.Row != nil {
 				e.row = j.Row
@@ -123,13 +123,13 @@ func addJobs(p *plan, jobs []*job, after bool) {
 		case h.Limit.Algorithm == ratelimit.InFlight:
 			j.position.entry = addRelease(p, slotRange{h.Limit, rowOf(h), j.Claim, h.Cost}, j.Isolated)
 		default:
-			j.position = add(p, refund, h.Limit, rowOf(h), -h.Cost, j.Window)
-			if e := j.position.entry; e.claim == 0 {
-				e.claim = j.Claim
-			}
+			e := newEntry(refund, h, -h.Cost)
+			e.window = j.Window
+			e.claim = j.Claim
+			e.isolated = j.Isolated
+			j.position = add(p, e)
 		}
 	}
-	p.oneByOne = false // a round with oneByOne has no jobs
 }
 
 // applyJobs ends jobs. A row grants the hits of an entry in the order of the plan, so a job gets the units

@@ -29,9 +29,6 @@ import (
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
 	"or its commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
-// lockWait returns the lock timeout of the statements of a batch.
-func (w *work) lockWait() time.Duration { return time.Duration(w.settings[1]) * time.Millisecond }
-
 const (
 	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to continue.
 	lockShare = 5
@@ -45,7 +42,7 @@ const (
 func (w *work) findLocked(r *request) lease.LockState {
 	highest := lease.Free
 	for i := range r.Hits {
-		state := lease.StateOf(w.store.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait())
+		state := lease.StateOf(w.store.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait)
 		if state > highest {
 			highest = state
 		}
@@ -108,7 +105,7 @@ func (w *work) wait(requests []*request) {
 // decideLocked decides calls that wait for locks, one by one. Calls that reach their lock timeout wait for
 // the next batch, unless their rows now count as locked or they have waited for the queue's timeout.
 func (w *work) decideLocked() error {
-	again, err := w.decideRound(w.requests, divideWait(w.settings, int64(len(w.requests))), true)
+	again, err := w.decideRound(w.requests, w.lockWait/time.Duration(len(w.requests)), true)
 	var later, refused []*request
 	for _, r := range again {
 		if w.findLocked(r) >= lease.Locked || time.Since(r.Arrived) >= w.queue.Timeout {

@@ -15,11 +15,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// unavailable returns the reason why no batch can decide calls with a timeout now, or nil.
+func (s *Store) unavailable(timeout time.Duration) error {
+	if atomic.LoadInt32(&s.closed) != 0 {
+		return ratelimit.ErrClosed
+	}
+	err := s.server.health.Unavailable()
+	if err == nil && timeout <= 0 {
+		err = ratelimit.ErrTimeout // a caller may compute it from a past deadline
+	}
+	return err
+}
+
 // decideFromMemory decides calls from memory: a call passes if leases have units for all its hits, and is
-// refused if a refusal of one of its hits is remembered. decideFromMemory returns the number of decided
-// calls, with those that fail by ErrOwes. The error is the reason why the database cannot decide the other
-// calls, or nil. First, decideFromMemory replaces the keys of hits by their stored keys.
-func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
+// refused if a refusal of one of its hits is remembered. unavailable is the reason why the database cannot
+// decide the other calls, or nil. decideFromMemory returns the number of decided calls, with those that fail
+// by ErrOwes. First, decideFromMemory replaces the keys of hits by their stored keys.
+func decideFromMemory(s *Store, calls []*batch.Call, unavailable error) int {
 	storeKeys(calls)
 	decided := 0
 	mayHaveRows := false // whether any call may have a remembered row, or become busy enough for a lease
@@ -74,20 +86,10 @@ func decideFromMemory(s *Store, timeout time.Duration, calls []*batch.Call) (int
 	if decided > 0 && atomic.LoadInt32(&rows.Credit) <= 0 {
 		atomic.StoreInt32(&rows.Credit, int32(decided*lease.CreditPerHit))
 	}
-	if decided == len(calls) {
-		return decided, nil
-	}
-	unavailable := ratelimit.ErrClosed
-	if atomic.LoadInt32(&s.closed) == 0 {
-		unavailable = s.server.health.Unavailable()
-	}
-	if unavailable == nil && timeout <= 0 {
-		unavailable = ratelimit.ErrTimeout // a caller may compute it from a past deadline
-	}
-	if mayHaveRows {
+	if mayHaveRows && decided < len(calls) {
 		decided += s.failOwing(calls, unavailable) + s.refuseRemembered(calls, unavailable)
 	}
-	return decided, unavailable
+	return decided
 }
 
 // ErrOwes is the error of a call on a row that owes (lease.SetOwes): the process then decides by its share.

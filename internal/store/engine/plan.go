@@ -2,6 +2,7 @@ package engine
 
 import (
 	"sort"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -73,7 +74,7 @@ func addRequests(p *plan, requests []*request) {
 				g = p.recent[limit]
 			}
 			if e != nil || g == nil {
-				pos := add(p, take, h.Limit, id, h.Cost, 0)
+				pos := add(p, newEntry(take, h, h.Cost))
 				pos.entry.row = row
 				r.positions = append(r.positions, pos)
 				limit = nil
@@ -95,7 +96,7 @@ func addRequests(p *plan, requests []*request) {
 func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
 	case r.Reset:
-		return add(p, reset, h.Limit, rowOf(h), 0, 0)
+		return add(p, newEntry(reset, h, 0))
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them,
 		// because two statements for each refund would take too long.
@@ -103,55 +104,62 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 			last.refund.cost = algorithm.AddRefund(last.refund.cost, algorithm.Refunded(h))
 			return position{entry: last, refund: last.refund}
 		}
-		refundEntry := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0).entry
-		pos := add(p, peek, h.Limit, rowOf(h), 0, 0)
+		refundEntry := add(p, newEntry(refund, h, algorithm.Refunded(h))).entry
+		pos := add(p, newEntry(peek, h, 0))
 		pos.entry.refund = refundEntry
 		pos.refund = refundEntry
 		return pos
 	}
-	return add(p, peek, h.Limit, rowOf(h), 0, 0) // a peek, or a hit that can never pass
+	return add(p, newEntry(peek, h, 0)) // a peek, or a hit that can never pass
 }
 
-// add finds or makes the entry for a hit. window is Job.Window for a refund, and otherwise 0.
-func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost, window int64) position {
-	last := p.latest[id]
-	stage := 0
-	if last != nil {
-		if pos, ok := join(last, k, l, cost, window); ok {
+// newEntry returns an entry of one hit with a stored key.
+func newEntry(k statementKind, h *ratelimit.Hit, cost int64) *entry {
+	return &entry{kind: k, id: rowOf(h), n: 1, cost: cost, view: algorithm.View{Limit: h.Limit}}
+}
+
+// add adds an entry of one hit to a plan, or the hit to the row's latest entry.
+func add(p *plan, e *entry) position {
+	if last := p.latest[e.id]; last != nil {
+		if pos := join(last, e); pos.entry != nil {
 			return pos
 		}
-		stage = last.stage + 1
+		e.stage = last.stage + 1
 	}
-	e := &entry{kind: k, id: id, stage: stage, n: 1, cost: cost, window: window,
-		view: algorithm.View{Limit: l}}
+	l := e.view.Limit
+	isolated := p.oneByOne || e.isolated
 	p.entries = append(p.entries, e)
-	p.latest[id] = e
-	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, p.sync || l.AwaitsDisk(),
-		p.allOrNothing && k == take, false}, p.oneByOne)
-	if k == take && stage == 0 && !p.oneByOne {
+	p.latest[e.id] = e
+	g := groupFor(p, e.stage, statementKey{e.kind, algorithm.Of(l), l.Durable, p.sync || l.AwaitsDisk(),
+		p.allOrNothing && e.kind == take, false}, isolated)
+	if e.kind == take && e.stage == 0 && !isolated {
 		p.recent[l] = g
 	}
 	g.entries = append(g.entries, e)
 	return position{entry: e}
 }
 
-// join adds a hit to last, the row's latest entry, and reports whether one entry can have both.
-func join(last *entry, k statementKind, l *ratelimit.Limit, cost, window int64) (position, bool) {
-	if last.kind != k || last.window != window || !last.view.Limit.Equal(l) {
-		return position{}, false
+// join adds the hit of e to last, the row's latest entry, and returns its position. It returns no position if
+// one entry cannot have both.
+func join(last, e *entry) position {
+	if last.kind != e.kind || last.window != e.window || !last.view.Limit.Equal(e.view.Limit) {
+		return position{}
 	}
 	switch {
-	case k == refund:
-		last.cost = algorithm.AddRefund(last.cost, cost)
-		return position{entry: last}, true
-	case k == peek || k == reset:
+	case e.kind == refund:
+		last.cost = algorithm.AddRefund(last.cost, e.cost)
+		if last.claim == 0 {
+			last.claim = e.claim
+		}
+		return position{entry: last}
+	case e.kind == peek || e.kind == reset:
 		last.refund = nil // a later refund gets another entry, because this hit must not see it
-		return position{entry: last}, true
-	case last.cost == cost:
+		return position{entry: last}
+	case last.cost == e.cost:
 		last.n++
-		return position{entry: last, nth: last.n - 1}, true
+		return position{entry: last, nth: last.n - 1}
 	}
-	return position{}, false
+	return position{}
 }
 
 // groupFor returns the group in a stage for another entry. If isolated is set, the entry gets its own group.
@@ -174,14 +182,15 @@ func groupFor(p *plan, stage int, key statementKey, isolated bool) *group {
 }
 
 // write returns the plan's statements in the order in which they run, without those that cannot be sent. A
-// statement that must read by the primary key comes after indexSQL. settings are the first parameter of each
-// statement, see clockSQL.
-func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
-	later := settings
+// statement that must read by the primary key comes after indexSQL. If a row is locked, a statement of each
+// stage may wait for it, and a batch has no time for a full lockWait in each stage.
+func (p *plan) write(texts *statements, now int64, lockWait time.Duration) []*pgdb.Statement {
+	clock := clockParameter(now, lockWait)
+	later := clock
 	if p.stages > 1 {
 		groups := p.groups
 		sort.SliceStable(groups, func(i, j int) bool { return groups[i].stage < groups[j].stage })
-		later = divideWait(settings, int64(p.stages))
+		later = clockParameter(now, lockWait/time.Duration(p.stages))
 	}
 	var pipeline []*pgdb.Statement
 	for _, g := range p.groups {
@@ -190,7 +199,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 			continue
 		}
 		if g.stage > 0 {
-			settings = later
+			clock = later
 		}
 		key := g.statementKey
 		key.uniform = g.kind == take && !g.takesSlots
@@ -213,7 +222,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 		}
 		texts.mu.Unlock()
 		prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
-		args := append(make([]any, 0, 8), settings, argument(g.entries, prefix, key.uniform), keys)
+		args := append(make([]any, 0, 8), clock, argument(g.entries, prefix, key.uniform), keys)
 		for _, parameter := range text.parameters {
 			args = append(args, argument(g.entries, parameter, key.uniform && parameter.Name != "n"))
 		}
@@ -228,16 +237,6 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 		pipeline = append(pipeline, &g.statement)
 	}
 	return pipeline
-}
-
-// divideWait returns settings with the lock timeout divided by n. If a row is locked, a statement of each
-// stage may wait for it, and the batch has no time for a full wait in each stage.
-func divideWait(settings []int64, n int64) []int64 {
-	wait := settings[1] / n
-	if wait < 1 {
-		wait = 1
-	}
-	return []int64{settings[0], wait}
 }
 
 // statementKind is the operation of a statement on its entries.
@@ -263,6 +262,8 @@ type entry struct {
 	stage int
 	n     int64
 	cost  int64
+
+	isolated bool // the entry has a statement of its own
 
 	leaseUnits    int64 // for a take: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0

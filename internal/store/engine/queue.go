@@ -108,8 +108,8 @@ func (d *decider) Expire(calls []*batch.Call, err error) {
 // Decide implements batch.Decider.
 func (d *decider) Decide(calls []*batch.Call, deadline time.Time) {
 	if d.deliver != nil && d.side != d.queue {
-		decided, unavailable := decideFromMemory(d.store, d.queue.Timeout, calls)
-		if decided > 0 {
+		unavailable := d.store.unavailable(d.queue.Timeout)
+		if decideFromMemory(d.store, calls, unavailable) > 0 {
 			calls = d.finishDecidedCalls(calls)
 		}
 		if unavailable != nil {

@@ -17,7 +17,7 @@ import (
 //
 // The first round of a batch also sends jobs. If oneByOne is set, as in a retry of requests that failed
 // together, each hit gets its own statement, and the round has no jobs.
-func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
+func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne bool) ([]*request, error) {
 	singles, several := requests, []*request(nil)
 	if w.hasSeveral {
 		singles, several = singlesAndSeveral(requests)
@@ -41,10 +41,10 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	if len(w.jobs) > 0 {
 		addJobs(p, w.jobs, true)
 	}
-	statements := p.write(w.store.texts, settings)
+	statements := p.write(w.store.texts, w.now, lockWait)
 	var transactions []*transaction
 	if len(several) > 0 {
-		transactions = w.newTransactions(several, settings, oneByOne, oneByOne)
+		transactions = w.newTransactions(several, lockWait, oneByOne, oneByOne)
 		statements = writeAll(transactions, statements)
 	}
 	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
@@ -72,7 +72,7 @@ func (w *work) decideRound(requests []*request, settings []int64, oneByOne bool)
 	}
 	w.finish(done, nil)
 	if w.cleans && !failed {
-		w.store.startCleanup(w.settings)
+		w.store.startCleanup(w.now)
 	}
 	if len(several) == 0 {
 		return again, nil

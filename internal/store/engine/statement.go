@@ -4,13 +4,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
-// $1 has two elements. The first is the time in microseconds since the Unix epoch. If it is 0, each statement
-// reads the server's clock, once. The second is the lock timeout in milliseconds. The statement itself sets
-// the lock timeout and synchronous_commit of its transaction, so that it needs no explicit transaction.
+// $1 is the clockParameter. The statement itself sets the lock timeout and synchronous_commit of its
+// transaction, so that it needs no explicit transaction.
 const (
 	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch'
 	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
@@ -18,6 +18,17 @@ const (
 	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
 	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby
 )
+
+// clockParameter returns the first parameter of statements. now is the time in microseconds since the Unix
+// epoch; with 0, each statement reads the server's clock, once. lockWait is the lock timeout, at least 1 ms,
+// because 0 would be no bound.
+func clockParameter(now int64, lockWait time.Duration) []int64 {
+	wait := lockWait.Milliseconds()
+	if wait < 1 {
+		wait = 1
+	}
+	return []int64{now, wait}
+}
 
 // takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have the same limit and
 // cost, limit and cost are scalar parameters, and the caller sorts the keys in byte order. Otherwise each

@@ -206,10 +206,10 @@ func (s *Store) Decide(ctx context.Context, arrived time.Time, timeout time.Dura
 	}
 	c := s.idleCalls.Get().(*batch.Call)
 	c.Prepare(hits, reset)
-	decided, unavailable := decideFromMemory(s, timeout, []*batch.Call{c})
+	unavailable := s.unavailable(timeout)
 	reusable := true
 	switch {
-	case decided > 0:
+	case decideFromMemory(s, []*batch.Call{c}, unavailable) > 0:
 	case unavailable != nil:
 		c.Err = unavailable
 	default:

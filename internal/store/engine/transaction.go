@@ -5,6 +5,7 @@ import (
 	"sort"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -53,7 +54,7 @@ const (
 // transaction decides requests of several hits, all or nothing.
 type transaction struct {
 	work       *work
-	settings   []int64    // see clockSQL
+	lockWait   time.Duration
 	requests   []*request // the undecided requests, in the order of arrival
 	state      state
 	roundTrips int   // round trips so far
@@ -70,7 +71,7 @@ const maxRoundTrips = 100
 
 // newTransactions returns transactions for requests of several hits: one for each request if separate is set,
 // or one for all.
-func (w *work) newTransactions(requests []*request, settings []int64,
+func (w *work) newTransactions(requests []*request, lockWait time.Duration,
 	separate, oneByOne bool) []*transaction {
 	var transactions []*transaction
 	for len(requests) > 0 {
@@ -78,7 +79,7 @@ func (w *work) newTransactions(requests []*request, settings []int64,
 		if separate {
 			n = 1
 		}
-		t := &transaction{work: w, settings: settings, requests: requests[:n], oneByOne: oneByOne}
+		t := &transaction{work: w, lockWait: lockWait, requests: requests[:n], oneByOne: oneByOne}
 		t.begin()
 		transactions = append(transactions, t)
 		requests = requests[n:]
@@ -115,10 +116,10 @@ func (t *transaction) write() []*pgdb.Statement {
 		for _, r := range t.requests {
 			for i := range r.Hits {
 				h := &r.Hits[i]
-				add(p, peek, h.Limit, rowOf(h), 0, 0)
+				add(p, newEntry(peek, h, 0))
 			}
 		}
-		t.statements = p.write(t.work.store.texts, t.settings)
+		t.statements = p.write(t.work.store.texts, t.work.now, t.lockWait)
 		return t.statements
 	}
 	p.allOrNothing = true
@@ -136,7 +137,7 @@ func (t *transaction) write() []*pgdb.Statement {
 			return nil
 		}
 	}
-	t.statements = p.write(t.work.store.texts, t.settings)
+	t.statements = p.write(t.work.store.texts, t.work.now, t.lockWait)
 	for _, s := range t.statements {
 		s.Joined = true
 	}
@@ -177,10 +178,10 @@ func addCharges(p *plan, r *request) {
 		h := &r.Hits[i]
 		switch {
 		case h.Cost < 0:
-			e := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h), 0).entry
+			e := add(p, newEntry(refund, h, algorithm.Refunded(h))).entry
 			r.positions = append(r.positions, position{refund: e})
 		case r.passes && !h.Peek:
-			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost, 0))
+			r.positions = append(r.positions, add(p, newEntry(take, h, h.Cost)))
 		default:
 			r.positions = append(r.positions, position{})
 		}
@@ -237,7 +238,7 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 		w.clearRefunded(t.requests[0])
 		w.finish(t.requests, t.err)
 	case t.err != nil: // one transaction for each, because one may fail all
-		return w.newTransactions(t.requests, t.settings, true, t.oneByOne), nil
+		return w.newTransactions(t.requests, t.lockWait, true, t.oneByOne), nil
 	case charged:
 		w.applyRows(p)
 		w.rememberUsedUp(p)
