@@ -99,7 +99,8 @@ BEGIN
 		FROM pg_class c WHERE c.relnamespace = ANY (schemas) AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND pg_has_role(c.relowner, 'USAGE')
 		UNION ALL
 		SELECT substr(p.proname, 12) || CASE WHEN p.prosecdef THEN '/owner' ELSE '/caller' END, 'FUNCTION ' || p.oid::regprocedure
-		FROM pg_proc p WHERE p.pronamespace = schemas[1] AND p.proname LIKE 'rate\_limit\_%' AND p.prokind = 'f' AND p.provolatile <> 'i' AND pg_has_role(p.proowner, 'USAGE')
+		FROM pg_proc p WHERE p.pronamespace = schemas[1] AND p.proname LIKE 'rate\_limit\_%' AND p.prokind = 'f' AND pg_has_role(p.proowner, 'USAGE')
+			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')
 	) AS o ON o.name ~ format('^(%s)$', r.names)
 	WHERE r.kind = $1 OR r.kind = 'reader' AND $1 = 'administrator'
 	UNION ALL

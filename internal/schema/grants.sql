@@ -14,7 +14,8 @@ $$);
 
 -- A pattern matches names without rate_limit_. The name of a table of a shard follows shard/. After the name
 -- of a function, /owner or /caller names the role that gives it its rights. Nobody gets rights on partitions.
--- Citus before 13.1 refuses rights on columns of shards.
+-- Citus before 13.1 refuses rights on columns of shards. Citus also refuses rights on rate_limit_read_report,
+-- which all roles may call.
 CREATE OR REPLACE FUNCTION rate_limit_rights(kind text) RETURNS TABLE (privileges text, object text)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -46,7 +47,8 @@ BEGIN
 		SELECT substr(p.proname, 12) || CASE WHEN p.prosecdef THEN '/owner' ELSE '/caller' END,
 			'FUNCTION ' || p.oid::regprocedure
 		FROM pg_proc p WHERE p.pronamespace = schemas[1] AND p.proname LIKE 'rate\_limit\_%'
-			AND p.prokind = 'f' AND p.provolatile <> 'i' AND pg_has_role(p.proowner, 'USAGE')
+			AND p.prokind = 'f' AND pg_has_role(p.proowner, 'USAGE')
+			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')
 	) AS o ON o.name ~ format('^(%s)$', r.names)
 	WHERE r.kind = $1 OR r.kind = 'reader' AND $1 = 'administrator'
 	UNION ALL

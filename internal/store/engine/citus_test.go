@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -146,6 +147,7 @@ func TestCitus(t *testing.T) {
 		})
 	}
 	t.Run("one limit and key is one row", s.testOneRow)
+	t.Run("roles have their rights on the shards", s.testRights)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+": slots stay while shards move", func(t *testing.T) { s.testSlots(t, driver) })
 	}
@@ -191,6 +193,36 @@ func (s *citusDB) testMigration(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(err), "in shards") {
 		t.Errorf("an INSERT without shards: error %v, want in shards", err)
 	}
+}
+
+// testRights checks that a role that does not own the tables counts in all shards and deletes counters there,
+// and that a migration grants it what it lacks.
+func (s *citusDB) testRights(t *testing.T) {
+	for _, sql := range []string{"CREATE ROLE caddy LOGIN", "SELECT rate_limit_grant('caddy', 'proxy')",
+		"SELECT rate_limit_grant('caddy', 'administrator')",
+		"REVOKE ALL ON rl_s3.rate_limit_ephemeral FROM caddy"} {
+		cluster.Execute(t, s.DSN(), sql)
+	}
+	s.migrate(testShards)
+	dsn, err := url.Parse(s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn.User = url.User("caddy")
+	store := openStore(t, drivers.All["pgxdb"](t, dsn.String()), engine.Options{DisableMigration: true}, nil)
+	l := &ratelimit.Limit{Prefix: "rights", Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}
+	for key := range 5 * testShards {
+		if !takeOne(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1}).Allowed {
+			t.Errorf("the first hit of key %d is refused", key)
+		}
+	}
+	got := cluster.Texts(t, dsn.String(), "SELECT sum(rate_limit_reset('rights', key::text))::text FROM "+
+		"generate_series(0, $1::int - 1) key", 5*testShards)
+	if want := fmt.Sprint(5 * testShards); got[0] != want {
+		t.Errorf("a reset of all keys deletes %s counters, want %s", got[0], want)
+	}
+	cluster.Execute(t, s.DSN(), "SELECT rate_limit_revoke(role, kind) FROM rate_limit_grants")
+	cluster.Execute(t, s.DSN(), "DROP ROLE caddy")
 }
 
 // testOneRow checks that all stores and SQL find the same shard for a key, and that commands find its row.
