@@ -8,6 +8,9 @@
 // Commands print both as tables or JSON.
 //
 // The package only reads the database: it charges no limit and changes no row.
+//
+// The commands of caddymodule/command test it (TestTranscripts, with explain.txt and replay.txt), and package
+// policy tests that what Explain shows is what proxies decide (TestExplainEqualsEvaluate).
 package evaluate
 
 import (

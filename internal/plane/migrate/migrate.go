@@ -6,6 +6,9 @@
 // tables that are up to date. Run waits for locks in short attempts, so that no other session waits long
 // behind Run. With Citus, Run also creates the tables of the shards. The number of shards cannot change
 // later.
+//
+// The command tests it in caddymodule/command (TestMigrateUpgradesTablesAndKeepsRows), and package schema the
+// SQL (TestMigrationsMakeSameTables).
 package migrate
 
 import (

@@ -8,4 +8,8 @@
 //
 // The package reads only the database, in read-only transactions, and never talks to proxies. A Server
 // refuses requests for hosts that are not its own, and redacts API keys in all responses.
+//
+// The page is tested where it runs: in a browser by integration/page
+// (TestThePageAnswersTheQuestionsOfANight), and as an API by caddymodule (TestThePageRefusesWhatItIsNotFor,
+// TestThePageShowsNoAPIKey).
 package page
