@@ -26,33 +26,37 @@ import (
 func TestFloodOfUsersBecomesOther(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
-	for i := 0; i < 12000; i++ {
+	const bound, users, cost, settled = 10000, 12000, 2, 3
+	for i := 0; i < users; i++ {
 		history.Add(w, &history.Record{Time: baseTime, User: fmt.Sprint("u", i), Outcome: history.Allowed,
 			Prefix: fmt.Sprint("p", i%2), KeyID: int64(i), Endpoint: fmt.Sprint("e", i%3),
-			Hits: hits(fmt.Sprint("p", i%2), 2)})
+			Hits: hits(fmt.Sprint("p", i%2), cost)})
 		if i == 5000 {
 			flush(t, w)
 		}
 	}
 	history.Add(w, &history.Record{Time: baseTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
 		Outcome: history.Allowed})
-	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: 3})
+	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: settled})
 	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
 	flush(t, w)
+	// Of each prefix, half of the users beyond the bound are in one row of (other). u1 has a second request.
+	const other = (users - bound) / 2
+	want := fmt.Sprintf("30 %d %d 2 p0 0 (other) %d %d, p1 0 (other) %d %d\n31 1 1 <nil> <nil>",
+		bound+2, users+1, other, other*cost, other, other*cost+settled)
 	// Columns: the minute, its rows, its requests, the requests of u1, and the rows of (other).
 	check.Equal(t, "minutes", d.query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
 		max(requests) FILTER (WHERE user_id = 'u1'),
 		string_agg(concat_ws(' ', prefix, key_id, endpoint, requests, settled), ', ' ORDER BY prefix)
 			FILTER (WHERE user_id = '(other)')
-		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`),
-		"30 10002 12001 2 p0 0 (other) 1000 2000, p1 0 (other) 1000 2003\n31 1 1 <nil> <nil>")
+		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`), want)
 	check.Equal(t, "days",
 		d.query("SELECT sum(requests)::bigint, sum(charged)::bigint FROM rate_limit_metrics_day"),
-		"12002 24000")
-	const want = "since the start, the metrics have 2000 requests under the user and endpoint (other), " +
+		fmt.Sprint(users+2, " ", users*cost))
+	const report = "since the start, the metrics have 2000 requests under the user and endpoint (other), " +
 		"because a minute had more than 10000 combinations"
-	if reports := d.reportedErrors(); len(reports) != 1 || !strings.HasPrefix(reports[0], want) {
-		t.Errorf("reported errors: got %q, want one that starts with %q", reports, want)
+	if reports := d.reportedErrors(); len(reports) != 1 || !strings.HasPrefix(reports[0], report) {
+		t.Errorf("reported errors: got %q, want one that starts with %q", reports, report)
 	}
 }
 

@@ -85,13 +85,14 @@ func (p *localProxy) awaitExact(t testing.TB, db *lostDB, state dbState) {
 // several limits is charged to all of them or to none.
 func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	s := newTestDB(t)
-	p, db := s.openLocalProxy(4, "pgxdb", engine.Options{})
-	wide, narrow := hitOn("wide", 100, false), hitOn("narrow", 10, false)
+	const proxies, wideUsed, wideLeft = 4, 20, 80
+	p, db := s.openLocalProxy(proxies, "pgxdb", engine.Options{})
+	wide, narrow := hitOn("wide", wideUsed+wideLeft, false), hitOn("narrow", 10, false)
 	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow,
 		Events: 40, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}, Key: "k", Cost: 1}
 	full := hitOn("full", 3, false)
 	full.Cost = 3
-	for range 20 {
+	for range wideUsed {
 		p.decide(t, wide)
 	}
 	exact := p.decide(t, month)[0]
@@ -107,10 +108,9 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 		d.Source != ratelimit.FromMemory {
 		t.Errorf("month: got %+v, want allowed 32 of 40 from memory, until %v", d, exact.Reset)
 	}
-	// 80 units of the wide limit are left, so the share of this process is 20. Its share of the narrow limit
-	// is 3.
-	for i := range 3 {
-		want := fmt.Sprintf("allowed %d of 100", 76-4*i)
+	// A hit reduces what is left by its cost in each process. The share of the narrow limit is 3.
+	for i := 1; i <= 3; i++ {
+		want := fmt.Sprintf("allowed %d of 100", wideLeft-i*proxies)
 		if d := p.decide(t, wide, narrow); outcomes(d[0]) != want || !d[1].Allowed {
 			t.Errorf("wide and narrow, request %d: got %s, want %s, and allowed", i, outcomes(d...), want)
 		}
@@ -121,7 +121,7 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	}
 	trial := narrow
 	trial.Independent = true
-	if d := p.decide(t, wide, trial); !d[0].Allowed || d[1].Allowed || d[0].Remaining != 64 {
+	if d := p.decide(t, wide, trial); !d[0].Allowed || d[1].Allowed || d[0].Remaining != wideLeft-4*proxies {
 		t.Errorf("shadow limit used up: got %+v, want the wide limit charged", d)
 	}
 	peek := wide
@@ -135,8 +135,8 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 			admitted++
 		}
 	}
-	if admitted != 16 {
-		t.Errorf("the wide limit allows %d more, want 16: a refused request is not charged", admitted)
+	if want := wideLeft/proxies - 4; admitted != want {
+		t.Errorf("the wide limit allows %d more, want %d: a refused request is not charged", admitted, want)
 	}
 	db.set(dbAnswers)
 	await.Within(t, testTimeout, "the database to decide",
