@@ -90,7 +90,8 @@ AGAIN = $(MAKE) --no-print-directory
 # The oldest and the newest version of Postgres, without Debian's, on which the steps before ran.
 OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in (15) echo 18;; (18) echo 15;; (*) echo 15,18;; esac)
 
-# These tests count allocations, which the race detector makes itself, or send very many requests.
+# These tests count allocations, which the race detector makes itself, or send very many requests:
+# with it, the simulation runs ten seeds of few proxies.
 UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
