@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -31,10 +31,10 @@ import (
 type routes struct {
 	db        pgdb.DB // the database
 	connector connector
-	schemas   []string                  // by shard; find sets it
-	tables    []map[string]engine.Table // by shard; find sets it
-	reading   sync.Mutex                // held while reroute reads the routes
-	closing   sync.WaitGroup            // counts connections that are being closed
+	schemas   []string                     // by shard; find sets it
+	tables    []map[string]statement.Table // by shard; find sets it
+	reading   sync.Mutex                   // held while reroute reads the routes
+	closing   sync.WaitGroup               // counts connections that are being closed
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
@@ -112,7 +112,7 @@ var errIncomplete = errors.New("the server does not list the tables of all shard
 
 // read reads the address and the tables of each shard from a server.
 func (r *routes) read(ctx context.Context, timeout time.Duration, db pgdb.DB) (
-	[]address, []map[string]engine.Table, error) {
+	[]address, []map[string]statement.Table, error) {
 	s := &pgdb.Statement{SQL: schema.ShardRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, timeout, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
@@ -126,7 +126,7 @@ func (r *routes) read(ctx context.Context, timeout time.Duration, db pgdb.DB) (
 	}
 	const width = 6
 	to := make([]address, len(r.schemas))
-	tables := make([]map[string]engine.Table, len(r.schemas))
+	tables := make([]map[string]statement.Table, len(r.schemas))
 	for i := 0; i+width <= len(columns); i += width {
 		shard := int(pg.Bigint(columns[i])) - 1
 		if shard < 0 || shard >= len(to) {
@@ -134,10 +134,10 @@ func (r *routes) read(ctx context.Context, timeout time.Duration, db pgdb.DB) (
 		}
 		named := tables[shard]
 		if named == nil {
-			named = map[string]engine.Table{}
+			named = map[string]statement.Table{}
 			tables[shard] = named
 		}
-		named[string(columns[i+1])] = engine.Table{
+		named[string(columns[i+1])] = statement.Table{
 			Name: string(columns[i+2]), Guard: ", " + string(columns[i+3])}
 		to[shard] = address{host: string(columns[i+4]), port: int(pg.Bigint(columns[i+5]))}
 	}

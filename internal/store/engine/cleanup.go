@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,11 +10,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
-	// cleanupRows is the LIMIT of cleanupSQL.
+	// cleanupRows is the LIMIT of Texts.Cleanup.
 	cleanupRows = 1000
 	// cleanupRounds bounds the statements of one cleanup.
 	cleanupRounds = 100
@@ -51,7 +51,7 @@ type cleaner struct {
 	prefix  string
 }
 
-// startCleanup starts a cleanup, unless one is running or has just run. now is that of clockParameter.
+// startCleanup starts a cleanup, unless one is running or has just run. now is that of statement.Clock.
 func (s *Store) startCleanup(now int64) {
 	c := &s.cleaner
 	if s.server.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
@@ -71,8 +71,7 @@ func (s *Store) startCleanup(now int64) {
 // cleanupRounds statements have run.
 func (s *Store) cleanUp(now int64) error {
 	c := &s.cleaner
-	next := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
-		s.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
+	next := &pgdb.Statement{SQL: s.texts.NextPrefix(c.durable), Args: []any{c.prefix}, Unnamed: true}
 	if err := s.runCleanup(next); err != nil {
 		return err
 	}
@@ -87,8 +86,8 @@ func (s *Store) cleanUp(now int64) error {
 		age = ownAge
 	}
 	for round := 0; round < cleanupRounds; round++ {
-		statement := &pgdb.Statement{SQL: s.texts.cleanup(c.durable, s.slots.Used()),
-			Args: []any{clockParameter(now, 0), c.prefix, age.Microseconds()}, Unnamed: true}
+		statement := &pgdb.Statement{SQL: s.texts.Cleanup(c.durable, s.slots.Used()),
+			Args: []any{statement.Clock(now, 0), c.prefix, age.Microseconds()}, Unnamed: true}
 		if err := s.runCleanup(statement); err != nil {
 			return err
 		}
@@ -101,7 +100,7 @@ func (s *Store) cleanUp(now int64) error {
 
 // runCleanup runs one statement.
 func (s *Store) runCleanup(statement *pgdb.Statement) error {
-	statements := []*pgdb.Statement{{SQL: s.texts.index, Joined: true}, statement}
+	statements := []*pgdb.Statement{{SQL: s.texts.Index, Joined: true}, statement}
 	err := s.server.db.Run(s.server.closing, cleanupTimeout, statements)
 	if s.server.closing.Err() == nil {
 		countErrors(s.server.stats, statements, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -46,7 +47,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 }
 
 // OnPurpose is the start of the error of a transaction that fails on purpose.
-const OnPurpose = onPurpose
+const OnPurpose = statement.OnPurpose
 
 // TakeFirst clears all remembered rows, so that the next transaction takes before it peeks, as in a new
 // store. Without it, the result of a schedule would depend on earlier schedules.
@@ -56,7 +57,7 @@ func (s *Store) TakeFirst() {
 
 // CleanupSQL returns the statement that deletes expired rows of the unlogged table. slots is set if the
 // process has used slots. A store runs the statement at random moments.
-func CleanupSQL(slots bool) string { return newStatements(ownTables()).cleanup(false, slots) }
+func CleanupSQL(slots bool) string { return statement.New(nil).Cleanup(false, slots) }
 
 // AddSettlement adds a settlement to the next batch of requests.
 func (s *Store) AddSettlement(h *batch.Settlement) {
@@ -79,15 +80,15 @@ type Meaning struct {
 // Meanings returns the meanings of all statements on rows, by text. Several algorithms can share a text.
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	meanings := map[string]Meaning{}
-	texts := newStatements(ownTables())
+	texts := statement.New(nil)
 	for _, d := range algorithm.All() {
 		for kind, name := range []string{"take", "peek", "refund", "reset", "release"} {
 			for flags := range 16 {
-				key := statementKey{kind: statementKind(kind), definition: d, durable: flags&1 != 0,
-					sync: flags&2 != 0, allOrNothing: flags&4 != 0, uniform: flags&8 != 0}
-				if key.kind == take || flags < 4 {
-					meanings[texts.write(key).sql] = Meaning{Kind: name, Width: d.SQL.Width,
-						Durable: key.durable, Alike: key.uniform, AllOrNothing: key.allOrNothing}
+				key := statement.Key{Kind: statement.Kind(kind), Definition: d, Durable: flags&1 != 0,
+					Sync: flags&2 != 0, AllOrNothing: flags&4 != 0, Uniform: flags&8 != 0}
+				if key.Kind == statement.Charge || flags < 4 {
+					meanings[texts.Of(key).SQL] = Meaning{Kind: name, Width: d.SQL.Width,
+						Durable: key.Durable, Alike: key.Uniform, AllOrNothing: key.AllOrNothing}
 				}
 			}
 		}

@@ -9,19 +9,20 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // group holds the entries of one statement.
 type group struct {
-	statementKey
+	key        statement.Key
 	stage      int
 	entries    []*entry
 	statement  pgdb.Statement
 	failure    error // the reason why the statement cannot be sent, or nil
 	isolated   bool  // the group has one entry, and gets no others
-	takesSlots bool  // the statement is a take on limits InFlight
+	takesSlots bool  // the statement takes slots of limits InFlight
 }
 
 // sort sorts the entries by key. keys has the keys of the entries, and is sorted, too. The keys are
@@ -127,7 +128,7 @@ func (p *plan) read() {
 		if len(g.entries) > 1 && pg.IsBadValue(g.statement.Code) {
 			err = fmt.Errorf("%w: %w", errBadValue, err)
 		}
-		returnsRows := g.kind == take || g.kind == peek
+		returnsRows := g.key.Kind == statement.Charge || g.key.Kind == statement.Peek
 		if returnsRows && err == nil {
 			err = readRows(g)
 		}
@@ -143,7 +144,7 @@ func (p *plan) read() {
 
 // readRows reads the rows of a result into the entries.
 func readRows(g *group) error {
-	step := g.definition.SQL
+	step := g.key.Definition.SQL
 	width := stateColumn + step.Width
 	var cells []algorithm.Cell
 	var arrays [][]byte // the states of the rows, if a state is an array
@@ -182,8 +183,8 @@ func readRows(g *group) error {
 	for i := range arrays {
 		step.ReadArray(arrays[i], rows[i])
 	}
-	if g.kind == take {
-		g.definition.PeekAll(views)
+	if g.key.Kind == statement.Charge {
+		g.key.Definition.PeekAll(views)
 	}
 	return nil
 }
@@ -202,7 +203,7 @@ func readColumns(g *group, width int) ([]algorithm.Cell, [][]byte, error) {
 	for column, value := range columns {
 		c := algorithm.Cell{}
 		switch {
-		case g.definition.SQL.ReadArray != nil && column%width == stateColumn:
+		case g.key.Definition.SQL.ReadArray != nil && column%width == stateColumn:
 			arrays = append(arrays, value)
 		case len(value) == 8:
 			c.Length = 8

@@ -9,6 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -110,7 +112,7 @@ func addJobs(p *plan, jobs []*job, after bool) {
 		h := &j.Hit
 		switch {
 		case j.Partial:
-			e := newEntry(take, h, 1) // hits of one unit each, because a row may grant a part
+			e := newEntry(statement.Charge, h, 1) // hits of one unit each, because a row may grant a part
 			e.isolated = j.Isolated
 			j.position = add(p, e)
 			e = j.position.entry
@@ -121,9 +123,10 @@ func addJobs(p *plan, jobs []*job, after bool) {
 				p.remembered = true
 			}
 		case h.Limit.Algorithm == ratelimit.InFlight:
-			j.position.entry = addRelease(p, slotRange{h.Limit, rowOf(h), j.Claim, h.Cost}, j.Isolated)
+			j.position.entry = addRelease(p, slots.Range{Limit: h.Limit, Row: rowOf(h), First: j.Claim,
+				N: h.Cost}, j.Isolated)
 		default:
-			e := newEntry(refund, h, -h.Cost)
+			e := newEntry(statement.Refund, h, -h.Cost)
 			e.window = j.Window
 			e.claim = j.Claim
 			e.isolated = j.Isolated

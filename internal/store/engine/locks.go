@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -66,7 +67,7 @@ func (w *work) recordLocks(p *plan) bool {
 		for _, e := range g.entries {
 			if s.Code == pg.LockNotAvailable && len(g.entries) == 1 {
 				lease.RecordLockTimeout(w.store.rows, e.id)
-			} else if g.kind != peek && (s.Err == nil || s.Rows > 0) {
+			} else if g.key.Kind != statement.Peek && (s.Err == nil || s.Rows > 0) {
 				lease.ClearLockTimeouts(w.store.rows, e.id)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -262,11 +263,11 @@ func (s *Store) refundLeases() {
 	}
 }
 
-// chargeUnits adds charges for leases to the takes of a plan, as additional hits of their entries. A row
+// chargeUnits adds charges for leases to the entries of a plan, as additional hits of their entries. A row
 // grants the hits of requests first.
 func (w *work) chargeUnits(p *plan) {
 	for _, e := range p.entries {
-		if e.row == nil || e.kind != take || p.latest[e.id] != e {
+		if e.row == nil || e.kind != statement.Charge || p.latest[e.id] != e {
 			continue
 		}
 		if _, n := lease.NextCharge(w.store.rows, e.row); n > 0 {
@@ -276,12 +277,13 @@ func (w *work) chargeUnits(p *plan) {
 	}
 }
 
-// updateLeases passes the results of takes to the leases of their rows. The first result starts
+// updateLeases passes the results of charges to the leases of their rows. The first result starts
 // maintainLeases.
 func (w *work) updateLeases(p *plan) {
 	s := w.store
 	for _, e := range p.entries {
-		if e.row == nil || e.kind != take || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
+		if e.row == nil || e.kind != statement.Charge || e.view.Limit.Lease <= 0 || e.err != nil ||
+			!e.answered {
 			continue
 		}
 		if atomic.LoadInt32(&s.maintained) == 0 {

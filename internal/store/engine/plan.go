@@ -7,6 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -21,9 +22,9 @@ type plan struct {
 	entries []*entry
 	buffers *buffers // for entries
 	latest  map[lease.RowID]*entry
-	recent  map[*ratelimit.Limit]*group // the groups of takes in the first stage
+	recent  map[*ratelimit.Limit]*group // the groups of charges in the first stage
 
-	allOrNothing bool // the plan is a transaction, which fails if a row grants less than a take asks for
+	allOrNothing bool // the plan is a transaction, which fails if a row grants less than an entry asks for
 	sync         bool // the commit of the transaction waits for the disk
 	inFlight     bool // limits InFlight are charged
 	oneByOne     bool // each entry has a statement of its own
@@ -41,7 +42,7 @@ func newPlan(b *buffers, entries int, oneByOne bool) *plan {
 // test -run xxx -bench 'Interpreted$/Postgres$' -benchtime 5000x . in integration, in turns).
 func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // the previous hit's limit
-	var g *group               // the takes of limit in the first stage, or nil
+	var g *group               // the charges of limit in the first stage, or nil
 	var row *lease.Row         // the hit's remembered row, or nil
 	b := p.buffers
 	for _, r := range requests {
@@ -63,7 +64,7 @@ func addRequests(p *plan, requests []*request) {
 				row = c.Rows[i]
 				p.remembered = true
 			}
-			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == take {
+			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == statement.Charge {
 				e.n++
 				e.row = row
 				r.positions = append(r.positions, position{entry: e, nth: e.n - 1})
@@ -74,7 +75,7 @@ func addRequests(p *plan, requests []*request) {
 				g = p.recent[limit]
 			}
 			if e != nil || g == nil {
-				pos := add(p, newEntry(take, h, h.Cost))
+				pos := add(p, newEntry(statement.Charge, h, h.Cost))
 				pos.entry.row = row
 				r.positions = append(r.positions, pos)
 				limit = nil
@@ -96,7 +97,7 @@ func addRequests(p *plan, requests []*request) {
 func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
 	case r.Reset:
-		return add(p, newEntry(reset, h, 0))
+		return add(p, newEntry(statement.Reset, h, 0))
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them,
 		// because two statements for each refund would take too long.
@@ -104,17 +105,17 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 			last.refund.cost = algorithm.AddRefund(last.refund.cost, algorithm.Refunded(h))
 			return position{entry: last, refund: last.refund}
 		}
-		refundEntry := add(p, newEntry(refund, h, algorithm.Refunded(h))).entry
-		pos := add(p, newEntry(peek, h, 0))
+		refundEntry := add(p, newEntry(statement.Refund, h, algorithm.Refunded(h))).entry
+		pos := add(p, newEntry(statement.Peek, h, 0))
 		pos.entry.refund = refundEntry
 		pos.refund = refundEntry
 		return pos
 	}
-	return add(p, newEntry(peek, h, 0)) // a peek, or a hit that can never pass
+	return add(p, newEntry(statement.Peek, h, 0)) // a peek, or a hit that can never pass
 }
 
 // newEntry returns an entry of one hit with a stored key.
-func newEntry(k statementKind, h *ratelimit.Hit, cost int64) *entry {
+func newEntry(k statement.Kind, h *ratelimit.Hit, cost int64) *entry {
 	return &entry{kind: k, id: rowOf(h), n: 1, cost: cost, view: algorithm.View{Limit: h.Limit}}
 }
 
@@ -130,9 +131,9 @@ func add(p *plan, e *entry) position {
 	isolated := p.oneByOne || e.isolated
 	p.entries = append(p.entries, e)
 	p.latest[e.id] = e
-	g := groupFor(p, e.stage, statementKey{e.kind, algorithm.Of(l), l.Durable, p.sync || l.AwaitsDisk(),
-		p.allOrNothing && e.kind == take, false}, isolated)
-	if e.kind == take && e.stage == 0 && !isolated {
+	g := groupFor(p, e.stage, statement.Key{Kind: e.kind, Definition: algorithm.Of(l), Durable: l.Durable,
+		Sync: p.sync || l.AwaitsDisk(), AllOrNothing: p.allOrNothing && e.kind == statement.Charge}, isolated)
+	if e.kind == statement.Charge && e.stage == 0 && !isolated {
 		p.recent[l] = g
 	}
 	g.entries = append(g.entries, e)
@@ -146,13 +147,13 @@ func join(last, e *entry) position {
 		return position{}
 	}
 	switch {
-	case e.kind == refund:
+	case e.kind == statement.Refund:
 		last.cost = algorithm.AddRefund(last.cost, e.cost)
 		if last.claim == 0 {
 			last.claim = e.claim
 		}
 		return position{entry: last}
-	case e.kind == peek || e.kind == reset:
+	case e.kind == statement.Peek || e.kind == statement.Reset:
 		last.refund = nil // a later refund gets another entry, because this hit must not see it
 		return position{entry: last}
 	case last.cost == e.cost:
@@ -163,16 +164,16 @@ func join(last, e *entry) position {
 }
 
 // groupFor returns the group in a stage for another entry. If isolated is set, the entry gets its own group.
-func groupFor(p *plan, stage int, key statementKey, isolated bool) *group {
+func groupFor(p *plan, stage int, key statement.Key, isolated bool) *group {
 	if !isolated {
 		for _, g := range p.groups {
-			if g.stage == stage && g.statementKey == key && !g.isolated {
+			if g.stage == stage && g.key == key && !g.isolated {
 				return g
 			}
 		}
 	}
-	g := &group{statementKey: key, stage: stage, isolated: isolated,
-		takesSlots: key.kind == take && key.definition == inFlight}
+	g := &group{key: key, stage: stage, isolated: isolated,
+		takesSlots: key.Kind == statement.Charge && key.Definition == inFlight}
 	p.groups = append(p.groups, g)
 	p.inFlight = p.inFlight || g.takesSlots
 	if p.stages <= stage {
@@ -182,15 +183,15 @@ func groupFor(p *plan, stage int, key statementKey, isolated bool) *group {
 }
 
 // write returns the plan's statements in the order in which they run, without those that cannot be sent. A
-// statement that must read by the primary key comes after indexSQL. If a row is locked, a statement of each
-// stage may wait for it, and a batch has no time for a full lockWait in each stage.
-func (p *plan) write(texts *statements, now int64, lockWait time.Duration) []*pgdb.Statement {
-	clock := clockParameter(now, lockWait)
+// statement that must read by the primary key comes after Texts.Index. If a row is locked, a statement of
+// each stage may wait for it, and a batch has no time for a full lockWait in each stage.
+func (p *plan) write(texts *statement.Texts, now int64, lockWait time.Duration) []*pgdb.Statement {
+	clock := statement.Clock(now, lockWait)
 	later := clock
 	if p.stages > 1 {
 		groups := p.groups
 		sort.SliceStable(groups, func(i, j int) bool { return groups[i].stage < groups[j].stage })
-		later = clockParameter(now, lockWait/time.Duration(p.stages))
+		later = statement.Clock(now, lockWait/time.Duration(p.stages))
 	}
 	var pipeline []*pgdb.Statement
 	for _, g := range p.groups {
@@ -201,54 +202,36 @@ func (p *plan) write(texts *statements, now int64, lockWait time.Duration) []*pg
 		if g.stage > 0 {
 			clock = later
 		}
-		key := g.statementKey
-		key.uniform = g.kind == take && !g.takesSlots
+		key := g.key
+		key.Uniform = key.Kind == statement.Charge && !g.takesSlots
 		keys := make([]string, len(g.entries))
 		first := g.entries[0]
 		for i, e := range g.entries {
 			keys[i] = e.id.Key
 			if e.view.Limit != first.view.Limit || e.cost != first.cost {
-				key.uniform = false
+				key.Uniform = false
 			}
 		}
-		if key.uniform && len(keys) > 1 {
+		if key.Uniform && len(keys) > 1 {
 			g.sort(keys)
 		}
-		texts.mu.Lock()
-		text := texts.texts[key]
-		if text == nil {
-			text = texts.write(key)
-			texts.texts[key] = text
-		}
-		texts.mu.Unlock()
+		text := texts.Of(key)
 		prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
-		args := append(make([]any, 0, 8), clock, argument(g.entries, prefix, key.uniform), keys)
-		for _, parameter := range text.parameters {
-			args = append(args, argument(g.entries, parameter, key.uniform && parameter.Name != "n"))
+		args := append(make([]any, 0, 8), clock, argument(g.entries, prefix, key.Uniform), keys)
+		for _, parameter := range text.Parameters {
+			args = append(args, argument(g.entries, parameter, key.Uniform && parameter.Name != "n"))
 		}
-		size := len(keys) * (stateColumn + g.definition.SQL.Width) * cellSize
-		g.statement = pgdb.Statement{SQL: text.sql, Args: args, Result: make([]byte, 0, size),
-			Synchronous: key.durable && key.sync && key.kind != peek}
-		if g.kind == peek || g.takesSlots && texts.guarded {
-			// texts.index is indexSQL, with the guard if the tables have one (see Table.Guard). A take of
-			// slots reads the processes table, so the guard must have run before.
-			pipeline = append(pipeline, &pgdb.Statement{SQL: texts.index, Joined: true})
+		size := len(keys) * (stateColumn + key.Definition.SQL.Width) * cellSize
+		g.statement = pgdb.Statement{SQL: text.SQL, Args: args, Result: make([]byte, 0, size),
+			Synchronous: key.Durable && key.Sync && key.Kind != statement.Peek}
+		if key.Kind == statement.Peek || g.takesSlots && texts.Guarded {
+			// A charge of slots reads the processes table, so the guard of Texts.Index must have run before.
+			pipeline = append(pipeline, &pgdb.Statement{SQL: texts.Index, Joined: true})
 		}
 		pipeline = append(pipeline, &g.statement)
 	}
 	return pipeline
 }
-
-// statementKind is the operation of a statement on its entries.
-type statementKind uint8
-
-const (
-	take statementKind = iota
-	peek
-	refund
-	reset
-	release // releases slots
-)
 
 // rowOf returns the row of a hit with a stored key.
 func rowOf(h *ratelimit.Hit) lease.RowID { return lease.RowOf(h.Limit, h.Key) }
@@ -256,18 +239,18 @@ func rowOf(h *ratelimit.Hit) lease.RowID { return lease.RowOf(h.Limit, h.Key) }
 // entry is the operation of one statement on one row: n hits of equal cost, a peek, a refund, a reset, or a
 // release of slots.
 type entry struct {
-	kind  statementKind
+	kind  statement.Kind
 	id    lease.RowID
-	row   *lease.Row // for a take: the remembered row, or nil
+	row   *lease.Row // for a charge: the remembered row, or nil
 	stage int
 	n     int64
 	cost  int64
 
 	isolated bool // the entry has a statement of its own
 
-	leaseUnits    int64 // for a take: the part of n that charges a lease
+	leaseUnits    int64 // for a charge: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
-	firstSlot     int64 // for a take on a limit InFlight, or a release: the first slot
+	firstSlot     int64 // for a charge on a limit InFlight, or a release: the first slot
 
 	// The refund entry before this peek, to which later refunds of the row are added.
 	refund *entry

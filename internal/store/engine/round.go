@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -171,8 +172,8 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	return decided, again
 }
 
-// decideGranted sets the decisions on the granted takes of requests. For each request, it stops at the first
-// hit that was not granted. It handles all requests in one loop, because calls are expensive in Yaegi.
+// decideGranted sets the decisions on the granted charges of requests. For each request, it stops at the
+// first hit that was not granted. It handles all requests in one loop, because calls are expensive in Yaegi.
 func decideGranted(requests []*request) {
 	var limit *ratelimit.Limit // the previous entry's limit
 	quota := int64(0)
@@ -189,7 +190,7 @@ func decideGranted(requests []*request) {
 				continue
 			}
 			if pos.nth >= e.granted {
-				break // only takes that succeeded grant anything
+				break // only charges that succeeded grant anything
 			}
 			if e.view.Limit != limit {
 				limit = e.view.Limit
@@ -239,7 +240,7 @@ func (w *work) decideUnusual(r *request) error {
 			} else {
 				c.Decisions = append(c.Decisions, algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost))
 			}
-			if e.kind == take && !e.refusalKept {
+			if e.kind == statement.Charge && !e.refusalKept {
 				e.refusalKept = true
 				lease.RememberRefusal(w.store.rows, e.id, v, h.Cost, c.Decisions[i].RetryAfter,
 					w.sequence)

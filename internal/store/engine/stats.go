@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -97,7 +98,7 @@ func countErrors(stats Stats, statements []*pgdb.Statement, failure error) {
 	counted := false
 	for _, s := range statements {
 		// A transaction of several limits that do not fit fails on purpose.
-		if s.Err != nil && !isOnPurpose(s) && !errors.Is(s.Err, pgdb.ErrRolledBack) &&
+		if s.Err != nil && !statement.IsOnPurpose(s) && !errors.Is(s.Err, pgdb.ErrRolledBack) &&
 			(failure == nil || s.Code != "" && !counted) {
 			counted = true
 			atomic.AddInt64(&stats[Errors+pg.ClassOf(s.Code)], 1)

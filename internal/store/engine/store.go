@@ -13,6 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -35,7 +37,7 @@ type Options struct {
 	LeaseHits int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
 	// the store creates no tables.
-	Tables map[string]Table
+	Tables map[string]statement.Table
 	// Shards is the number of stores among which keys and maxRows are divided; 0 is 1.
 	Shards int
 	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
@@ -95,14 +97,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Table is a table of counts.
-type Table struct {
-	Name string // quoted for SQL, with its schema if needed
-	// Guard is SQL that each statement on the table evaluates. It raises an error if the table has moved.
-	// It begins with a comma, such as ", check()", to continue a list of values. "" adds nothing.
-	Guard string
-}
-
 // Bounded is a DB with a bound on its connections.
 type Bounded interface{ MaxConns() int }
 
@@ -110,12 +104,12 @@ type Bounded interface{ MaxConns() int }
 type Store struct {
 	server      *server
 	cleaner     cleaner
-	texts       *statements
+	texts       *statement.Texts
 	rows        *lease.Set       // the remembered rows
 	now         func() time.Time // Options.Now
 	stats       Stats            // the counters; Stats adds gauges from the other fields
 	settleWait  time.Duration    // defaultSettleWait; tests change it
-	slots       *slots
+	slots       *slots.Slots
 	workers     int
 	idleCalls   sync.Pool // unused calls
 	idleBuffers sync.Pool // unused buffers of batches
@@ -144,10 +138,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		o.Workers = b.MaxConns() // while a batch waits for a connection, its queue continues to collect calls
 	}
 	closing, cancel := context.WithCancel(context.Background())
-	if o.Tables == nil {
-		o.Tables = ownTables()
-	}
-	texts := newStatements(o.Tables)
+	texts := statement.New(o.Tables)
 	stats := NewStats()
 	server := &server{db: db, closing: closing, report: o.Report, stats: stats, discover: o.Discover,
 		migrates: !o.DisableMigration}
@@ -165,7 +156,11 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server.rows = s.rows
 	s.openLanes(o.Report) // needs no mutex, because no other goroutine has s yet
 	server.lanes = s.lanes
-	s.slots = newSlots(server, texts.tables[processesTable], s.lanes)
+	s.slots = slots.New(slots.Options{
+		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
+		Add:  func(j *batch.Job) { addJob(s.lanes, j, 0) },
+		Send: func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) },
+	})
 	s.idleCalls.New = func() any { return batch.NewCall() }
 	s.idleBuffers.New = func() any { return &buffers{} }
 	return s, nil
@@ -234,6 +229,9 @@ func (s *Store) Decide(ctx context.Context, arrived time.Time, timeout time.Dura
 // Held returns the number of slots of a row that the requests of this process hold, including those of
 // HoldLocal.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
+
+// HoldLocal counts the slots of a hit that was admitted without the database, until its Slot is released.
+func (s *Store) HoldLocal(row lease.RowID, h *ratelimit.Hit) { s.slots.HoldLocal(row, h) }
 
 // closeTimeout bounds the flush of jobs in Close, and each batch without requests.
 const closeTimeout = time.Second

@@ -3,30 +3,29 @@ package engine
 import (
 	"errors"
 	"sort"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Requests of several hits are charged all together or not at all. The takes of all such requests of a batch
-// travel in one pipeline with a single Sync, so that the server runs them in one implicit transaction. If a
-// row grants less than requested, its statement changes a setting of the transaction. The last statement of
-// the transaction then fails on purpose, so the server rolls all of it back. No lock is held across a round
-// trip, and no other transaction ever sees a refused request's charges.
+// Requests of several hits are charged all together or not at all. The charges of all such requests of a
+// batch travel in one pipeline with a single Sync, so that the server runs them in one implicit transaction.
+// If a row grants less than requested, its statement changes a setting of the transaction. The last statement
+// of the transaction then fails on purpose, so the server rolls all of it back. No lock is held across a
+// round trip, and no other transaction ever sees a refused request's charges.
 //
 // After such a failure, the store reads the rows without a lock, and decides the requests in memory, in the
-// order of their arrival, with the Go steps (simulate). It sends the takes of the passing requests, and the
+// order of their arrival, with the Go steps (simulate). It sends the charges of the passing requests, and the
 // refunds of all requests, in another transaction. If this transaction succeeds, all requests are decided. If
 // it fails, another transaction has charged a row in between, and the store reads and decides again. Each
 // failure means that another transaction succeeded, so the processes together make progress.
 //
-// All transactions lock rows in the same order: by table, by algorithm, takes before refunds, and within a
+// All transactions lock rows in the same order: by table, by algorithm, charges before refunds, and within a
 // statement by prefix and key. A stage after the first (see plan) has only rows that an earlier stage has
 // locked. So transactions do not deadlock, unless two processes use different algorithms on one row. After a
 // deadlock, the server rolls one transaction back, and server.run retries it.
@@ -36,10 +35,10 @@ import (
 
 // state is the purpose of the next round trip of a transaction:
 //
-//	taking  → the charges took effect: the requests are finished
-//	          a row granted too little, so nothing was charged: peeking
-//	peeking → the requests are decided in memory: taking, for the takes of those that pass and for refunds,
-//	          or if there are none of either, all requests are finished
+//	charging → the charges took effect: the requests are finished
+//	           a row granted too little, so nothing was charged: peeking
+//	peeking  → the requests are decided in memory: charging, for those that pass and for refunds, or if
+//	           there are none of either, all requests are finished
 //
 // If a statement reached its lock timeout, the requests wait for the lock in another round. If a statement
 // failed for another reason, or after maxRoundTrips, each request gets its own transaction. A single request
@@ -47,8 +46,8 @@ import (
 type state uint8
 
 const (
-	taking  state = iota // charges and refunds the rows, if all charged ones have enough left
-	peeking              // reads the rows without a lock
+	charging state = iota // charges and refunds the rows, if all charged ones have enough left
+	peeking               // reads the rows without a lock
 )
 
 // transaction decides requests of several hits, all or nothing.
@@ -60,7 +59,7 @@ type transaction struct {
 	roundTrips int   // round trips so far
 	plan       *plan // the last round trip's plan
 	statements []*pgdb.Statement
-	check      pgdb.Statement // the statement after the takes
+	check      pgdb.Statement // the statement after the charges
 	err        error          // the reason why the requests are not decided together, or nil
 	oneByOne   bool           // each entry has its own statement, so that a failure shows the locked row
 }
@@ -111,12 +110,12 @@ func (t *transaction) begin() {
 func (t *transaction) write() []*pgdb.Statement {
 	p := newPlan(t.work.buffers, len(t.requests), t.oneByOne)
 	t.plan = p
-	t.check = pgdb.Statement{SQL: checkSQL}
+	t.check = pgdb.Statement{SQL: statement.Check}
 	if t.state == peeking {
 		for _, r := range t.requests {
 			for i := range r.Hits {
 				h := &r.Hits[i]
-				add(p, newEntry(peek, h, 0))
+				add(p, newEntry(statement.Peek, h, 0))
 			}
 		}
 		t.statements = p.write(t.work.store.texts, t.work.now, t.lockWait)
@@ -149,7 +148,7 @@ func (t *transaction) write() []*pgdb.Statement {
 // same cost. It leaves out rows with leases, because the lease of this process may grant the hit.
 func (w *work) rememberUsedUp(p *plan) {
 	for _, e := range p.entries {
-		if l := e.view.Limit; e.kind == take && e.view.Free < e.cost && l.Lease <= 0 {
+		if l := e.view.Limit; e.kind == statement.Charge && e.view.Free < e.cost && l.Lease <= 0 {
 			passes := algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)
 			lease.RememberRefusal(w.store.rows, e.id, &e.view, e.cost,
 				algorithm.RetryAfter(passes-e.view.Now), w.sequence)
@@ -178,10 +177,10 @@ func addCharges(p *plan, r *request) {
 		h := &r.Hits[i]
 		switch {
 		case h.Cost < 0:
-			e := add(p, newEntry(refund, h, algorithm.Refunded(h))).entry
+			e := add(p, newEntry(statement.Refund, h, algorithm.Refunded(h))).entry
 			r.positions = append(r.positions, position{refund: e})
 		case r.passes && !h.Peek:
-			r.positions = append(r.positions, add(p, newEntry(take, h, h.Cost)))
+			r.positions = append(r.positions, add(p, newEntry(statement.Charge, h, h.Cost)))
 		default:
 			r.positions = append(r.positions, position{})
 		}
@@ -193,14 +192,14 @@ func addCharges(p *plan, r *request) {
 func sortGroups(groups []*group) {
 	sort.SliceStable(groups, func(i, j int) bool {
 		a, b := groups[i], groups[j]
-		if a.durable != b.durable {
-			return b.durable
+		if a.key.Durable != b.key.Durable {
+			return b.key.Durable
 		}
-		if a.definition != b.definition {
-			return a.definition.Name < b.definition.Name
+		if a.key.Definition != b.key.Definition {
+			return a.key.Definition.Name < b.key.Definition.Name
 		}
-		if a.kind != b.kind {
-			return a.kind < b.kind
+		if a.key.Kind != b.key.Kind {
+			return a.key.Kind < b.key.Kind
 		}
 		if x, y := a.entries[0].id, b.entries[0].id; x.Prefix != y.Prefix {
 			return x.Prefix < y.Prefix
@@ -221,7 +220,7 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 			return nil, t.requests
 		}
 	}
-	charged := t.state == taking && t.check.Err == nil
+	charged := t.state == charging && t.check.Err == nil
 	if !charged && t.err == nil {
 		if t.roundTrips++; t.roundTrips == maxRoundTrips {
 			t.err = ratelimit.ErrTimeout
@@ -249,16 +248,16 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 		for _, r := range t.requests {
 			w.clearRefunded(r)
 			if len(r.Decisions) < len(r.positions) {
-				w.finish([]*request{r}, errNoAnswer) // checkSQL should have failed
+				w.finish([]*request{r}, errNoAnswer) // statement.Check should have failed
 			}
 		}
 		w.finishDecided(t.requests)
-	case t.state == taking:
+	case t.state == charging:
 		atomic.AddInt64(&w.store.stats[RolledBack], 1)
 		t.state = peeking
 		return []*transaction{t}, nil
 	case t.simulate(rows):
-		t.state = taking
+		t.state = charging
 		return []*transaction{t}, nil
 	}
 	return nil, nil
@@ -310,15 +309,10 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 	return charges
 }
 
-// isOnPurpose reports whether a statement failed by checkSQL.
-func isOnPurpose(s *pgdb.Statement) bool {
-	return s.Code == pg.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), onPurpose)
-}
-
 // failure returns the first error of a statement that failed by itself or returned no row for an entry.
 func (t *transaction) failure() error {
 	for _, s := range t.statements {
-		if s.Err != nil && !errors.Is(s.Err, pgdb.ErrRolledBack) && !isOnPurpose(s) {
+		if s.Err != nil && !errors.Is(s.Err, pgdb.ErrRolledBack) && !statement.IsOnPurpose(s) {
 			return s.Err
 		}
 	}

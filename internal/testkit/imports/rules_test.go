@@ -50,9 +50,13 @@ var importRules = []importRule{
 	// Stores and proxies use the registry, which uses only a database.
 	{"internal/store/registry", "pg schema ratelimit pgdb", ""},
 	// Package store divides calls among engines, and decides without them during an outage.
-	{"internal/store", "engine registry algorithm batch health lease pg schema ratelimit pgdb", ""},
+	{"internal/store", "engine registry statement algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
-	{"internal/store/engine", "batch pg lease ratelimit health algorithm schema pgdb", ""},
+	{"internal/store/engine", "slots statement batch pg lease ratelimit health algorithm schema pgdb", ""},
+	// Package slots calls the engine through functions that it is given, and keeps its sessions itself.
+	{"internal/store/slots", "statement batch health lease pg ratelimit pgdb", ""},
+	// Package statement writes SQL, and runs none.
+	{"internal/store/statement", "algorithm pg pgdb", ""},
 	// Package postgres is the store of Go programs.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions. The rules are read over a pgdb.DB.

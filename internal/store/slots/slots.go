@@ -1,0 +1,221 @@
+// Package slots manages the slots of requests in flight on limits InFlight (see algorithm/in_flight.go). Each
+// slot ends with its request, or soon after its process. The caller keeps a ratelimit.Slot for its request,
+// and this package keeps a heldSlots for each admitted hit.
+//
+// A slot is a number. The statement or transaction of a request takes the slots of its hits. After
+// ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see Release). A
+// release is repeated until the server has answered. A second release of a slot has no effect, because a
+// session uses a number again only after about 2^32 others.
+//
+// The high bits of the number name a session, which is a row that this process renews. SQL calls a session a
+// process: the row is in the table rate_limit_processes. For other processes, the session expires ten seconds
+// after its last renewal. This process stops using the session earlier, when sessionTime has passed on either
+// of two clocks, because the monotonic clock may stand still while the machine is suspended, and the wall
+// clock may be set back. The next batch or tick then starts a new session, and takes slots of the new session
+// for all requests in flight. A request for which no slots are left loses its slots (ratelimit.Slot.Lost).
+// During an outage no process can take slots, so no request loses its slots to another.
+//
+// Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
+package slots
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Slots are the slots of a store.
+type Slots struct {
+	Options
+
+	used       int32 // 1 after the first session; atomic
+	unanswered int32 // the number of releases in releasing; atomic
+
+	starting sync.Mutex // held during the start of a session
+
+	mu         sync.Mutex // guards all that follows
+	session    int64      // the current session; 0 before the first
+	renewedAt  time.Time  // the time at which the last renewal was sent
+	lastNumber int64      // the low bits of the last slot
+	held       map[*heldSlots]bool
+	rows       map[lease.RowID]int64   // the number of slots in held, by row
+	local      map[lease.RowID]int64   // the number of slots of HoldLocal, by row
+	uncertain  []uncertainSlots        // slots that need further releases
+	releasing  map[lease.RowID][]Range // the releases that the server has not answered
+	ticking    bool                    // tick is running
+}
+
+// Options are what Slots need of their store.
+type Options struct {
+	Closing context.Context // ends when the store is closed
+	Health  *health.Health  // tracks the server
+	DB      pgdb.DB
+	Texts   *statement.Texts
+	Report  func(error)
+
+	// Run runs statements on DB as for a request, and retries lost transactions.
+	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+
+	Add  func(j *batch.Job)  // adds a release to the jobs of the store
+	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
+}
+
+// Range describes N consecutive slots of a row, from First on.
+type Range struct {
+	Limit    *ratelimit.Limit
+	Row      lease.RowID
+	First, N int64
+}
+
+// uncertainSlots are slots that may or may not have been taken.
+type uncertainSlots struct {
+	Range
+	due   time.Time // the time of the next release
+	until time.Time // the time after which releases end
+}
+
+// heldSlots are the slots of one admitted hit.
+type heldSlots struct {
+	Range
+	slot  *ratelimit.Slot
+	ended bool // the hit has released them
+	// next is the Slot that retake fills after a new session has started; nil before.
+	next *ratelimit.Slot
+}
+
+// New returns Slots without a session and without held slots.
+func New(o Options) *Slots {
+	return &Slots{Options: o, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
+		local: map[lease.RowID]int64{}, releasing: map[lease.RowID][]Range{}}
+}
+
+// Allocate returns the first of n consecutive slot numbers of a session.
+func (s *Slots) Allocate(session, n int64) int64 {
+	const maxNumber = int64(1)<<32 - 1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastNumber+n > maxNumber {
+		s.lastNumber = 0
+	}
+	first := session<<32 | (s.lastNumber + 1)
+	s.lastNumber += n
+	return first
+}
+
+// Hold passes the granted slots of a hit to its Slot. If a new session has started since the slots were
+// allocated, they no longer count, and Hold takes slots of the new session in the background.
+func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
+	held := &heldSlots{Range: r, slot: h.Slot}
+	s.mu.Lock()
+	current := r.First>>32 == s.session
+	if current {
+		s.held[held] = true
+		s.rows[r.Row] += r.N
+	}
+	s.mu.Unlock()
+	h.Slot.Hold(func() { s.releaseHeld(held) })
+	if !current {
+		go s.retake([]*heldSlots{held})
+	}
+}
+
+// retake takes slots of the new session for requests in flight, and retries until each has a decision.
+func (s *Slots) retake(lost []*heldSlots) {
+	for len(lost) > 0 && s.Closing.Err() == nil {
+		if lost = s.tryRetake(lost); len(lost) > 0 {
+			health.Sleep(s.Closing, renewInterval)
+		}
+	}
+}
+
+// tryRetake tries once to take slots for requests, and returns the undecided ones. Refused requests lose
+// their slots.
+func (s *Slots) tryRetake(lost []*heldSlots) []*heldSlots {
+	calls := make([]*batch.Call, len(lost))
+	for i, h := range lost {
+		next := nextSlot(h)
+		s.mu.Lock()
+		ended := h.ended
+		h.next = next
+		s.mu.Unlock()
+		if ended {
+			continue
+		}
+		calls[i] = batch.NewCall()
+		calls[i].Prepare([]ratelimit.Hit{{Limit: h.Limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
+		s.Send(calls[i])
+	}
+	var undecided []*heldSlots
+	for i, c := range calls {
+		if c == nil {
+			continue
+		}
+		batch.Wait(c)
+		if c.Err != nil {
+			undecided = append(undecided, lost[i])
+		} else if !c.Decisions[0].Allowed {
+			lost[i].slot.Lose()
+		}
+	}
+	return undecided
+}
+
+// nextSlot returns the Slot that holds a request's slots of the next session.
+func nextSlot(h *heldSlots) *ratelimit.Slot {
+	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
+}
+
+// HoldLocal counts the slots of a hit that was admitted without the database, until its Slot is released.
+func (s *Slots) HoldLocal(row lease.RowID, h *ratelimit.Hit) {
+	cost := h.Cost
+	s.addLocal(row, cost)
+	h.Slot.Hold(func() { s.addLocal(row, -cost) })
+}
+
+// addLocal adds to the number of a row's slots that were admitted without the database.
+func (s *Slots) addLocal(row lease.RowID, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.local[row] += n; s.local[row] == 0 {
+		delete(s.local, row)
+	}
+}
+
+// releaseHeld releases the slots of a hit.
+func (s *Slots) releaseHeld(h *heldSlots) {
+	s.mu.Lock()
+	next := h.next
+	h.ended = true
+	if s.held[h] {
+		delete(s.held, h)
+		if n := s.rows[h.Row] - h.N; n > 0 {
+			s.rows[h.Row] = n
+		} else {
+			delete(s.rows, h.Row)
+		}
+	}
+	s.mu.Unlock()
+	if next != nil {
+		next.Release()
+		return
+	}
+	s.Release([]Range{h.Range})
+}
+
+// CountRow returns the number of a row's slots that requests in flight hold, also without the database.
+func (s *Slots) CountRow(row lease.RowID) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rows[row] + s.local[row]
+}
+
+// Used reports whether the store has ever started a session.
+func (s *Slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }

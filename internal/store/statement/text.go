@@ -1,0 +1,240 @@
+package statement
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// firstValue is the number of the first parameter of parametersOf. Parameter 1 is the Clock, 2 has the
+// prefixes, and 3 the keys.
+const firstValue = 4
+
+// claimedSQL is a time in the window of the refunded charge, or NULL.
+const claimedSQL = `(timestamptz 'epoch'
+	+ nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')`
+
+// Names of the tables. The npm library pg-ratelimit shares the first two.
+const (
+	ephemeralTable = "rate_limit_ephemeral"
+	durableTable   = "rate_limit_durable"
+	processesTable = "rate_limit_processes"
+)
+
+func tableName(durable bool) string {
+	if durable {
+		return durableTable
+	}
+	return ephemeralTable
+}
+
+// ownTables returns the default tables, by their names.
+func ownTables() map[string]Table {
+	return map[string]Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
+		processesTable: {Name: processesTable}}
+}
+
+// Kind is what a statement does with its rows.
+type Kind uint8
+
+// The kinds of statements.
+const (
+	Charge Kind = iota
+	Peek
+	Refund
+	Reset
+	Release // releases slots
+)
+
+// Key has the properties that determine the SQL of a statement.
+type Key struct {
+	Kind         Kind
+	Definition   *algorithm.Definition
+	Durable      bool
+	Sync         bool // the commit waits for the disk
+	AllOrNothing bool // a charge of a transaction that fails if a row grants less
+	Uniform      bool // a charge of entries with one limit and one cost
+}
+
+// templates are the statements by Kind.
+var templates = []string{chargeSQL, peekSQL, refundSQL, resetSQL, releaseSQL}
+
+// Text is the text of a statement.
+type Text struct {
+	SQL        string
+	Parameters []algorithm.Parameter // those after Clock, the prefixes and the keys
+}
+
+// Table is a table of counts.
+type Table struct {
+	Name string // quoted for SQL, with its schema if needed
+	// Guard is SQL that each statement on the table evaluates. It raises an error if the table has moved.
+	// It begins with a comma, such as ", check()", to continue a list of values. "" adds nothing.
+	Guard string
+}
+
+// Texts writes the texts of the statements that a store runs.
+type Texts struct {
+	// Index disables the plans that do not use the primary key, for the rest of the transaction. It has the
+	// guard of one table, if there is one: the tables of a shard move together.
+	Index   string
+	Guarded bool // the tables have guards
+
+	tables map[string]Table // by the names of ownTables; does not change
+	mu     sync.Mutex       // guards texts
+	texts  map[Key]*Text    // the texts that were written before
+}
+
+// New returns Texts on tables, by their default names. nil stands for the default tables.
+func New(tables map[string]Table) *Texts {
+	if tables == nil {
+		tables = ownTables()
+	}
+	s := &Texts{texts: map[Key]*Text{}, tables: tables, Index: indexSQL,
+		Guarded: tables[ephemeralTable].Guard != ""}
+	if s.Guarded {
+		s.Index += guardedSQL + tables[ephemeralTable].Guard
+	}
+	return s
+}
+
+// Of returns the text of a statement.
+func (s *Texts) Of(key Key) *Text {
+	s.mu.Lock()
+	text := s.texts[key]
+	if text == nil {
+		text = s.write(key)
+		s.texts[key] = text
+	}
+	s.mu.Unlock()
+	return text
+}
+
+// parametersOf returns the parameters that hold the values of a statement's entries.
+func parametersOf(key Key) []algorithm.Parameter {
+	cost := algorithm.Parameter{Name: "cost", Type: "bigint"}
+	quota := algorithm.Parameter{Name: "quota", Type: "bigint"}
+	span := algorithm.Parameter{Name: "span", Type: "bigint"}
+	n := algorithm.Parameter{Name: "n", Type: "bigint"}
+	switch key.Kind {
+	case Charge:
+		return append([]algorithm.Parameter{n, cost, quota, span}, key.Definition.SQL.Needs...)
+	case Refund:
+		return []algorithm.Parameter{cost, quota, span, algorithm.EventsParameter,
+			{Name: "claim", Type: "bigint"}}
+	case Release:
+		return []algorithm.Parameter{n, algorithm.SlotParameter}
+	}
+	return nil
+}
+
+// write writes the text of a statement.
+func (s *Texts) write(key Key) *Text {
+	parameters := parametersOf(key)
+	var inserted, updated []string // the values of an entry, for a new row and for one that exists
+	values := ""
+	for i, p := range parameters {
+		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
+		ofNew, ofOld := parameter, parameter
+		if !key.Uniform || p.Name == "n" {
+			values += ", unnest(" + parameter + "[]) AS " + p.Name
+			ofNew, ofOld = "i."+p.Name, "("+parameter+"[])[excluded.slot]"
+		}
+		inserted = append(inserted, "{"+p.Name+"}", ofNew)
+		updated = append(updated, "{"+p.Name+"}", ofOld)
+	}
+	prefix, order := "$2::text", ""
+	if !key.Uniform {
+		values += ", unnest($2::text[]) AS prefix"
+		prefix, order = "i.prefix", orderSQL
+	}
+	granted := grantedSQL
+	if key.AllOrNothing {
+		granted = allGrantedSQL
+	}
+	step := key.Definition.SQL
+	returned := step.Columns
+	if step.Returned != "" {
+		returned = step.Returned
+	}
+	if key.Kind == Peek && step.PeekReturned != "" {
+		returned = step.PeekReturned
+	}
+	if step.ReadExpires {
+		returned += ", expires_at"
+	}
+	t := s.tables[tableName(key.Durable)]
+	settings := lockSQL + t.Guard // the lock timeout also bounds the guard
+	switch {
+	case key.Kind == Peek:
+		settings = ""
+	case key.Kind == Release && key.Durable && !key.Sync:
+		settings = diskSQL + settings
+	default:
+		settings = commitSQL(key.Sync) + settings
+	}
+	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(templates[key.Kind])
+	sql = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
+		"{granted}", granted)...).Replace(sql)
+	update := strings.NewReplacer(append(updated, "{now}", "(SELECT now FROM clock)",
+		"{claimed}", claimedSQL)...)
+	sql = strings.NewReplacer("{columns}", step.Columns, "{returned}", returned, "{settings}", settings,
+		"{reset}", step.Reset, "{step}", update.Replace(step.Step), "{adjust}", update.Replace(step.Adjust),
+		"{adjust_where}", update.Replace(step.AdjustWhere)).Replace(sql)
+	return &Text{SQL: s.named(sql, t), Parameters: parameters}
+}
+
+// Cleanup returns a statement that deletes expired rows of a prefix. Its parameters are Clock, the prefix,
+// and the microseconds since they expired. slots is set if the process has used limits InFlight.
+func (s *Texts) Cleanup(durable, slots bool) string {
+	none := "coalesce(slots, '{}') = '{}'"
+	if slots {
+		none = "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"
+	}
+	return s.named(strings.NewReplacer("{settings}", commitSQL(false), "{no_slots}", none).
+		Replace(cleanupSQL), s.tables[tableName(durable)])
+}
+
+// NextPrefix returns a statement that finds the first prefix of a table after its parameter.
+func (s *Texts) NextPrefix(durable bool) string {
+	return s.named(nextPrefixSQL, s.tables[tableName(durable)])
+}
+
+// OnSessions returns a pipeline that runs a statement on the table of sessions, after the guard if there is
+// one. Its commit waits for no standby: a failover ends sessions that the standby lacks.
+func (s *Texts) OnSessions(statement *pgdb.Statement) []*pgdb.Statement {
+	t := s.tables[processesTable]
+	statement.SQL = s.named(statement.SQL, t)
+	settings := "SELECT true" + diskSQL
+	if t.Guard != "" {
+		settings += guardedSQL + t.Guard
+	}
+	return []*pgdb.Statement{{SQL: settings, Joined: true, Unnamed: true}, statement}
+}
+
+// guardedSQL precedes a guard in a statement without lockSQL, and bounds the guard's wait for locks.
+const guardedSQL = `, set_config('lock_timeout', '200', true)`
+
+// named fills in the names of a table and of the processes table.
+func (s *Texts) named(text string, t Table) string {
+	return strings.NewReplacer("{table}", t.Name, "{processes}", s.tables[processesTable].Name).Replace(text)
+}
+
+// commitSQL returns the setting that turns off the commit's wait for the disk and for standbys, or "" if the
+// commit has to wait. A commit that changes only an unlogged table waits, too, if the server has written to
+// its log for another reason, such as the pruning of a page of a catalog.
+func commitSQL(sync bool) string {
+	if sync {
+		return ""
+	}
+	return asyncSQL
+}
+
+// IsOnPurpose reports whether a statement failed because Check has found that a row granted too little.
+func IsOnPurpose(s *pgdb.Statement) bool {
+	return s.Code == pg.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), OnPurpose)
+}
