@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/traefik/yaegi/interp"
@@ -13,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
-// readUsage is a program in Yaegi that reads a body in parts.
+// readUsage is a program in Yaegi that reads a body in parts, or a prompt.
 const readUsage = `package main
 
 import (
@@ -32,25 +33,52 @@ func Read(h http.Header, body []byte, size int) string {
 	}
 	r.Write(body)
 	return fmt.Sprint(r.End(), total)
+}
+
+func ReadPrompt(path string, body []byte) string {
+	p, err := usage.ReadPrompt(path, body)
+	return fmt.Sprint(p, err)
 }`
 
-// Traefik's interpreter reads usage as compiled code does.
-func TestUsageIsReadTheSameInterpreted(t *testing.T) {
+// interpretedUsage returns a function of readUsage.
+func interpretedUsage(t *testing.T, name string) any {
+	t.Helper()
 	gopath := t.TempDir()
 	linkPlugin(t, gopath)
 	i := interp.New(interp.Options{GoPath: gopath})
-	if err := i.Use(stdlib.Symbols); err != nil {
-		t.Fatal(err)
+	err := i.Use(stdlib.Symbols)
+	if err == nil {
+		_, err = i.Eval(readUsage)
 	}
-	_, err := i.Eval(readUsage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := i.Eval("main.Read")
+	v, err := i.Eval("main." + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := v.Interface().(func(http.Header, []byte, int) string)
+	return v.Interface()
+}
+
+// Traefik's interpreter reads prompts as compiled code does.
+func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
+	read := interpretedUsage(t, "ReadPrompt").(func(string, []byte) string)
+	long := strings.Repeat(`,"x":"\"n\""`, 20000)
+	for _, body := range []string{`{"model":"m","max_tokens":7,"n":2}`, `{"n":1,"N":2}`, `{"model":1`,
+		`{"options":{"num_predict":9},"x":{"options":1}}`, `{"options":{"num_predict":9},"options":1}`,
+		"\ufeff{\"generationConfig\":{\"maxOutputTokens\":1e400}}", `{"M\u004fdel":"l\u0061rge"}`, `[1]`, "",
+		"{\x00\"\x00", `{"background":true` + long + `}`, `{"n":1` + long + `,"n":1}`} {
+		for _, path := range []string{"/v1/chat/completions", "/v1/models/a%2Fb:generateContent"} {
+			p, err := usage.ReadPrompt(path, []byte(body))
+			got := read(path, []byte(body))
+			check.Equal(t, fmt.Sprintf("%s %.60s", path, body), got, fmt.Sprint(p, err))
+		}
+	}
+}
+
+// Traefik's interpreter reads usage as compiled code does.
+func TestUsageIsReadTheSameInterpreted(t *testing.T) {
+	read := interpretedUsage(t, "Read").(func(http.Header, []byte, int) string)
 	for name, a := range llm.Answers(t) {
 		h := http.Header{"Content-Type": {a.ContentType}}
 		var total int64

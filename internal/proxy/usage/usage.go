@@ -1,5 +1,5 @@
-// Package usage reads how many tokens a language model has used for a response, as its provider reports
-// this.
+// Package usage reads what a request asks of a language model (ReadPrompt), and how many tokens the model has
+// used for the response, as its provider reports this.
 //
 // A Reader reads the body of a response in parts, while they pass. It divides the body into events: the
 // events of a stream, the lines of NDJSON, the elements of an array, or the one text of JSON. The table forms
@@ -7,8 +7,8 @@
 // kind of tokens, the last report counts. A stream may end before it reports its output, so the Reader also
 // estimates the output that was sent since the last report.
 //
-// One goroutine at a time uses a Reader, which holds at most one event. It decodes events with compiled code,
-// because Traefik interprets this package and would take long for each byte.
+// One goroutine at a time uses a Reader, which holds at most one event. Readers and ReadPrompt decode JSON
+// with compiled code, because Traefik interprets this package and would take long for each byte.
 package usage
 
 import (

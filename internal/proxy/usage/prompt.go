@@ -1,0 +1,215 @@
+package usage
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// Prompt is what a request asks of a language model.
+type Prompt struct {
+	Model      string // as the path names it, or else the body; "" without one
+	Output     int64  // the most tokens of output that the body permits; 0 if it names no maximum
+	Background bool   // the client will poll for the answer
+}
+
+// ErrAmbiguous is the error of an object in which a name stands twice, or that is not JSON. Servers differ in
+// what they read there.
+var ErrAmbiguous = errors.New("ambiguous body")
+
+// members has the members of an object that are read. Decoding finds names in any case, and with escapes, and
+// keeps the last member of each.
+type members struct {
+	Model               json.RawMessage `json:"model"`
+	Background          json.RawMessage `json:"background"`
+	N                   json.RawMessage `json:"n"`
+	MaxTokens           json.RawMessage `json:"max_tokens"`
+	MaxCompletionTokens json.RawMessage `json:"max_completion_tokens"`
+	MaxOutputTokens     json.RawMessage `json:"max_output_tokens"`
+	Options             json.RawMessage `json:"options"`
+	GenerationConfig    json.RawMessage `json:"generationConfig"`
+	NumPredict          json.RawMessage `json:"num_predict"`
+	GeminiOutput        json.RawMessage `json:"maxOutputTokens"`
+}
+
+// The members as indexes of names.
+const (
+	modelName = iota
+	backgroundName
+	answersName
+	tokensName
+	completionTokensName
+	outputTokensName
+	optionsName
+	configName
+	ollamaTokensName // in options
+	geminiTokensName // in generationConfig
+	nameCount
+)
+
+// names has the names of members as they stand in most bodies.
+var names = [][]byte{[]byte(`"model"`), []byte(`"background"`), []byte(`"n"`), []byte(`"max_tokens"`),
+	[]byte(`"max_completion_tokens"`), []byte(`"max_output_tokens"`), []byte(`"options"`),
+	[]byte(`"generationConfig"`), []byte(`"num_predict"`), []byte(`"maxOutputTokens"`)}
+
+// modelInPath matches a path of Gemini, Azure or Bedrock with the name of a model.
+var modelInPath = regexp.MustCompile("/models/([^/]+)(?::|%3[Aa])[A-Za-z]+$|/openai/deployments/([^/]+)/|" +
+	"/model/([^/]+)/(?:invoke|converse)")
+
+const (
+	maxModel    = 256      // the longest name of a model, in bytes
+	maxNames    = 1000     // the most members of an object that walk reads
+	mostTokens  = 1 << 53  // the highest number of tokens
+	shortPrompt = 64 << 10 // the longest body that is read at any time
+)
+
+// reading bounds how many long bodies are read at once, because reading may take several times their memory.
+// More of them than processors would not be read faster.
+var reading = make(chan bool, runtime.GOMAXPROCS(0))
+
+// ReadPrompt reads a request with an escaped path and a body, which is JSON if it begins as an object. Any
+// other body asks for nothing. ReadPrompt changes the body, and restores it.
+func ReadPrompt(path string, body []byte) (Prompt, error) {
+	var p Prompt
+	if found := modelInPath.FindStringSubmatch(path); found != nil {
+		p.Model, _ = url.PathUnescape(found[1] + found[2] + found[3])
+	}
+	const space = " \t\r\n"
+	text := bytes.TrimLeft(bytes.TrimPrefix(body, []byte("\ufeff")), space)
+	// Some servers read UTF-16, too. U+FFFD stands for each byte that is not UTF-8.
+	start := bytes.TrimLeft(body, space+"\x00\ufeff\ufffd")
+	if len(start) == 0 || start[0] != '{' {
+		return p, nil
+	}
+	if len(start) != len(text) {
+		return p, ErrAmbiguous
+	}
+	if len(body) > shortPrompt {
+		reading <- true
+		defer func() { <-reading }()
+	}
+	top, err := readObject(text, modelName, ollamaTokensName)
+	if err != nil {
+		return p, err
+	}
+	ollama, err := readObject(top[optionsName], ollamaTokensName, geminiTokensName)
+	if err != nil {
+		return p, err
+	}
+	gemini, err := readObject(top[configName], geminiTokensName, nameCount)
+	if err != nil {
+		return p, err
+	}
+	if p.Model == "" {
+		_ = json.Unmarshal(top[modelName], &p.Model) // a model that is no text stays ""
+	}
+	if len(p.Model) > maxModel {
+		p.Model = ""
+	}
+	p.Background = string(top[backgroundName]) == "true"
+	for _, number := range [][]byte{top[tokensName], top[completionTokensName], top[outputTokensName],
+		ollama[ollamaTokensName], gemini[geminiTokensName]} {
+		if n := whole(number); n > p.Output {
+			p.Output = n
+		}
+	}
+	if n := whole(top[answersName]); n > 0 && p.Output > mostTokens/n {
+		p.Output = mostTokens
+	} else if n > 0 {
+		p.Output *= n
+	}
+	return p, nil
+}
+
+// whole returns the number in a JSON text, at most mostTokens, or 0 if it is no whole number of 1 or more.
+func whole(text []byte) int64 {
+	n, err := strconv.ParseFloat(string(text), 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) || n < 1 || n != math.Trunc(n) {
+		return 0
+	}
+	if n > mostTokens {
+		return mostTokens
+	}
+	return int64(n)
+}
+
+// readObject returns the members of a JSON object by their indexes in names. Those from first to last-1 must
+// not stand twice. Any other JSON has no members.
+func readObject(text []byte, first, last int) ([]json.RawMessage, error) {
+	if len(text) == 0 || text[0] != '{' {
+		return make([]json.RawMessage, nameCount), nil
+	}
+	found, err := decode(text)
+	if err != nil {
+		return nil, ErrAmbiguous
+	}
+	places := make([]int, nameCount) // of the names, or 0
+	for i := first; i < last; i++ {
+		if found[i] == nil {
+			continue
+		}
+		places[i] = bytes.Index(text, names[i]) + 1
+		if places[i] == 0 || bytes.Contains(text[places[i]:], names[i]) {
+			return found, walk(text, first, last)
+		}
+	}
+	// Each name stands once in its usual form. Without them, decoding finds only other forms.
+	for _, at := range places {
+		if at > 0 {
+			text[at] = '_'
+		}
+	}
+	others, _ := decode(text)
+	for i, at := range places {
+		if at > 0 {
+			text[at] = names[i][1]
+		}
+	}
+	for i := first; i < last; i++ {
+		if others[i] != nil {
+			return found, walk(text, first, last)
+		}
+	}
+	return found, nil
+}
+
+// decode returns the members of a JSON object by their indexes in names.
+func decode(text []byte) ([]json.RawMessage, error) {
+	var m members
+	err := json.Unmarshal(text, &m)
+	return []json.RawMessage{m.Model, m.Background, m.N, m.MaxTokens, m.MaxCompletionTokens,
+		m.MaxOutputTokens, m.Options, m.GenerationConfig, m.NumPredict, m.GeminiOutput}, err
+}
+
+// walk returns ErrAmbiguous if one of the names from first to last-1 stands twice in a JSON object. It walks
+// through the members, and compiled code skips their values.
+func walk(text []byte, first, last int) error {
+	var seen [nameCount]bool
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	_, _ = decoder.Token() // the brace
+	for n := 0; decoder.More(); n++ {
+		token, _ := decoder.Token()
+		name := `"` + fmt.Sprint(token) + `"`
+		for i := first; i < last; i++ {
+			if !strings.EqualFold(name, string(names[i])) {
+				continue
+			}
+			if seen[i] {
+				return ErrAmbiguous
+			}
+			seen[i] = true
+		}
+		_ = decoder.Decode(&struct{}{}) // an error means another type
+		if n == maxNames {
+			return ErrAmbiguous
+		}
+	}
+	return nil
+}
