@@ -24,7 +24,8 @@ type LimitSettings struct {
 	// What the limit counts: `requests`, or tokens (docs/caddy.md#tokens-of-language-models) of language
 	// models: `tokens`, `input_tokens` or `output_tokens`. Default: `requests`.
 	Unit Text `json:"unit,omitempty"`
-	// With a unit of tokens: the output that a request is charged before its response. Default: 4096.
+	// With a unit of tokens: the output that a request is charged before its response, if it names no maximum
+	// (docs/llm.md#before-the-response). Default: 4096.
 	Output Text `json:"output,omitempty"`
 	// For `token_bucket`, the capacity. If `burst` is below the events of `limit`, tokens are added one by
 	// one, not once a window. For `gcra`, how many events may pass at once. Default: the events of `limit`.
@@ -88,6 +89,12 @@ type HandlerSettings struct {
 	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and
 	// addresses. Default: none.
 	Exempt Text `json:"exempt,omitempty"`
+	// How long the body of a POST may be, if a limit of tokens (docs/llm.md#before-the-response) applies:
+	// bytes, or as in `512KB`. A longer one gets status 413. Default: 8MB.
+	MaxBody Text `json:"max_body,omitempty"`
+	// How much the proxy holds of all these bodies at once, and of those of one client or key a sixteenth.
+	// What is beyond gets status 503. At least 16 times `max_body`. Default: 256MB.
+	MaxBodies Text `json:"max_bodies,omitempty"`
 }
 
 // PolicySettings configures a policy.

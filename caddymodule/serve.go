@@ -76,7 +76,7 @@ func (h *Handler) admit(
 		repl = caddy.NewReplacer()
 	}
 	q := freeRequests.Get().(*serve.Request)
-	q.HTTP, q.Data = r, repl
+	q.HTTP, q.Data, q.Conn = r, repl, w
 	defer func() {
 		*flight = q.Flight
 		q.Release()

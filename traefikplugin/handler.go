@@ -85,10 +85,21 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 	if h.site.Policy != nil {
 		removeForwarded(q.HTTP)
 	}
-	if waits, _ = serve.Begin(q); !waits { // no matcher fails
+	if waits, _ = serve.Begin(q); waits && q.Upload != nil { // no matcher fails
+		waits = readUpload(h.requests, q)
+	}
+	if !waits {
 		serve.Deliver([]*serve.Request{q})
 	}
 	return waits
+}
+
+// readUpload reads the Upload of a request, which may take long. Meanwhile another Request is in the place of
+// q, so that slow uploads do not take the Requests of others.
+func readUpload(rq *requestQueue, q *serve.Request) bool {
+	rq.free <- newRequest()
+	defer func() { <-rq.free }()
+	return serve.ReadUpload(q)
 }
 
 // deliver delivers a request that no worker delivered, because its store is closed, its hits are on several

@@ -50,8 +50,13 @@ func grow(q *requestQueue) {
 		atomic.AddInt32(&q.count, -1)
 		return
 	}
-	// A worker of the queue owns the Request and its Call while the Call is in the queue.
+	q.free <- newRequest()
+}
+
+// newRequest returns a Request for a queue. A worker of the queue owns it and its Call while the Call is in
+// the queue.
+func newRequest() *serve.Request {
 	request := &serve.Request{Call: batch.NewCall()}
 	request.Call.Owner = request
-	q.free <- request
+	return request
 }

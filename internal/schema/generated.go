@@ -931,9 +931,10 @@ duration_us: The time that the decision took, in microseconds.
 weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
 status: The HTTP status of a refusal. NULL: the request passed.
 outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
-	because the API key or the path is not valid; shadow: a shadow rule would have refused the request; error:
-	no decision was possible.
-reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade, banned, blocked, no_quota, timeout, overloaded or unavailable.
+	because the API key, the path or the body is not valid; shadow: a shadow rule would have refused the
+	request; error: no decision was possible.
+reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade, ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked, no_quota, timeout,
+	overloaded or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
 	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
@@ -2206,8 +2207,8 @@ on_exceed: refuse; overage: requests beyond the quota pass, are counted, and hav
 	responses.
 unit: What is counted: requests, or tokens of language models, which responses report: tokens,
 	input_tokens without those from a cache, or output_tokens.
-output: The tokens of output that a request is charged before its response, with a unit of tokens. NULL:
-	4096.
+output: The tokens of output that a request is charged before its response if it names no maximum, with a
+	unit of tokens. NULL: 4096.
 fields: false: neither fields of responses nor bodies say what is left.
 $$);
 `

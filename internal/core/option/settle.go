@@ -20,7 +20,7 @@ type Settle struct {
 	Cost, Else int64
 
 	Unit   Unit  // the limit counts the tokens that the response reports; never Requests
-	Output int64 // with Unit: the tokens of output that a request is charged before its response
+	Output int64 // with Unit: the output that a request without a maximum is charged before its response
 
 	Text string // the text that was parsed, or unit and the Unit
 }

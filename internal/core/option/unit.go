@@ -54,13 +54,17 @@ func InputOf(length int64) int64 {
 }
 
 // Charge returns what a request with a body of a length is charged before its response, from 1 to quota.
-func (s *Settle) Charge(length, quota int64) int64 {
+// output is the maximum that the request names, or 0.
+func (s *Settle) Charge(length, output, quota int64) int64 {
+	if output == 0 {
+		output = s.Output
+	}
 	n := InputOf(length)
 	switch s.Unit {
 	case Tokens:
-		n += s.Output
+		n += output
 	case OutputTokens:
-		n = s.Output
+		n = output
 	}
 	if n > quota {
 		n = quota

@@ -205,7 +205,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	for i := range hits {
 		hits[i].Peek = true
 		if s := v.Marks[i].Settle; s.CountsTokens() {
-			hits[i].Cost = s.Charge(0, v.Marks[i].Quota)
+			hits[i].Cost = s.Charge(0, 0, v.Marks[i].Quota)
 		}
 	}
 	decisions := make([]ratelimit.Decision, len(hits))

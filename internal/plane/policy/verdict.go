@@ -76,6 +76,17 @@ const (
 	AmbiguousPath Reason = "ambiguous_path"
 	// Upgrade means that the request asks for another protocol, where a limit of tokens applies.
 	Upgrade Reason = "upgrade"
+
+	// AmbiguousBody means that servers may differ in what the body asks of a language model.
+	AmbiguousBody Reason = "ambiguous_body"
+	// Background means that the body asks for an answer that the client would poll for.
+	Background Reason = "background"
+	// SlowBody means that the body did not arrive in time, or not at all.
+	SlowBody Reason = "slow_body"
+	// LongBody means that the body is too long.
+	LongBody Reason = "long_body"
+	// ManyBodies means that the proxy holds too many bodies.
+	ManyBodies Reason = "many_bodies"
 )
 
 // Mark describes the limit of a hit in a Verdict, and the response if that limit refuses. It belongs to the

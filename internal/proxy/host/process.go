@@ -28,6 +28,8 @@ type Process struct {
 	LeaseHits    int           // see engine.Options
 	MemoSize     int           // see policy.Settings
 
+	Bodies Bodies // counts the bodies of requests that handlers hold
+
 	mu     sync.Mutex // guards the field below, and the fields of each sharing
 	shared map[string]*sharing
 }

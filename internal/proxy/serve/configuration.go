@@ -61,7 +61,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 		return nil, nil, err
 	}
 	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Errors: read.Errors,
-		GRPC: read.GRPC, Exempt: read.Exempt}
+		GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody, MaxBodies: read.MaxBodies}
 	if _, err := option.ParseAudit(c.Limit["audit"], option.Audit{}); err != nil {
 		return nil, nil, err
 	}

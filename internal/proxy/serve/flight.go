@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Flight holds the slots of a request's in_flight limits. The adapter serves the request with Context, and
+// Flight holds the slots of a request's in_flight limits, and its Upload. The adapter serves the request with Context, and
 // calls End when the request finishes, even after a refusal or a panic.
 type Flight struct {
 	// Context is derived from the request's context. It also ends if the process loses a slot of the request.
@@ -14,6 +14,7 @@ type Flight struct {
 
 	cancel context.CancelFunc
 	slots  []*ratelimit.Slot
+	upload *Upload // nil without one
 }
 
 // hasSlots reports whether one of the hits is on a limit in_flight.
@@ -41,10 +42,13 @@ func (f *Flight) Attach(hits []ratelimit.Hit) {
 	}
 }
 
-// End cancels Context and releases the slots.
+// End cancels Context and releases the slots and the Upload.
 func (f *Flight) End() {
 	f.cancel()
 	for _, s := range f.slots {
 		s.Release()
+	}
+	if f.upload != nil {
+		f.upload.release()
 	}
 }

@@ -27,7 +27,8 @@ type Request struct {
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
 	Err       error   // the reason for missing Decisions
-	Flight    *Flight // nil if the request holds no slots
+	Upload    *Upload // nil if the body is not read before the decision
+	Flight    *Flight // nil if the request holds no slots and no Upload
 
 	// Asked reports that the policy was evaluated, which sets the other fields of this group. Verdict is
 	// empty if Asked is false.
@@ -48,6 +49,7 @@ type Request struct {
 	Status    int
 	Body      string
 	Writer    http.ResponseWriter
+	Conn      http.ResponseWriter // ends a slow Upload if Writer is nil
 
 	Call *batch.Call // the request's call in a queue; nil without a queue
 
@@ -67,7 +69,7 @@ func Decide(s *Site, q *Request) error {
 	if err != nil {
 		return err
 	}
-	if waits {
+	if waits && (q.Upload == nil || ReadUpload(q)) {
 		Fill([]*Request{q})
 		Take(q)
 	}
@@ -81,7 +83,8 @@ func Decide(s *Site, q *Request) error {
 
 // Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
 // policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
-// the request: the caller then calls Fill. At the end, the caller always calls Deliver. Callers set Site and
+// the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller always
+// calls Deliver. Callers set Site and
 // Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
@@ -112,16 +115,18 @@ func Begin(q *Request) (waits bool, err error) {
 			}
 		}
 	}
-	if (q.Limits.Tokens || q.Verdict.Tokens) && isUpgrade(q.HTTP) {
-		q.Outcome.Status = http.StatusBadRequest
-		q.Outcome.Reason = policy.Upgrade
-		return false, nil
+	if q.Limits.Tokens || q.Verdict.Tokens {
+		if isUpgrade(q.HTTP) {
+			q.Outcome = respond.Outcome{Status: http.StatusBadRequest, Reason: policy.Upgrade}
+			return false, nil
+		}
+		q.Upload = newUpload(q)
 	}
 	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
 	}
-	if q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
-		q.Flight = &Flight{}
+	if q.Upload != nil || q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
+		q.Flight = &Flight{upload: q.Upload}
 		q.Flight.Context, q.Flight.cancel = context.WithCancel(q.HTTP.Context())
 	}
 	if q.failure != nil {
@@ -147,7 +152,7 @@ func Fill(requests []*Request) {
 			if f.Varies && z.cost != nil {
 				hits[i].Cost = costOf(z, q)
 			} else if f.Varies && z.Settle.CountsTokens() {
-				hits[i].Cost = z.Settle.Charge(q.HTTP.ContentLength, z.Limit.Events)
+				hits[i].Cost = chargeOf(q, z.Settle, z.Limit.Events)
 			}
 			key := ""
 			if z.Frequent {
@@ -384,8 +389,10 @@ func (q *Request) Release() {
 	}
 	q.HTTP = nil
 	q.Writer = nil
+	q.Conn = nil
 	q.Data = nil
 	q.Limits = nil
+	q.Upload = nil
 	q.Flight = nil
 	q.Settling = nil
 	q.Err = nil

@@ -94,7 +94,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 			}
 			if how.CountsTokens() {
 				if s.tokens == nil {
-					s.tokens = &tokens{input: option.InputOf(q.HTTP.ContentLength),
+					s.tokens = &tokens{input: option.InputOf(lengthOf(q)),
 						counts: q.HTTP.Method == http.MethodPost}
 				}
 				s.tokens.enforced = s.tokens.enforced || !h.Independent

@@ -26,11 +26,14 @@ type Site struct {
 	Fields  settings.Fields
 	Errors  settings.Errors
 	GRPC    bool // refuse gRPC calls as gRPC does
-	Salt    *respond.Salt
-	Clock   *respond.Clock
-	Zones   []*Zone        // including zones that are off
-	Policy  *Policy        // nil without a policy
-	Exempt  []netip.Prefix // the networks that are exempt from Zones
+	// MaxBody and MaxBodies bound an Upload and all of them, in bytes. 0 means the default of the setting.
+	MaxBody, MaxBodies int64
+
+	Salt   *respond.Salt
+	Clock  *respond.Clock
+	Zones  []*Zone        // including zones that are off
+	Policy *Policy        // nil without a policy
+	Exempt []netip.Prefix // the networks that are exempt from Zones
 
 	// History records requests; nil records none. It omits the parts in Hidden, which may hold a secret: see
 	// Prepare.
@@ -65,6 +68,7 @@ type Site struct {
 	unknown int32        // 1 once the log has a warning of an unknown address; atomic
 	invalid host.Sampler // bounds log lines about invalid costs in responses
 	missing host.Sampler // bounds log lines about responses without usage
+	bodies  *host.Bodies // counts the uploads of the process
 	all     *LimitSet    // all limits that are on
 	none    *LimitSet    // no limits
 	matches bool         // one of Zones does not apply to all requests
@@ -97,6 +101,7 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 		s.Policy.Live = opened.Policy
 	}
 	s.History = opened.History
+	s.bodies = &p.Bodies
 	for _, z := range s.Zones {
 		z.Hit.Limit = d.Limit(z.Hit.Limit)
 		for _, w := range z.Warnings() {
@@ -150,6 +155,13 @@ func (s *Site) Prepare() {
 	}
 	if s.Node == nil {
 		s.Node = &registry.Node{}
+	}
+	if s.bodies == nil {
+		s.bodies = &host.Bodies{}
+	}
+	if s.MaxBody == 0 {
+		s.MaxBody = settings.MaxBody
+		s.MaxBodies = settings.MaxBodies
 	}
 	s.sets = map[string]*LimitSet{}
 	s.matches = false

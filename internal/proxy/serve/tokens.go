@@ -36,7 +36,7 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 	first := len(hits) - len(marks)
 	for i, m := range marks {
 		if m.Settle.CountsTokens() {
-			hits[first+i].Cost = m.Settle.Charge(q.HTTP.ContentLength, m.Quota)
+			hits[first+i].Cost = chargeOf(q, m.Settle, m.Quota)
 		}
 	}
 }

@@ -265,12 +265,16 @@ func isPreflight(r *http.Request) bool {
 
 // preflightKey returns the key of a CORS preflight without a key, which is its client. A browser cannot send
 // a key in it, so all preflights would share one quota.
-func preflightKey(q *Request) string {
-	client := policy.UnknownAddress
-	if address, _ := q.Site.Address(q.HTTP); address.IsValid() {
-		client = Network(address.String(), allIPv4, 64)
+func preflightKey(q *Request) string { return reserved + "preflight " + clientOf(q) }
+
+// clientOf returns the address of the client of a request, or its /64 if it is IPv6.
+func clientOf(q *Request) string {
+	if find := q.Site.Address; find != nil {
+		if address, _ := find(q.HTTP); address.IsValid() {
+			return Network(address.String(), allIPv4, 64)
+		}
 	}
-	return reserved + "preflight " + client
+	return policy.UnknownAddress
 }
 
 // requiresKey reports whether a zone counts only the requests that have its key.

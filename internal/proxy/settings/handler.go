@@ -57,6 +57,36 @@ func readTimeout(dst *Settings, text string) error {
 	return nil
 }
 
+// The defaults of Settings.MaxBody and Settings.MaxBodies. One client may have one of BodyShares shares of
+// MaxBodies.
+const (
+	MaxBody    = 8 << 20
+	MaxBodies  = 256 << 20
+	BodyShares = 16
+)
+
+// readMaxBody reads Settings.MaxBody.
+func readMaxBody(dst *Settings, text string) (err error) {
+	dst.MaxBody = MaxBody
+	if text != "" {
+		dst.MaxBody, err = parseSize(text)
+	}
+	return err
+}
+
+// readMaxBodies reads Settings.MaxBodies. A share has room for the longest body.
+func readMaxBodies(dst *Settings, text string) (err error) {
+	dst.MaxBodies = MaxBodies
+	if text != "" {
+		dst.MaxBodies, err = parseSize(text)
+	}
+	if err == nil && dst.MaxBodies/BodyShares < dst.MaxBody {
+		want := "at least 16 times max_body: one client may have a sixteenth"
+		return &ratelimit.FieldError{Value: text, Want: want}
+	}
+	return err
+}
+
 const wantExempt = "networks or addresses with spaces between them, such as 10.0.0.0/8 192.0.2.7"
 
 // readExempt reads Settings.Exempt.

@@ -39,6 +39,23 @@ func parseNumber(text string, maxN int64) (int64, error) {
 	return n, nil
 }
 
+// wantSize describes a valid size.
+const wantSize = "a number of bytes up to 1024GB, such as 4096, 512KB, 8MB or 2GB"
+
+// parseSize parses a number of bytes. A KB has 1,024 bytes.
+func parseSize(text string) (int64, error) {
+	const most = 1 << 40
+	unit := int64(1024)
+	for _, name := range []string{"KB", "MB", "GB"} {
+		if strings.HasSuffix(text, name) {
+			n, err := parseNumber(strings.TrimSuffix(text, name), most/unit)
+			return n * unit, err
+		}
+		unit *= 1024
+	}
+	return parseNumber(text, most)
+}
+
 // oneOf returns a setting with one of texts as its value. The first text is the default.
 func oneOf(name string, set func(dst *Settings, text string), texts ...string) Setting {
 	read := func(dst *Settings, text string) error {

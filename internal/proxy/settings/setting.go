@@ -46,6 +46,8 @@ type Settings struct {
 	Errors        Errors
 	GRPC          bool           // refuse gRPC calls as gRPC does
 	Exempt        []netip.Prefix // the addresses that are exempt from the limits
+	MaxBody       int64          // bounds the body of a request to a language model, in bytes
+	MaxBodies     int64          // bounds all such bodies together
 	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
 	Store         Store
 	History       History

@@ -64,6 +64,8 @@ var HandlerTable = []Setting{
 	{Name: "errors", Want: "text or object", Read: readErrors, Unset: ""},
 	onOff("grpc", "on", func(dst *Settings) *bool { return &dst.GRPC }),
 	{Name: "exempt", Form: Words, Want: wantExempt, Read: readExempt},
+	{Name: "max_body", Want: wantSize, Read: readMaxBody},
+	{Name: "max_bodies", Want: wantSize, Read: readMaxBodies},
 	{Name: "policy", Form: Block, Settings: PolicyTable},
 }
 

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/url"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 )
@@ -64,15 +63,10 @@ var modelInPath = regexp.MustCompile("/models/([^/]+)(?::|%3[Aa])[A-Za-z]+$|/ope
 	"/model/([^/]+)/(?:invoke|converse)")
 
 const (
-	maxModel    = 256      // the longest name of a model, in bytes
-	maxNames    = 1000     // the most members of an object that walk reads
-	mostTokens  = 1 << 53  // the highest number of tokens
-	shortPrompt = 64 << 10 // the longest body that is read at any time
+	maxModel   = 256     // the longest name of a model, in bytes
+	maxNames   = 1000    // the most members of an object that walk reads
+	mostTokens = 1 << 53 // the highest number of tokens
 )
-
-// reading bounds how many long bodies are read at once, because reading may take several times their memory.
-// More of them than processors would not be read faster.
-var reading = make(chan bool, runtime.GOMAXPROCS(0))
 
 // ReadPrompt reads a request with an escaped path and a body, which is JSON if it begins as an object. Any
 // other body asks for nothing. ReadPrompt changes the body, and restores it.
@@ -90,10 +84,6 @@ func ReadPrompt(path string, body []byte) (Prompt, error) {
 	}
 	if len(start) != len(text) {
 		return p, ErrAmbiguous
-	}
-	if len(body) > shortPrompt {
-		reading <- true
-		defer func() { <-reading }()
 	}
 	top, err := readObject(text, modelName, ollamaTokensName)
 	if err != nil {

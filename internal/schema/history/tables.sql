@@ -65,10 +65,11 @@ weight: The number of requests that each request of this row represents: above 1
 	recorded. count * weight is the estimated number of requests.
 status: The HTTP status of a refusal. NULL: the request passed.
 outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
-	because the API key or the path is not valid; shadow: a shadow rule would have refused the request; error:
-	no decision was possible.
-reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade, banned,
-	blocked, no_quota, timeout, overloaded or unavailable.
+	because the API key, the path or the body is not valid; shadow: a shadow rule would have refused the
+	request; error: no decision was possible.
+reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade,
+	ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked, no_quota, timeout,
+	overloaded or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
 	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.

@@ -210,7 +210,7 @@ on_exceed: refuse; overage: requests beyond the quota pass, are counted, and hav
 	responses.
 unit: What is counted: requests, or tokens of language models, which responses report: tokens,
 	input_tokens without those from a cache, or output_tokens.
-output: The tokens of output that a request is charged before its response, with a unit of tokens. NULL:
-	4096.
+output: The tokens of output that a request is charged before its response if it names no maximum, with a
+	unit of tokens. NULL: 4096.
 fields: false: neither fields of responses nor bodies say what is left.
 $$);

@@ -194,6 +194,20 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 	return refused
 }
 
+// Remembers reports whether a remembered refusal refuses a hit, and then sets its decision.
+func (s *Store) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
+	hits := []ratelimit.Hit{*h}
+	hits[0].Key = h.StoredKey()
+	rows := lease.Find(s.rows, hits, nil)
+	outage := s.server.health.Unavailable() != nil
+	if len(rows) == 0 || rows[0] == nil || h.Peek || atomic.LoadInt32(&s.closed) != 0 ||
+		!lease.Refuses(s.rows, rows[0], &hits[0], outage, d) {
+		return false
+	}
+	atomic.AddInt64(&s.stats[RefusedFromMemory], 1)
+	return true
+}
+
 // refusedHit is the last hit that refuseRemembered refused. It saves time if the next hits are equal.
 type refusedHit struct {
 	row      *lease.Row

@@ -1,0 +1,119 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// startUploads starts both proxies with a limit of tokens for each user, in front of an upstream that reads
+// bodies.
+func startUploads(t *testing.T) []proxy {
+	t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		if err != nil || n != r.ContentLength {
+			t.Errorf("the upstream gets %d bytes of %d, %v", n, r.ContentLength, err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, usageBody, 1, 1)
+	}))
+	t.Cleanup(upstream.Close)
+	return startBoth(t, cluster.Open(t), route{path: "/", backend: upstream.URL, limit: decideAlways(object{
+		"policy": object{"user": "{header.X-User}"}, "zones": []object{{"prefix": "PROXY", "key": "all",
+			"limit": "1000000000000 1h", "algorithm": "fixed_window", "unit": "tokens"}}})})
+}
+
+// A thousand users upload 8 MB each at once. The proxy holds 256 MB of them, refuses the others, and has more
+// memory only until it is collected. After that, a small request passes.
+func TestUploadsAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	body := []byte(`{"max_tokens":1,"messages":"`)
+	body = append(body, bytes.Repeat([]byte("x"), 8<<20-len(body)-2)...)
+	body = append(body, `"}`...)
+	for _, p := range startUploads(t) {
+		before := peakMemory(p.PID())
+		client := &http.Client{Transport: &http.Transport{}} // without a timeout
+		send := func(user string, body []byte) int {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url, bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return 0
+			}
+			r.Header.Set("X-User", user)
+			response, err := client.Do(r)
+			if err != nil {
+				return 0 // the proxy has refused it and closed the connection before it was sent
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+			return response.StatusCode
+		}
+		var uploads sync.WaitGroup
+		var statuses [600]atomic.Int32
+		for i := range 1000 {
+			uploads.Go(func() { statuses[send(fmt.Sprint("user", i), body)].Add(1) })
+		}
+		uploads.Wait()
+		check.Equal(t, p.url+": the status of a small request", send("small", []byte("{}")), http.StatusOK)
+		client.CloseIdleConnections()
+		passed, refused, cut := statuses[200].Load(), statuses[503].Load(), statuses[0].Load()
+		grown := peakMemory(p.PID()) - before
+		if passed == 0 || refused+cut == 0 || passed+refused+cut != 1000 || grown > 3*256<<20 {
+			t.Errorf("%s: %d uploads passed, %d were refused, %d were cut, and the memory has grown by %d MB",
+				p.url, passed, refused, cut, grown>>20)
+		}
+	}
+}
+
+// In both proxies, an upload that stops is refused after a minute, while others pass.
+func TestUploadsThatStopAreRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	t.Parallel()
+	var running sync.WaitGroup
+	for _, p := range startUploads(t) {
+		running.Go(func() {
+			address := strings.TrimPrefix(p.url, "http://")
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			began := time.Now()
+			_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: 100\r\n\r\n{", address)
+			if err != nil {
+				t.Error(err)
+			}
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			text, _ := io.ReadAll(response.Body)
+			check.Equal(t, p.url, fmt.Sprint(response.StatusCode, " ", string(text)), "408 "+
+				`{"type":"error","error":{"message":"Incomplete body","type":"invalid_request_error",`+
+				`"code":"invalid_request","param":null}}`)
+			if took := time.Since(began); took < time.Minute || took > 70*time.Second {
+				t.Errorf("%s: refused after %v", p.url, took)
+			}
+		})
+	}
+	running.Wait()
+}

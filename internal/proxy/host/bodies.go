@@ -1,0 +1,31 @@
+package host
+
+import "sync"
+
+// Bodies counts the bytes of requests that the handlers of a process hold. The zero value is ready for use.
+type Bodies struct {
+	mu       sync.Mutex // guards the fields below
+	total    int64
+	bySender map[string]int64
+}
+
+// Hold counts n more bytes of a sender and returns true, unless the sender would then have more than share,
+// or all senders together more than most. A negative n releases bytes.
+func (b *Bodies) Hold(sender string, n, share, most int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	own := b.bySender[sender] + n
+	if n > 0 && (own > share || b.total+n > most) {
+		return false
+	}
+	b.total += n
+	if own <= 0 {
+		delete(b.bySender, sender)
+		return true
+	}
+	if b.bySender == nil {
+		b.bySender = make(map[string]int64)
+	}
+	b.bySender[sender] = own
+	return true
+}

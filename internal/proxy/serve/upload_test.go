@@ -1,0 +1,219 @@
+package serve_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+)
+
+// post returns a request with a body. Without a known length, the body is chunked.
+func post(body io.Reader, length int64) *serve.Request {
+	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", body)
+	r.ContentLength = length
+	return &serve.Request{HTTP: r, Conn: httptest.NewRecorder()}
+}
+
+// decided decides a request, and returns what it is charged, or its refusal.
+func decided(t *testing.T, s *serve.Site, q *serve.Request) string {
+	t.Helper()
+	if err := serve.Decide(s, q); err != nil {
+		t.Error(err)
+	}
+	if q.Outcome.Status != 0 {
+		return fmt.Sprint(q.Outcome.Status, " ", q.Outcome.Text())
+	}
+	return fmt.Sprint(q.Hits[0].Cost)
+}
+
+// uploadSite returns a site with a limit of 1,000,000 tokens, and an output of 500, in a mode.
+func uploadSite(t *testing.T, mode string) *serve.Site {
+	t.Helper()
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := serve.NewZone(settings.Values{"prefix": "p", "limit": "1000000 1h", "algorithm": "fixed_window",
+		"key": "k", "unit": "tokens", "output": "500", "mode": mode}, parse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z}, MaxBody: 64 << 10,
+		MaxBodies: 1 << 20, Address: func(r *http.Request) (netip.Addr, bool) {
+			address, _ := netip.ParseAddrPort(r.RemoteAddr)
+			return address.Addr(), false
+		}}
+	s.Prepare()
+	return s
+}
+
+// A request is charged a quarter of its length, and the output that it names. The upstream gets its body.
+func TestRequestIsChargedWhatItAsksFor(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"max_tokens":7}`:                     "11",
+		`{"max_tokens":7,"n":3}`:               "27",
+		`{"max_tokens":9e99}`:                  "1000000",
+		`{"max_tokens":0}`:                     "504",
+		`{"messages":[]}`:                      "504",
+		"no JSON":                              "502",
+		"":                                     "500",
+		`{"background":true}`:                  "400 No answer in the background possible",
+		`{"n":1,"N":2}`:                        "400 Ambiguous body",
+		`{"n":1`:                               "400 Ambiguous body",
+		strings.Repeat("x", 64<<10):            "16884",
+		strings.Repeat("x", 64<<10) + "x":      "413 Body too long",
+		`{"x":"` + strings.Repeat("x", 40<<10): "400 Ambiguous body",
+		`{"max_tokens":1}` + "\r\n\t ":         "6",
+	} {
+		for _, length := range []int64{int64(len(body)), -1} {
+			q := post(strings.NewReader(body), length)
+			what := fmt.Sprintf("%.30s with length %d", body, length)
+			got := decided(t, uploadSite(t, "enforce"), q)
+			check.Equal(t, what, got, want)
+			if q.Outcome.Status != 0 {
+				continue
+			}
+			passed, err := io.ReadAll(q.HTTP.Body)
+			if err != nil || string(passed) != body || q.HTTP.ContentLength != length {
+				t.Errorf("%s: the upstream gets %.30q, %v, with length %d", what, passed, err,
+					q.HTTP.ContentLength)
+			}
+		}
+	}
+}
+
+// unread fails the test when it is read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+// What limits of tokens do not have to read passes as it comes, and what is refused anyway is not read.
+func TestBodiesThatNeedNoReading(t *testing.T) {
+	for _, c := range []struct {
+		mode, method, header string
+		length               int64
+		want                 string
+	}{
+		{"enforce", http.MethodPut, "", 40, "510"},
+		{"enforce", http.MethodPut, "", -1, "500"},
+		{"shadow", http.MethodPost, "", 1 << 30, "1000000"},
+		{"enforce", http.MethodPost, "", 64<<10 + 1, "413 Body too long"},
+		{"enforce", http.MethodPost, "gzip", 40, "400 Ambiguous body"},
+		{"enforce", http.MethodPost, "identity, br", 40, "400 Ambiguous body"},
+	} {
+		q := post(unread{t}, c.length)
+		q.HTTP.Method = c.method
+		if c.header != "" {
+			q.HTTP.Header.Set("content-encoding", c.header)
+		}
+		check.Equal(t, fmt.Sprint(c), decided(t, uploadSite(t, c.mode), q), c.want)
+	}
+}
+
+// broken is a body that ends with an error.
+type broken struct{ err error }
+
+func (b broken) Read(part []byte) (int, error) { return copy(part, `{"n":`), b.err }
+
+func TestIncompleteBodiesAreRefused(t *testing.T) {
+	for err, want := range map[error]string{
+		io.ErrUnexpectedEOF:   "408 Incomplete body",
+		errors.New("reset"):   "408 Incomplete body",
+		&http.MaxBytesError{}: "413 Body too long",
+	} {
+		check.Equal(t, err.Error(), decided(t, uploadSite(t, "enforce"), post(broken{err}, 100)), want)
+	}
+}
+
+// slow is a body that gets a byte each 40 s, and fails after its deadline.
+type slow struct {
+	http.ResponseWriter
+	late chan bool
+}
+
+func (s slow) SetReadDeadline(time.Time) error {
+	close(s.late)
+	return nil
+}
+
+func (s slow) Read(part []byte) (int, error) {
+	select {
+	case <-s.late:
+		return 0, errors.New("timeout")
+	case <-time.After(40 * time.Second):
+		return copy(part, "x"), nil
+	}
+}
+
+// A body has a minute, which does not count for the decision.
+func TestSlowBodiesAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := uploadSite(t, "enforce")
+		began := time.Now()
+		body := slow{late: make(chan bool)}
+		q := post(body, 100)
+		q.Conn = body
+		check.Equal(t, "a slow body", decided(t, s, q), "408 Incomplete body")
+		check.Equal(t, "after", time.Since(began), time.Minute)
+		check.Equal(t, "the time of the decision", time.Since(q.Began), time.Duration(0))
+		q = post(io.MultiReader(io.LimitReader(body, 0), strings.NewReader("{}")), 2)
+		check.Equal(t, "another", decided(t, s, q), "501")
+	})
+}
+
+// A client has a sixteenth of what is held. A body is no longer held when the request ends, or before that
+// when the upstream has read or closed it. A refusal holds nothing.
+func TestHeldBodiesAreBounded(t *testing.T) {
+	s := uploadSite(t, "enforce")
+	send := func(host int) (string, *serve.Request) {
+		q := post(strings.NewReader(strings.Repeat("x", 64<<10)), 64<<10)
+		q.HTTP.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", host)
+		return decided(t, s, q), q
+	}
+	passed := map[int]*serve.Request{}
+	pass := func(host int) {
+		t.Helper()
+		outcome, q := send(host)
+		check.Equal(t, fmt.Sprint("client ", host), outcome, "16884")
+		passed[host] = q
+	}
+	refuse := func(host int) {
+		t.Helper()
+		outcome, q := send(host)
+		check.Equal(t, fmt.Sprint("client ", host), outcome, "503 Service unavailable")
+		check.Equal(t, "its wait", q.Outcome.RetrySeconds(), 1)
+	}
+	pass(0)
+	refuse(0)
+	for host := 1; host < 16; host++ {
+		pass(host)
+	}
+	refuse(16)
+	passed[0].Flight.End()
+	passed[0].Flight.End()
+	pass(16)
+	_ = passed[1].HTTP.Body.Close()
+	if n, err := passed[1].HTTP.Body.Read(make([]byte, 9)); n != 0 || err == nil {
+		t.Errorf("a closed body: got %d bytes, %v", n, err)
+	}
+	pass(1)
+	if _, err := io.Copy(io.Discard, passed[2].HTTP.Body); err != nil {
+		t.Error(err)
+	}
+	pass(2)
+	refuse(3)
+}

@@ -1,0 +1,29 @@
+package store
+
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// RefuseRemembered returns the decisions on hits of which a remembered refusal refuses one, and nil if there is
+// none. It refuses no request with a hit that is Independent, which the database has to count.
+func (s *Store) RefuseRemembered(hits []ratelimit.Hit) []ratelimit.Decision {
+	var refused ratelimit.Decision
+	at := -1
+	for i := range hits {
+		h := &hits[i]
+		if h.Independent {
+			return nil
+		}
+		if e := s.Engine(subjectOf(h)); at < 0 && e != nil && e.Remembers(h, &refused) {
+			at = i
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	for i := range hits {
+		decisions[i] = ratelimit.Decision{Allowed: true, Quota: hits[i].Limit.Capacity(),
+			Source: ratelimit.Undecided}
+	}
+	decisions[at] = refused
+	return decisions
+}
