@@ -20,12 +20,12 @@ SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d, parent)
 INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, reason, prefix, limit_name, key, user_id,
 	address, host, method, path, node, quota, remaining)
 	SELECT now() - interval '24 hours' * (1 - i / 5000000.0), 1, 900,
-		CASE i % 10 WHEN 0 THEN 'limited' WHEN 1 THEN 'blocked' ELSE 'allowed' END,
+		CASE i % 10 WHEN 0 THEN 'limited' WHEN 1 THEN 'blocked' ELSE 'admitted' END,
 		CASE i % 10 WHEN 1 THEN 'banned' END, CASE i % 10 WHEN 1 THEN '' ELSE 'rule/plan' END, 'per_day',
 		'u' || i % 99991, 'u' || i % 99991, ('10.' || i % 200 || '.' || i % 251 || '.' || i % 241)::inet,
 		'shop.example', 'GET', '/a/' || i % 1000, 'node' || i % 5, 1000, 0
 	FROM generate_series(1, 5000000) i;
-INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, limit_name, requests, allowed, limited,
+INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, limit_name, requests, admitted, limited,
 	last_request)
 	SELECT g, date_trunc(g, now() - m * ('1 ' || g)::interval, 'UTC'), 'u' || (p + m * 977) % 100000,
 		'rule/plan', 'per_day', 10, 9, 1, now()

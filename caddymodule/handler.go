@@ -30,6 +30,8 @@ func init() {
 //
 // Placeholder | Description
 // ------------|------------
+// `{http.pg_ratelimit.outcome}` | What the handler did with the request, in a word of docs/metrics.md
+// `{http.pg_ratelimit.reason}` | Why, if no limit decided: see docs/caddy.md
 // `{http.pg_ratelimit.prefix}` | The prefix of the limit that refused the request, or has the least remaining
 // `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
 // `{http.pg_ratelimit.limit}` | The full quota
@@ -42,9 +44,8 @@ func init() {
 // the mode `shadow`.
 //
 // If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second,
-// with `prefix`, `key`, `wait` (seconds), `status`, `reason` (of a refusal by the policy alone) and `skipped`
-// (how many refusals had no event since). If the request has a span of `tracing`, the decision is an event on
-// the span.
+// with `outcome`, `reason`, `prefix`, `key`, `wait` (seconds), `status` and `skipped` (how many refusals had
+// no event since). If the request has a span of `tracing`, the decision is an event on the span.
 //
 // Without a decision within the timeout, `on_error` selects whether the request passes. A request that does
 // not pass gets status 503 and the body `{"error":"Service unavailable"}`, unless error routes respond.
@@ -183,8 +184,8 @@ func (h *Handler) compile() error {
 	}
 	site.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
 	site.Log = func(line host.Line) { logLine(h.logger, line) }
-	site.Settled = func(prefix string, outcome serve.SettleOutcome) {
-		h.metrics.settlements.WithLabelValues(prefix, string(outcome)).Inc()
+	site.Settled = func(prefix string, cost serve.SettledCost) {
+		h.metrics.settlements.WithLabelValues(prefix, string(cost)).Inc()
 	}
 	h.site = site
 	return nil

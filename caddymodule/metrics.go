@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"errors"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,11 +18,9 @@ const namespace, subsystem = "caddy", "pg_ratelimit"
 // metrics holds the module's metrics. No label has a key, a user or a path, since there may be millions of
 // them and they may be secret. docs/metrics.md describes all metrics and labels.
 type metrics struct {
-	decisions       *prometheus.CounterVec // hits on limits of the configuration
-	policyDecisions *prometheus.CounterVec // hits on limits of rules
-	policyRequests  *prometheus.CounterVec
-	settlements     *prometheus.CounterVec
-	duration        prometheus.Histogram
+	decisions, overage, policyRequests, settlements *prometheus.CounterVec
+
+	duration prometheus.Histogram
 
 	mu      sync.Mutex // guards watched
 	watched map[host.Resource]baseline
@@ -38,13 +37,13 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	}
 	m := &metrics{
 		watched: map[host.Resource]baseline{},
-		decisions: vec("decisions_total", "Requests by limit of the configuration, outcome, and source of "+
-			"the decision.", "prefix", "outcome", "source"),
-		policyDecisions: vec("policy_decisions_total", "Requests by limit of a rule, outcome, and source of "+
-			"the decision.", "rule", "limit", "outcome", "source"),
-		policyRequests: vec("policy_requests_total", "Requests by what the policy says.", "outcome"),
+		decisions: vec("decisions_total", "Requests by limit, outcome, and source of the decision.",
+			"prefix", "outcome", "passed", "shadow", "source"),
+		overage: vec("overage_total", "Requests that a limit charged beyond its quota.", "prefix"),
+		policyRequests: vec("policy_requests_total", "Requests by what the policy says.", "outcome",
+			"reason", "passed"),
 		settlements: vec("settlements_total", "Requests that were settled: they cost more, less or the "+
-			"same, or the cost was missing or invalid.", "prefix", "outcome"),
+			"same, or the cost was missing or invalid.", "prefix", "cost"),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_duration_seconds",
 			Help:    "How long requests waited for their decision, or for the error that there is none.",
@@ -58,21 +57,21 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 	prefix := z.Limit.Prefix
 	if z.Settle != nil {
-		for _, outcome := range serve.SettleOutcomes {
-			m.settlements.WithLabelValues(prefix, string(outcome))
+		for _, cost := range serve.SettledCosts {
+			m.settlements.WithLabelValues(prefix, string(cost))
 		}
 	}
 	if z.Mode == option.Shadow {
 		return
 	}
-	series := [][]string{{"allowed", "postgres"}, {"allowed", "lease"}, {"denied", "postgres"},
-		{"denied", "remembered"}}
+	series := "admitted true postgres, admitted true lease, limited false postgres, limited false remembered"
 	if inMemory {
-		series = [][]string{{"allowed", "memory"}, {"denied", "memory"}}
+		series = "admitted true memory, limited false memory"
 	}
-	for _, s := range append(series, []string{"error_passed", noSource}, []string{"error_refused", noSource},
-		[]string{"overloaded", noSource}) {
-		m.decisions.WithLabelValues(prefix, s[0], s[1])
+	series += ", overloaded false none, failed false none, failed true none"
+	for _, s := range strings.Split(series, ", ") {
+		f := strings.Fields(s)
+		m.decisions.WithLabelValues(prefix, f[0], f[1], "false", f[2])
 	}
 }
 

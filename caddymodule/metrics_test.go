@@ -12,7 +12,7 @@ import (
 
 // metricValues returns the values of the module's metrics, by the name and the values of the labels. The
 // value of a histogram is the number of observations. A metric with the label source has one value for each
-// source, and one for the sum of all sources.
+// source, and one for the sum of all sources. A label passed or shadow stands for true.
 func metricValues(t *testing.T) map[string]float64 {
 	t.Helper()
 	context := caddy.ActiveContext()
@@ -29,11 +29,14 @@ func metricValues(t *testing.T) map[string]float64 {
 		for _, m := range family.GetMetric() {
 			name, source := short, ""
 			for _, label := range m.GetLabel() {
-				if label.GetName() == "source" {
-					source = " from " + label.GetValue()
-					continue
+				switch value := label.GetValue(); {
+				case label.GetName() == "source":
+					source = " from " + value
+				case value == "true":
+					name += " " + label.GetName()
+				case value != "false":
+					name += " " + value
 				}
-				name += " " + label.GetValue()
 			}
 			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() +
 				float64(m.GetHistogram().GetSampleCount())
@@ -57,7 +60,7 @@ func checkMetrics(t *testing.T, want map[string]float64) {
 	}
 }
 
-// The decisions of a limit in the mode shadow have the outcomes would_allow and would_deny, so that they do
+// The decisions of a limit in the mode shadow have the label shadow, and requests pass it, so that they do
 // not count as refusals.
 func TestMetricsSeparateShadowDecisions(t *testing.T) {
 	c := start(t, `
@@ -83,20 +86,21 @@ func TestMetricsSeparateShadowDecisions(t *testing.T) {
 	}
 	p := c.prefix()
 	checkMetrics(t, map[string]float64{
-		"decisions_total allowed " + p:                            2,
-		"decisions_total denied " + p:                             3,
-		"decisions_total error_passed " + p:                       0,
-		"decisions_total error_refused " + p:                      0,
-		"decisions_total overloaded " + p:                         0,
-		"decisions_total allowed " + p + "_loose":                 2,
-		"decisions_total denied " + p + "_loose":                  0,
-		"decisions_total allowed " + p + " from memory":           2,
-		"decisions_total denied " + p + " from memory":            3,
-		"decisions_total would_allow " + p + "_trial from memory": 1,
-		"decisions_total would_deny " + p + "_trial from memory":  4,
-		"decision_duration_seconds":                               5, "database_up": 1, "batches_total": 0,
+		"decisions_total admitted passed " + p:                               2,
+		"decisions_total limited " + p:                                       3,
+		"decisions_total failed passed " + p:                                 0,
+		"decisions_total failed " + p:                                        0,
+		"decisions_total overloaded " + p:                                    0,
+		"decisions_total admitted passed " + p + "_loose":                    2,
+		"decisions_total limited " + p + "_loose":                            0,
+		"decisions_total admitted passed " + p + " from memory":              2,
+		"decisions_total limited " + p + " from memory":                      3,
+		"decisions_total admitted passed " + p + "_trial shadow from memory": 1,
+		"decisions_total limited passed " + p + "_trial shadow from memory":  4,
+		"decision_duration_seconds":                                          5,
+		"database_up":                                                        1, "batches_total": 0,
 	})
-	if n, ok := metricValues(t)["decisions_total denied "+p+"_trial"]; ok {
+	if n, ok := metricValues(t)["decisions_total limited "+p+"_trial"]; ok {
 		t.Errorf("the limit in the mode shadow has a series of refusals with the value %v, want none", n)
 	}
 	check.Equal(t, "the lines about the limit in the mode shadow",

@@ -69,7 +69,8 @@ func checkByPromtool(t *testing.T, input string, args ...string) {
 func startWithMetrics(t *testing.T) {
 	t.Helper()
 	dsn := policytest.Open(t,
-		policytest.People+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
+		policytest.People+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);"+
+			"SELECT rate_limit_rule('over', per_hour => 1, on_exceed => 'overage');")
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {
@@ -156,8 +157,8 @@ func TestPageListsMetrics(t *testing.T) {
 	checkByPromtool(t, text, "check", "metrics")
 }
 
-// metricsOfPage returns the metrics that a page exports, without their kinds.
-func metricsOfPage(t *testing.T) map[string]exported {
+// textOfPage returns the metrics of a page in Prometheus's format.
+func textOfPage(t *testing.T) string {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
@@ -166,7 +167,7 @@ func metricsOfPage(t *testing.T) map[string]exported {
 		VALUES ('late', now() + interval '11 s', '{"version": "v1", "applied": "1:1:"}');
 		INSERT INTO rate_limit_tiers (tier) VALUES ('new');
 		SELECT rate_limit_upkeep();
-		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, allowed, last_request)
+		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, admitted, last_request)
 		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)
 	s, err := page.New(page.Options{DSN: dsn})
 	if err != nil {
@@ -179,9 +180,15 @@ func metricsOfPage(t *testing.T) map[string]exported {
 	if !regexp.MustCompile(`behind\{node="edge"\} 0\n.*behind\{node="late"\} 1\n`).Match(w.Body.Bytes()) {
 		t.Errorf("got the metrics\n%s\nwant changes behind for the proxy late only", w.Body)
 	}
+	return w.Body.String()
+}
+
+// metricsOfPage returns the metrics that a page exports, without their kinds.
+func metricsOfPage(t *testing.T) map[string]exported {
+	t.Helper()
 	metrics := map[string]exported{}
 	for _, sample := range regexp.MustCompile(`(?m)^(pg_ratelimit_[a-z_]+)(\{.*\})? `).
-		FindAllStringSubmatch(w.Body.String(), -1) {
+		FindAllStringSubmatch(textOfPage(t), -1) {
 		metrics[sample[1]] = exported{labels: labelsIn(sample[2])}
 	}
 	return metrics

@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
@@ -20,7 +20,6 @@ import (
 // `{http.pg_ratelimit.tier}` | The tier of the request
 // `{http.pg_ratelimit.key_id}` | The number of the API key in the database; empty without one
 // `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, else the first that charges it
-// `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: see docs/caddy.md
 type Policy struct {
 	PolicySettings
 }
@@ -40,11 +39,11 @@ func (h watcher) OnVerdict(q *serve.Request) {
 	repl.Set("http.pg_ratelimit.tier", v.Tier)
 	repl.Set("http.pg_ratelimit.key_id", key)
 	repl.Set("http.pg_ratelimit.rule", v.Rule)
-	repl.Set("http.pg_ratelimit.reason", string(v.Reason))
 	if q.Key == "" && q.User == "" {
 		h.warnOfOrder(repl)
 	}
-	h.metrics.policyRequests.WithLabelValues(policyOutcome(q)).Inc()
+	h.metrics.policyRequests.WithLabelValues(q.Outcome.Kind.String(), reasonOf(q),
+		strconv.FormatBool(q.Outcome.Status == 0)).Inc()
 	if q.Outcome.Err != nil {
 		return
 	}
@@ -81,14 +80,12 @@ func (h *Handler) warnOfOrder(repl *caddy.Replacer) {
 	}
 }
 
-// policyOutcome returns the policy's verdict on a request as a label.
-func policyOutcome(q *serve.Request) string {
+// reasonOf returns the reason for the outcome of the policy as a label.
+func reasonOf(q *serve.Request) string {
 	v := &q.Verdict
 	switch {
-	case q.Outcome.Err != nil:
-		return undecidedOutcome(q.Outcome.Err, q.Outcome.Status)
-	case v.Reason != policy.NotRefused:
-		return string(v.Reason)
+	case q.Outcome.Kind != outcome.Admitted:
+		return string(q.Outcome.Reason)
 	case v.Exempt:
 		return "exempt"
 	case len(v.Hits) > 0:

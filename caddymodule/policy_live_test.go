@@ -57,12 +57,12 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 	check.Equal(t, "the log's entries about the limit in the mode shadow",
 		len(c.logEntries("a limit in the mode shadow would have refused")), 4)
 	checkMetrics(t, map[string]float64{
-		"policy_requests_total charged": 6, "policy_rules": 2, "policy_wrong_rules": 0,
-		"policy_identities":                                  1,
-		"policy_decisions_total per_hour allowed plan":       4,
-		"policy_decisions_total per_hour would_allow shadow": 2,
-		"policy_decisions_total per_hour would_deny shadow":  4,
-		"decisions_total denied " + c.prefix():               2,
+		"policy_requests_total admitted passed charged": 6, "policy_rules": 2, "policy_wrong_rules": 0,
+		"policy_identities": 1,
+		"decisions_total admitted passed rule/plan/per_hour":          4,
+		"decisions_total admitted passed rule/shadow/per_hour shadow": 2,
+		"decisions_total limited passed rule/shadow/per_hour shadow":  4,
+		"decisions_total limited " + c.prefix():                       2,
 	})
 }
 
@@ -83,6 +83,6 @@ func TestARenamedRuleKeepsItsCounts(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	const rows = "SELECT string_agg(concat_ws(' ', rule, key, used), ', ' ORDER BY rule) FROM rate_limit_used"
 	check.Equal(t, "what is used", cluster.Query[string](t, dsn, rows), "plan bob 1, small alice 3")
-	checkMetrics(t, map[string]float64{"policy_decisions_total per_hour allowed small": 1,
-		"policy_decisions_total per_hour denied small": 1})
+	checkMetrics(t, map[string]float64{"decisions_total admitted passed rule/small/per_hour": 1,
+		"decisions_total limited rule/small/per_hour": 1})
 }

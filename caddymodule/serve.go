@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -191,6 +193,10 @@ func (f *facts) value(name string) (any, bool) {
 	}
 	n, known := int64(0), f.Decision != nil
 	switch rest {
+	case "outcome":
+		return f.Kind.String(), true
+	case "reason":
+		return string(f.Reason), true
 	case "prefix":
 		return f.hit.Limit.Prefix, true
 	case "key":
@@ -221,14 +227,9 @@ func (f *facts) value(name string) (any, bool) {
 
 // addTo adds the decision to a span.
 func (f *facts) addTo(span trace.Span) {
-	outcome := "allowed"
-	switch {
-	case f.Err != nil:
-		outcome = "error"
-	case f.Status != 0:
-		outcome = "refused"
-	}
-	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome),
+	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", f.Kind.String()),
+		attribute.Bool("pg_ratelimit.passed", f.Status == 0),
+		attribute.String("pg_ratelimit.reason", string(f.Reason)),
 		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
 		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
 	if f.Decision != nil {
@@ -248,9 +249,9 @@ func (h *Handler) emitRefused(f *facts) {
 		return
 	}
 	if skipped, ok := h.refusals.Allow(time.Now(), time.Second); ok {
-		h.events.Emit(h.ctx, refusedEvent, map[string]any{"prefix": f.hit.Limit.Prefix,
-			"key": f.hit.StoredKey(), "wait": f.RetrySeconds(), "status": f.Status,
-			"reason": string(f.Reason), "skipped": skipped})
+		h.events.Emit(h.ctx, refusedEvent, map[string]any{"outcome": f.Kind.String(),
+			"prefix": f.hit.Limit.Prefix, "key": f.hit.StoredKey(), "wait": f.RetrySeconds(),
+			"status": f.Status, "reason": string(f.Reason), "skipped": skipped})
 	}
 }
 
@@ -260,32 +261,32 @@ func (h *Handler) count(q *serve.Request) {
 	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
 	for i := range q.Hits {
 		hit, d, mark := &q.Hits[i], &q.Decisions[i], serve.MarkOf(q, i)
-		outcome, source, text := "allowed", d.Source.String(), ""
+		passed, kind, source, text := q.Passed || hit.Independent, q.Outcome.Kind, noSource, ""
+		if q.Err == nil {
+			kind, source = outcome.Admitted, d.Source.String()
+		}
 		switch {
 		case q.Err != nil && hit.Independent: // could not have refused the request
 			continue
 		case q.Err != nil:
-			outcome, source = undecidedOutcome(q.Err, q.Outcome.Status), noSource
-		case d.Source == ratelimit.Undecided:
+		case d.Source == ratelimit.Undecided, d.Allowed && !passed: // another limit refused
 			continue
-		case hit.Independent && d.Allowed:
-			outcome = "would_allow"
-		case hit.Independent:
-			outcome, text = "would_deny", "a limit in the mode shadow would have refused"
 		case !d.Allowed:
-			outcome = "denied"
-			if i == q.Outcome.Hit {
+			kind = outcome.Limited
+			if hit.Independent {
+				text = "a limit in the mode shadow would have refused"
+			} else if i == q.Outcome.Hit {
 				text = "request refused"
 			}
-		case q.Outcome.Status != 0: // another limit refused
-			continue
-		case mark != nil && mark.Overage && q.Outcome.Overage > 0 && d.Remaining == 0:
-			outcome = "overage"
 		}
+		prefix := hit.Limit.Prefix
 		if mark != nil {
-			h.metrics.policyDecisions.WithLabelValues(mark.Rule, mark.Limit, outcome, source).Inc()
-		} else {
-			h.metrics.decisions.WithLabelValues(hit.Limit.Prefix, outcome, source).Inc()
+			prefix = history.RulePrefix + mark.Rule + "/" + mark.Limit // the rule's name of now
+		}
+		h.metrics.decisions.WithLabelValues(prefix, kind.String(), strconv.FormatBool(passed),
+			strconv.FormatBool(hit.Independent), source).Inc()
+		if mark != nil && mark.Overage && !hit.Independent && q.Outcome.Overage > 0 && d.Remaining == 0 {
+			h.metrics.overage.WithLabelValues(prefix).Inc()
 		}
 		if text == "" || !h.logger.Core().Enabled(zapcore.DebugLevel) {
 			continue
@@ -294,15 +295,4 @@ func (h *Handler) count(q *serve.Request) {
 			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
 			zap.Duration("retry_after", d.RetryAfter))
 	}
-}
-
-// undecidedOutcome returns the outcome of a request without a decision, as a label. status is 0 if it passed.
-func undecidedOutcome(err error, status int) string {
-	switch {
-	case errors.Is(err, ratelimit.ErrOverloaded):
-		return "overloaded"
-	case status == http.StatusServiceUnavailable:
-		return "error_refused"
-	}
-	return "error_passed"
 }

@@ -69,7 +69,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	const audited = "SELECT string_agg(DISTINCT outcome || ' ' || prefix, ', ') FROM rate_limit_audit " +
 		"WHERE prefix LIKE 'rule/%'"
 	check.Equal(t, "the rows of the audit log",
-		cluster.Query[string](t, history, audited), "allowed rule/plan, limited rule/plan")
+		cluster.Query[string](t, history, audited), "admitted rule/plan, limited rule/plan")
 	otherTables = "SELECT count(*) FROM pg_class WHERE relname IN " +
 		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"
 	check.Equal(t, "other tables in the database of the history",

@@ -138,7 +138,7 @@ func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
 	check.Equal(t, "the keys in the invoice", invoice("count(DISTINCT key_id)"), "2")
 	want = fmt.Sprint(passed+failed+refused, " ", passed+failed, " ", refused)
 	await(t, "the requests, and those that passed or were refused, to be "+want, func() bool {
-		return cluster.Query[string](t, dsn, "SELECT concat_ws(' ', sum(requests), sum(allowed), "+
+		return cluster.Query[string](t, dsn, "SELECT concat_ws(' ', sum(requests), sum(admitted), "+
 			"sum(limited)) FROM rate_limit_metrics WHERE granularity = 'hour' AND user_id = 'alice'") == want
 	})
 }

@@ -81,13 +81,13 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 	})
 	metrics := "http://localhost:" + port + "/metrics"
 	wantContains(t, p.Log(), "\n  metrics   "+metrics+"\n")
-	wantContains(t, harness.Ask(t, harness.Get(metrics)).Body, "\ncaddy_pg_ratelimit_policy_decisions_total{")
+	wantContains(t, harness.Ask(t, harness.Get(metrics)).Body, `prefix="rule/`)
 	limits := "http://localhost:" + port + "/limits/"
 	wantContains(t, p.Log(), "\n  page      "+limits+"\n")
 	wantContains(t, harness.Ask(t, harness.Get(limits)).Body, "<!doctype html>")
 	// A proxy writes the history in the background.
 	await(t, "the history", func() bool {
-		return showsAll(d.runInShell(demoAudit), "ann", "acme", "rule/pro", "/api/hello", "allowed",
+		return showsAll(d.runInShell(demoAudit), "ann", "acme", "rule/pro", "/api/hello", "admitted",
 			"limited", "demo", "127.0.0.1") &&
 			showsAll(d.runInShell(demoTop), "demo", "127.0.0.1", "rule/free", "rule/pro", "ann")
 	})

@@ -92,17 +92,17 @@ var histories = map[string]string{
 	"the counters": rowsOf("^c|^rule"),
 	// Equal refusals of a second are one row, with the address and the path of the first. A hidden key has a
 	// salt of its database.
-	"the audit log": `SELECT concat_ws(' ', sum(count), outcome, reason, prefix, limit_name, hidden, user_id,
-			key_id, tier, request,
+	"the audit log": `SELECT concat_ws(' ', sum(count), outcome, shadow, reason, prefix, limit_name, hidden,
+			user_id, key_id, tier, request,
 			status, cost, quota, min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
-		FROM (SELECT *, CASE outcome WHEN 'allowed' THEN concat_ws(' ', address, host,
+		FROM (SELECT *, CASE outcome WHEN 'admitted' THEN concat_ws(' ', address, host,
 				method, path) END AS request,
 			regexp_replace(key, '^sha256:.*', 'hidden') AS hidden FROM rate_limit_audit) a
-		GROUP BY outcome, reason, prefix, limit_name, hidden, user_id, key_id, tier, request,
+		GROUP BY outcome, shadow, reason, prefix, limit_name, hidden, user_id, key_id, tier, request,
 		status, cost, quota`,
 	"the metrics": `SELECT concat_ws(' ', user_id, key_id, prefix, limit_name, endpoint, sum(requests),
-			sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow), sum(charged),
-			sum(settled))
+			sum(admitted), sum(limited), sum(blocked), sum(rejected), sum(overloaded), sum(failed),
+			sum(shadow), sum(charged), sum(settled))
 		FROM rate_limit_metrics WHERE granularity = 'minute'
 		GROUP BY user_id, key_id, prefix, limit_name, endpoint`,
 }

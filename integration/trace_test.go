@@ -20,10 +20,10 @@ func TestDecisionsAreOnSpansOfCaddy(t *testing.T) {
 	if got := statusesOf(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
 		t.Fatalf("the statuses are %s, want 200 429", got)
 	}
-	const refused = `{"Key":"pg_ratelimit.outcome","Value":{"Type":"STRING","Value":"refused"}}`
-	await(t, "the spans", func() bool { return strings.Contains(c.Log(), refused) })
+	const limited = `{"Key":"pg_ratelimit.outcome","Value":{"Type":"STRING","Value":"limited"}}`
+	await(t, "the spans", func() bool { return strings.Contains(c.Log(), limited) })
 	log := c.Log()
-	wantContains(t, log, `"Name":"pg_ratelimit.decision"`, `"Value":"allowed"`, `"Value":"traced"`,
+	wantContains(t, log, `"Name":"pg_ratelimit.decision"`, `"Value":"admitted"`, `"Value":"traced"`,
 		`"Value":"sha256:`, `"pg_ratelimit.retry_after"`, `{"Type":"INT64","Value":429}`)
 	if strings.Contains(log, "hunter2") {
 		t.Error("a span has the secret key, want its digest")

@@ -69,7 +69,7 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 			deliver(h, q)
 		}
 	}
-	if q.HTTP != nil || q.Asked || !q.Admitted || q.Flight != nil {
+	if q.HTTP != nil || q.Asked || !q.Passed || q.Flight != nil {
 		serveDecided(h, q, w, r)
 		return
 	}
@@ -118,11 +118,11 @@ func deliver(h *handler, q *serve.Request) {
 // serveDecided serves a decided request in the less frequent cases. In serveQueued, this code would cost the
 // interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
-	forwards := q.Admitted && q.Asked && h.forward
+	forwards := q.Passed && q.Asked && h.forward
 	if forwards {
 		forward(r.Header, q)
 	}
-	admitted := q.Admitted
+	passed := q.Passed
 	flight := q.Flight
 	settling := q.Settling
 	status := q.Status
@@ -136,7 +136,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	if forwards {
 		r = r.WithContext(context.WithValue(r.Context(), forwardedKey, true))
 	}
-	if !admitted {
+	if !passed {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
 		return

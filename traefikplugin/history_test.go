@@ -40,13 +40,13 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 	cancel()
 	await.Within(t, time.Minute, "the end of the store", func() bool { return isClosed(handlers[0]) })
 	got := cluster.Query[string](t, dsn, `SELECT format(
-			'%s allowed, %s of them in the handler with a lease, %s limited, %s in the audit log',
-			sum(allowed),
+			'%s admitted, %s of them in the handler with a lease, %s limited, %s in the audit log',
+			sum(admitted),
 			sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited),
 			(SELECT sum(count) FROM rate_limit_audit))
 		FROM rate_limit_metrics WHERE granularity = 'minute'`)
-	want := fmt.Sprintf("%d allowed, %d of them in the handler with a lease, %d limited, %d in the audit log",
-		passed+1, passed, refused, refused)
+	want := fmt.Sprintf("%d admitted, %d of them in the handler with a lease, %d limited, "+
+		"%d in the audit log", passed+1, passed, refused, refused)
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -30,17 +30,17 @@ func TestRegistryCountsDecisions(t *testing.T) {
 	for range 5 {
 		get(few)
 	}
-	want := fmt.Sprintf("admitted=%d refused=3 undecided=0 locally=0 leased=%d/0 few=2/3",
+	want := fmt.Sprintf("admitted=%d limited=3 failed=0 locally=0 leased=%d/0 few=2/3",
 		admitted+2, admitted)
 	got := ""
 	await.Within(t, time.Minute, "the row in the registry", func() bool {
 		conn := cluster.Watch(t, t.Context(), dsn)
 		defer conn.Close(t.Context())
 		err := conn.QueryRow(t.Context(), `SELECT format(
-				'admitted=%s refused=%s undecided=%s locally=%s leased=%s/%s few=%s/%s',
-				admitted, refused, undecided, locally, busiest->'1000000 1h'->0, busiest->'1000000 1h'->1,
+				'admitted=%s limited=%s failed=%s locally=%s leased=%s/%s few=%s/%s',
+				admitted, limited, failed, locally, busiest->'1000000 1h'->0, busiest->'1000000 1h'->1,
 				busiest->'2 1h'->0, busiest->'2 1h'->1) FROM rate_limit_proxies`).Scan(&got)
-		return err == nil && strings.Contains(got, " refused=3 ")
+		return err == nil && strings.Contains(got, " limited=3 ")
 	})
 	if got != want {
 		t.Errorf("registry row %s, want %s", got, want)

@@ -28,9 +28,9 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) SELECT now() - n " +
 		"* interval '1 day', 1, 5, 'limited', 'login', 'n1' FROM unnest('{61, 62, 62, 10}'::int[]) n")
 	type archivedDay struct {
-		Day, Outcome, File string
-		Rows, Bytes        int64
-		Dropped            bool
+		Day, Result, File string
+		Rows, Bytes       int64
+		Dropped           bool
 	}
 	var days []archivedDay
 	output := s.mustRun("archive", "--before", "60d", "--to", dir, "--json")

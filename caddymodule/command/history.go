@@ -3,6 +3,8 @@ package command
 import (
 	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 )
 
 // auditScope explains to users which requests the audit log contains.
@@ -11,14 +13,15 @@ const auditScope = `The setting "audit" of each proxy selects which requests the
 
 // outcomes accepts a list of values of the audit log's column outcome.
 var outcomes = kind{
-	"CASE WHEN string_to_array(t, ',') <@ '{allowed,limited,blocked,rejected,shadow,error}' THEN t END",
-	"one or more of allowed, limited, blocked, rejected, shadow, error, with commas between them"}
+	"CASE WHEN string_to_array(t, ',') <@ '{" + strings.Join(outcome.Words, ",") + "}' THEN t END",
+	"one or more of " + strings.Join(outcome.Words, ", ") + ", with commas between them"}
 
 // auditSQL selects rows of the audit log, without rows of transactions before @horizon. The column xmin has
 // the low 32 bits of the id of a row's transaction. Because no index sorts all rows by time, the statement
 // reads the last minute, then the minute before, then the 2 minutes before these, then 4 minutes, and so on,
 // until it has @number rows.
-const auditSQL = `SELECT a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
+const auditSQL = `SELECT a.time, a.outcome, nullif(a.shadow, false) AS shadow, a.reason, a.prefix,
+	a.limit_name, a.key, a.user_id, a.key_id,
 	rate_limit_key_name(a.key_id) AS key_name, a.tier, a.address, a.method, a.host, a.path, a.status,
 	a.cost, a.count, a.weight, a.quota, a.remaining,
 	a.retry_after, a.duration, a.node, a.region, a.also, a.id
@@ -32,6 +35,7 @@ WHERE a.time >= step.low AND a.time < step.high
 		OR p.prefix = 'rule/' AND starts_with(a.prefix, p.prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)
 	AND (@outcome::text IS NULL OR a.outcome = ANY (string_to_array(@outcome, ',')))
+	AND (a.shadow = @shadow::boolean OR @outcome::text IS NULL AND NOT @shadow::boolean)
 	AND (@address::inet IS NULL OR a.address && @address::inet)
 	AND (@host::text IS NULL OR a.host = @host) AND (@node::text IS NULL OR a.node = @node)
 	AND (@horizon::bigint IS NULL
@@ -44,7 +48,8 @@ var auditCommand = commandSpec{
 	short: "Lists what happened to requests, the newest first",
 	long: `A row is listed if it matches all flags. COUNT is the number of equal refusals within one second.
 WEIGHT is the number of requests that a sampled row represents. LIMIT NAME is the limit that
-refused the request, or the limit with the least left. --follow keeps printing new rows until
+refused the request, or the limit with the least left. SHADOW marks what the mode shadow would have
+refused; with --outcome, such rows need --shadow. --follow keeps printing new rows until
 Ctrl-C, with the newest row last. --follow with --json prints one object per line.
 
 ` + auditScope,
@@ -57,6 +62,7 @@ Ctrl-C, with the newest row last. --follow with --json prints one object per lin
 		{name: "prefix", usage: "only requests with this prefix, rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "only requests that this rule decided"},
 		{name: "outcome", kind: outcomes, usage: outcomes.want},
+		{name: "shadow", value: false, usage: "only what the mode shadow would have refused"},
 		{name: "address", kind: network, usage: "only requests from this address or network"},
 		{name: "host", usage: "only requests to this host"},
 		{name: "node", usage: "only requests to this proxy"},
@@ -142,7 +148,8 @@ var nodesCommand = commandSpec{
 	emptyText: "No proxy counts here.",
 	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
 	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'silent' END AS state, live, ended, cannot,
-	epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
+	epoch, policy, behind, seen, local_from, local_until, problems, admitted, limited, blocked, rejected,
+	overloaded, failed, locally
 FROM rate_limit_proxies ORDER BY node`,
 	jsonOnly: "live epoch",
 	runGo: func(c *invocation) error {

@@ -41,7 +41,7 @@ func newBigDatabase(t *testing.T) *shell {
 		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
 		limit_name, key, user_id, address, host, method, path, node, quota, remaining)
 		SELECT now() - interval '3 days' * (i / %[1]d.0), 1, 900, CASE i %% 4 WHEN 0 THEN 'limited'
-		ELSE 'allowed' END, 'rule/plan', 'per_hour', u, u,
+		ELSE 'admitted' END, 'rule/plan', 'per_hour', u, u,
 			'10.0.0.0'::inet + i %% 1000000, 'api.example.com', 'GET', '/v1/x', 'edge', 100, 0
 		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(%[3]d,
 		%[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+batchRows-1, *listRows)))

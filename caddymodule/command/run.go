@@ -220,19 +220,19 @@ func (c *invocation) change(sql string) (rows []json.RawMessage, err error) {
 	return rows, err
 }
 
-// printConfirmation prints "The NOUN NAME is OUTCOME.", such as "The rule x is deleted." NAME is the first
-// argument. After an outcome such as "renamed to", the second argument follows.
-func (c *invocation) printConfirmation(outcome string) error {
-	if strings.HasSuffix(outcome, " to") {
-		outcome += " " + redactAndQuote(c.args[1])
+// printConfirmation prints "The NOUN NAME is RESULT.", such as "The rule x is deleted." NAME is the first
+// argument. After a result such as "renamed to", the second argument follows.
+func (c *invocation) printConfirmation(result string) error {
+	if strings.HasSuffix(result, " to") {
+		result += " " + redactAndQuote(c.args[1])
 	}
 	if !c.json {
-		return c.printf("The %s %s is %s.\n", c.noun, redactAndQuote(c.name()), outcome)
+		return c.printf("The %s %s is %s.\n", c.noun, redactAndQuote(c.name()), result)
 	}
 	return c.show(struct {
-		Name    string `json:"name"`
-		Outcome string `json:"outcome"`
-	}{c.name(), outcome}, "")
+		Name   string `json:"name"`
+		Result string `json:"result"`
+	}{c.name(), result}, "")
 }
 
 // name returns the parsed first argument.

@@ -53,10 +53,10 @@ func isOverride(name string) bool { return strings.Contains(name, "/") }
 // setter returns the field runGo of a command that changes settings with an SQL function.
 func setter(function string) func(c *invocation) error {
 	return func(c *invocation) error {
-		outcome := ""
+		result := ""
 		err := c.inTransaction(func() (err error) {
 			force := c.cmd.Flags().Lookup("force")
-			outcome, err = c.set(
+			result, err = c.set(
 				function,
 				c.args[0],
 				c.args[1:],
@@ -67,7 +67,7 @@ func setter(function string) func(c *invocation) error {
 		if err != nil {
 			return err
 		}
-		return c.printConfirmation(outcome)
+		return c.printConfirmation(result)
 	}
 }
 
@@ -77,7 +77,7 @@ var resetOnly = map[string][]string{"rate_limit_key": {"revoked_at"}}
 // set applies assignments to the row id with an SQL function, and returns "created" or "changed". An empty
 // value resets a setting to its default, or deletes a limit or an override. Because an amount of 0 refuses
 // every request, set accepts it for a limit of a rule only if force is true.
-func (c *invocation) set(function, id string, texts []string, force bool) (outcome string, err error) {
+func (c *invocation) set(function, id string, texts []string, force bool) (result string, err error) {
 	arguments, err := c.argumentsOf(function)
 	if err != nil {
 		return "", err
@@ -139,12 +139,12 @@ func (c *invocation) set(function, id string, texts []string, force bool) (outco
 		values = append(values, elements)
 		sql += fmt.Sprintf(", %s => $%d::text[]", listName, len(values))
 	}
-	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
+	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&result); err != nil {
 		return "", err
 	}
 	// Check deferred constraints now, so that set returns their errors, and not the commit.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
-	return outcome, err
+	return result, err
 }
 
 // argument is an argument of an SQL function.

@@ -230,7 +230,7 @@ func goesOnAfterARestore(t *testing.T, k *recipeEnv) {
 	})
 	k.await(t, "the history", func() bool {
 		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
-			AND outcome = 'allowed')
+			AND outcome = 'admitted')
 			AND EXISTS (SELECT FROM rate_limit_metrics_hour)
 			AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
 	})

@@ -22,7 +22,7 @@ var grantee = regexp.MustCompile(`rate_limit_grant\('\w+'`)
 const historyOfAClient = `
 	SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date);
 	INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, user_id, node)
-	VALUES (now(), 1, 100, 'allowed', 'web', 'acme', 'caddy');
+	VALUES (now(), 1, 100, 'admitted', 'web', 'acme', 'caddy');
 	SELECT rate_limit_upkeep();
 	INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, requests, settled, last_request,
 		latency)

@@ -276,9 +276,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_has_applied IS 'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. NULL: the proxy has no policy.';
 DO $$ BEGIN
 	IF to_regtype('rate_limit_report') IS NULL THEN
-		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,
-			refused bigint, undecided bigint, undecided_from bigint, undecided_at bigint,
-			undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
+		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid, problems text[], clock bigint, local_from bigint, local_until bigint, requests bigint[],
+			open_from bigint, open_until bigint, open_passed bigint, open_refused bigint, locally bigint,
+			busiest json);
 	END IF;
 END $$;
 COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
@@ -313,9 +313,10 @@ COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report,
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
 		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from, rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
-		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided, rate_limit_reported_at(n.seen, r.clock, r.undecided_from) AS undecided_from,
-		rate_limit_reported_at(n.seen, r.clock, r.undecided_at) AS undecided_at, r.undecided_admitted, r.undecided_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM (
-		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
+		coalesce(r.problems, '{}') AS problems, r.requests[1] AS admitted, r.requests[2] AS limited, r.requests[3] AS blocked, r.requests[4] AS rejected, r.requests[5] AS overloaded,
+		r.requests[6] AS failed, rate_limit_reported_at(n.seen, r.clock, r.open_from) AS open_from, rate_limit_reported_at(n.seen, r.clock, r.open_until) AS open_until, r.open_passed, r.open_refused, r.locally, r.busiest,
+		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late FROM ( SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
+		WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
 region: The region in the proxy's configuration, if any.
@@ -332,14 +333,17 @@ local_until: When the proxy last stopped limiting by itself.
 seconds_ago: The seconds since seen.
 problems: The rules that the proxy cannot use, each with the permitted values.
 admitted: The number of admitted requests since the start of the proxy, including local decisions.
-refused: The number of refused requests, counted as in admitted.
-undecided: The number of requests without a decision. on_error determined their outcome.
-undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
-undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
-undecided_admitted: The number of requests in the last series that on_error admitted.
-undecided_refused: The number of requests in the last series that on_error refused.
+limited: The same with this outcome.
+blocked: The same with this outcome.
+rejected: The same with this outcome.
+overloaded: The same with this outcome.
+failed: The same with this outcome.
+open_from: When the last series of overloaded and failed requests began. A pause of an hour ends a series.
+open_until: When a request last had no decision. NULL: never since the start of the proxy.
+open_passed: The number of requests in the last series that passed.
+open_refused: The number of requests in the last series that did not pass.
 locally: The number of requests that the proxy decided without the database, at its share of each limit.
-busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
+busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, limited]}.
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
@@ -389,12 +393,12 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_exposed IS 'A sentence about each role that was granted to change the policy or to read secrets, but not by rate_limit_grant, with the REVOKE.';
-CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false) AS open,
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.open_until > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
 				'what becomes of requests. To grant them: ' || p.cannot), (2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
-			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour', format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
-					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted, p.undecided_refused)),
+			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.open_until > now() - interval '1 hour', format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
+					'refused %s.', to_char(p.open_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.open_until AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.open_passed, p.open_refused)),
 			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
 					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
 			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.', CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END))
@@ -599,12 +603,12 @@ COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter 
 `
 
 const historyAnswers = `
-CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
-		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
+		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 CALL rate_limit_describe('rate_limit_audited', $$
 The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
-refused: Whether the requests were refused: limited, blocked or rejected. false for requests without a decision, even if on_error refused them.
+refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests without a decision, even if on_error refused them.
 requests: The number of requests that the row represents, estimated if only a sample is recorded.
 retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is unknown.
 duration: The time that the decision took, in seconds.
@@ -623,19 +627,19 @@ BEGIN
 	EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM rate_limit_audit WHERE time >= %L AND time < %L', $1, $2) INTO plan;
 	part := least(1, max_rows / greatest(1, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8));
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests) / part)::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0) / part)::bigint,
-		round(coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0) / part)::bigint, max(c.time),
-		nullif(round(100 * part::numeric, 2), 100)
+		round(coalesce(sum(c.count) FILTER (WHERE c.outcome IN ('overloaded', 'failed')), 0) / part)::bigint,
+		max(c.time), nullif(round(100 * part::numeric, 2), 100)
 	FROM (SELECT CASE $3 WHEN 'sender' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address)) ELSE coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'sender' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
 			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
-		WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
+		WHERE a.time >= $1 AND a.time < $2 AND NOT a.shadow AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all, the refused ones, and those without a '
-	'decision. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With by => path, the host and the path replace the '
-	'sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows => NULL '
-	'reads all, at 1.3 seconds for each million rows.';
+COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all, the refused ones, and overloaded and '
+	'failed ones together. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With by => path, the host and the path '
+	'replace the sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows '
+	'=> NULL reads all, at 1.3 seconds for each million rows.';
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), max_rows int DEFAULT 10) RETURNS TABLE (kind text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 BEGIN
@@ -661,12 +665,10 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between IS 'A user''s usage from first to last, which are days in UTC, added up in four ways: by day, by API key '
 	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of different limits.';
-CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
-	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
+CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited, sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
+		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
-The requests of all proxies in each minute with requests.
-refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
-failed: Requests without a decision.
+The requests of all proxies in each minute with requests, by outcome.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
@@ -697,7 +699,7 @@ BEGIN
 	SELECT date_trunc('minute', max(f.time)) INTO minute FROM ( SELECT * FROM rate_limit_audit WHERE user_id = $1 UNION ALL SELECT * FROM rate_limit_audit WHERE key = ANY (keys)
 		UNION ALL SELECT * FROM rate_limit_audit WHERE key_id = number
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
-	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome NOT IN ('allowed', 'shadow');
+	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome <> 'admitted' AND NOT f.shadow;
 	IF minute IS NULL THEN
 		summary := concat(CASE WHEN until > now() THEN 'The audit log is up to 2 s behind: if the request was just now, ask again. ' END, format('No refusal of %s is recorded in the day before %s UTC.', $1,
 			to_char(until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')));
@@ -706,7 +708,7 @@ BEGIN
 	END IF;
 	RETURN QUERY SELECT format('%s %s%s %s UTC, %s %s%s: %s.', concat($1, CASE WHEN $1 ~ '^(#|[1-9][|])?[0-9]+$' AND a.key_id IS NOT NULL THEN format(' (%s)', concat_ws(', ', 'API key ' || a.key_id,
 					rate_limit_key_name(a.key_id))) END),
-			CASE WHEN a.outcome <> 'error' THEN 'was refused' WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
+			CASE WHEN a.outcome NOT IN ('overloaded', 'failed') THEN 'was refused' WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
 			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
@@ -715,11 +717,11 @@ BEGIN
 						WHEN a.retry_after <= 7200 THEN ceil(a.retry_after / 60) || ' min'
 						ELSE ceil(a.retry_after / 3600) || ' h' END) END) END)
 			WHEN a.outcome = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
-			ELSE replace(a.reason, '_', ' ') END),
+			ELSE replace(coalesce(a.reason, a.outcome), '_', ' ') END),
 		a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, a.total, a.quota, a.remaining, a.retry_after, a.node
 	FROM (SELECT f.*, row_number() OVER (kind ORDER BY f.time DESC) AS place, round(sum(f.requests) OVER kind)::bigint AS total
-		FROM rate_limit_audited f WHERE f.time >= minute AND f.time < minute + interval '1 minute' AND f.outcome NOT IN ('allowed', 'shadow')
+		FROM rate_limit_audited f WHERE f.time >= minute AND f.time < minute + interval '1 minute' AND f.outcome <> 'admitted' AND NOT f.shadow
 			AND (f.user_id = $1 OR f.key = ANY (keys) OR f.key_id = number OR f.address = ip)
 		WINDOW kind AS (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path, f.status)) AS a
 	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
@@ -908,14 +910,14 @@ COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the hi
 
 const historyTables = `
 CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NULL, cost           bigint NOT NULL, count          bigint NOT NULL DEFAULT 1, quota          bigint, remaining      bigint, key_id         bigint,
-	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         float8 NOT NULL DEFAULT 1, status         integer, outcome        text NOT NULL, reason         text, prefix         text NOT NULL, limit_name     text,
-	key            text, user_id        text, tier           text, address        inet, host           text, method         text, path           text, node           text NOT NULL, region         text, also           text[],
-	id             bigint, CONSTRAINT outcome_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error')) ) PARTITION BY RANGE (time);
+	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         float8 NOT NULL DEFAULT 1, status         integer, shadow         boolean NOT NULL DEFAULT false, outcome        text NOT NULL, reason         text,
+	prefix         text NOT NULL, limit_name     text, key            text, user_id        text, tier           text, address        inet, host           text, method         text, path           text, node           text NOT NULL,
+	region         text, also           text[], id             bigint, CONSTRAINT outcome_must_be_as_in_docs_metrics_md CHECK (outcome IN ('admitted', 'limited', 'blocked', 'rejected', 'overloaded', 'failed')) ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time) WHERE outcome <> 'allowed';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time) WHERE outcome <> 'admitted';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time, key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001), key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001)) WITH (pages_per_range = 8, autosummarize = on);
 CALL rate_limit_describe('rate_limit_audit', $$
@@ -930,11 +932,12 @@ retry_after_ms: For a refusal, the time until the request would pass, in millise
 duration_us: The time that the decision took, in microseconds.
 weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
 status: The HTTP status of a refusal. NULL: the request passed.
-outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
-	because the API key, the path or the body is not valid; shadow: a shadow rule would have refused the
-	request; error: no decision was possible.
-reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade, ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked, no_quota, timeout,
-	overloaded or unavailable.
+shadow: Whether a shadow rule would have had this outcome. The request has another row with its own outcome.
+outcome: admitted; limited: refused by a limit; blocked: by a ban or a block rule; rejected: because the API
+	key, the path or the body is not valid; overloaded: not decided in time while others were; failed: not
+	decided.
+reason: The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key,
+	ambiguous_path, upgrade, ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked, no_quota, timeout or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
 	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
@@ -952,10 +955,11 @@ also: The other limits that the request matched, charged or not, as pairs of pre
 id: A unique number.
 $$);
 CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, time          timestamptz NOT NULL, user_id       text NOT NULL DEFAULT '', key_id        bigint NOT NULL DEFAULT 0, prefix        text NOT NULL DEFAULT '',
-	limit_name    text NOT NULL DEFAULT '', endpoint      text NOT NULL DEFAULT '', region        text NOT NULL DEFAULT '', requests      bigint NOT NULL DEFAULT 0, allowed       bigint NOT NULL DEFAULT 0,
-	limited       bigint NOT NULL DEFAULT 0, blocked       bigint NOT NULL DEFAULT 0, rejected      bigint NOT NULL DEFAULT 0, shadow        bigint NOT NULL DEFAULT 0, errors        bigint NOT NULL DEFAULT 0,
-	charged       bigint NOT NULL DEFAULT 0, settled       bigint NOT NULL DEFAULT 0, from_memory   bigint NOT NULL DEFAULT 0, from_lease    bigint NOT NULL DEFAULT 0, from_database bigint NOT NULL DEFAULT 0,
-	last_request  timestamptz NOT NULL, latency       bigint[] NOT NULL DEFAULT '{}', CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day')) ) PARTITION BY LIST (granularity);
+	limit_name    text NOT NULL DEFAULT '', endpoint      text NOT NULL DEFAULT '', region        text NOT NULL DEFAULT '', requests      bigint NOT NULL DEFAULT 0, admitted      bigint NOT NULL DEFAULT 0,
+	limited       bigint NOT NULL DEFAULT 0, blocked       bigint NOT NULL DEFAULT 0, rejected      bigint NOT NULL DEFAULT 0, overloaded    bigint NOT NULL DEFAULT 0, failed        bigint NOT NULL DEFAULT 0,
+	shadow        bigint NOT NULL DEFAULT 0, charged       bigint NOT NULL DEFAULT 0, settled       bigint NOT NULL DEFAULT 0, from_memory   bigint NOT NULL DEFAULT 0, from_lease    bigint NOT NULL DEFAULT 0,
+	from_database bigint NOT NULL DEFAULT 0, last_request  timestamptz NOT NULL, latency       bigint[] NOT NULL DEFAULT '{}', CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
+) PARTITION BY LIST (granularity);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CALL rate_limit_describe('rate_limit_metrics', $$
@@ -968,17 +972,18 @@ prefix: As in rate_limit_audit.
 limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
 endpoint: The name of the route in the configuration, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.
 region: The region of the proxies, if their configuration has one.
-requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the limit that refused it or has the least remaining.
-allowed: Requests that passed.
+requests: All requests: the next six columns together. A request counts once, for the limit that refused it or has the least remaining.
+admitted: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
 rejected: Requests that were refused because of their API key or their path.
-errors: Requests without a decision, whether they passed or not.
+overloaded: Requests that were not decided in time while others were.
+failed: Other requests without a decision, whether they passed or not.
 shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
 charged: Units that this limit charged for requests that passed, including requests counted under another limit.
 settled: The actual cost of these requests, once their responses end; equal to charged if the limit has no settle.
 from_memory: Limited requests that a proxy refused from memory, without the database.
-from_lease: Allowed requests that a lease admitted, without the database.
+from_lease: Admitted requests that a lease decided, without the database.
 from_database: Requests that the database decided, because neither the memory of the proxy nor a lease could.
 last_request: The time of the last request.
 latency: The numbers of decisions by duration, in buckets; see rate_limit_percentile.
@@ -1138,21 +1143,21 @@ BEGIN
 		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
 END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user or one of its API keys.';
-CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
+CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
 		RETURN QUERY SELECT coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint, coalesce(sum(n.requests), 0)::bigint,
-			coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
-			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
+			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked), 0)::bigint,
+			coalesce(sum(n.rejected), 0)::bigint,
 			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
 			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
 		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
-	'limited (429) and denied (401 or 403) are refused requests of this month. resets is the latest resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
+COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. limited, blocked and rejected are refused requests of this month. resets is the latest '
+	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment,
 		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1 THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;

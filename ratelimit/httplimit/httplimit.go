@@ -70,7 +70,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 			if o.OnError != nil && q.Outcome.Err != nil {
 				o.OnError(r, q.Outcome.Err)
 			}
-			if !q.Admitted {
+			if !q.Passed {
 				w.WriteHeader(q.Status)
 				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection
 				return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -172,7 +173,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 	}
 	defer w.Close()
 	for i, path := range []string{"/a", path} {
-		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: history.Limited,
+		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: outcome.Limited,
 			Audit: option.Audit{Level: option.AuditDenied}, Path: path, Method: "GET",
 			Host: "example.com"})
 	}

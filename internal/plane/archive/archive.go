@@ -75,7 +75,7 @@ const (
 type Day struct {
 	Day       string  `json:"day"` // such as 2026-08-01, in UTC
 	Partition string  `json:"partition"`
-	Result    Result  `json:"outcome"`
+	Result    Result  `json:"result"`
 	Dropped   bool    `json:"dropped"`
 	File      string  `json:"file,omitempty"` // name in the destination
 	Rows      int64   `json:"rows"`           // rows of the partition

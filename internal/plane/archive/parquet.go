@@ -199,6 +199,7 @@ var valueKinds = map[string]valueKind{
 	"bigint":           {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
 	"integer":          {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
 	"double precision": {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
+	"boolean":          {reflect.TypeFor[bool](), "plain", func() any { return new(pgtype.Bool) }},
 	"text[]":           {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
 	"bigint[]":         {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
 }
@@ -305,6 +306,10 @@ func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error
 	case *pgtype.Float8:
 		if v.Valid {
 			value = parquet.ValueOf(v.Float64)
+		}
+	case *pgtype.Bool:
+		if v.Valid {
+			value = parquet.ValueOf(v.Bool)
 		}
 	case *pgtype.Text:
 		if v.Valid {

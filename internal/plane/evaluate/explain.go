@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -46,8 +47,7 @@ var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
 // Explanation describes the verdict on a request and its reasons.
 type Explanation struct {
-	// Result is prose, such as "would pass: no limit applies". Outcome is "refused", "exempt", "charged" or
-	// "free".
+	// Result is prose, such as "would pass: no limit applies". Outcome is a word of docs/metrics.md.
 	Result  string    `json:"result"`
 	Outcome string    `json:"outcome"`
 	At      time.Time `json:"at"`
@@ -57,7 +57,8 @@ type Explanation struct {
 	Key   *string `json:"key"`
 	User  *string `json:"user"`
 	Tier  string  `json:"tier"`
-	// Reason and Status describe a refusal. Rule is the deciding rule, or nil.
+	// Reason is a policy.Reason, or "exempt", "charged" or "free" if the request passes, or nil if a limit
+	// refuses it. Status describes a refusal. Rule is the deciding rule, or nil.
 	Reason *string `json:"reason"`
 	Status *int    `json:"status"`
 	Rule   *string `json:"rule"`
@@ -157,31 +158,32 @@ func nilIfZero[T comparable](value T) *T {
 
 // conclude sets Outcome and Result, and the fields of a refusal.
 func (e *Explanation) conclude(v *policy.Verdict) {
-	refuse := func(reason, text string, status int) {
-		e.Outcome, e.Reason, e.Status = "refused", &reason, &status
+	refuse := func(kind outcome.Kind, reason, text string, status int) {
+		e.Outcome, e.Reason, e.Status = kind.String(), nilIfZero(reason), &status
 		e.Result = fmt.Sprintf("would be refused with status %d: %s", status, text)
 	}
+	reason := "free"
+	e.Outcome, e.Reason, e.Result = outcome.Admitted.String(), &reason, "would pass: no limit applies"
 	switch {
 	case v.Refused():
 		text := strings.ReplaceAll(string(v.Reason), "_", " ")
 		if v.Rule != "" {
 			text += " by the rule " + v.Rule
 		}
-		refuse(string(v.Reason), text, v.Status)
+		refuse(v.Reason.Outcome(), string(v.Reason), text, v.Status)
 		return
 	case v.Exempt:
-		e.Outcome, e.Result = "exempt", "would pass: the rule "+v.Rule+" exempts it from all limits"
+		reason, e.Result = "exempt", "would pass: the rule "+v.Rule+" exempts it from all limits"
 		return
 	}
-	e.Outcome, e.Result = "free", "would pass: no limit applies"
 	for i := range e.Limits {
 		switch l := &e.Limits[i]; {
 		case l.refuses:
-			refuse("limit "+l.Limit, "limit "+l.Limit, l.mark.Status)
+			refuse(outcome.Limited, "", "limit "+l.Limit, l.mark.Status)
 			e.Rule = &l.mark.Rule
 			return
 		case !l.mark.Shadow:
-			e.Outcome, e.Result = "charged", "would pass, and be charged to limits"
+			reason, e.Result = "charged", "would pass, and be charged to limits"
 		}
 	}
 }

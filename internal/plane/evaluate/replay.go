@@ -18,7 +18,7 @@ import (
 // Replay compares the recorded outcomes of requests with the outcomes under other limits of a rule.
 //
 // The limits decide with the algorithms of the proxies, at the time of each request. Only requests that the
-// rule admitted or refused count. Requests that another limit refused do not count, because they were not
+// rule admitted or limited count. Requests that another limit refused do not count, because they were not
 // charged, and neither do requests that were blocked or rejected, or had no decision.
 //
 // A replay differs from the requests with these limits in three ways:
@@ -42,23 +42,23 @@ type Replay struct {
 	// would have refused. ByOthers counts the requests that other limits refused. WithoutCounter counts the
 	// requests that a limit with the amount 0 refused, because such a limit has no counter.
 	Shadow         int64 `json:"shadow,omitempty"`
-	ByOthers       int64 `json:"refused_by_others,omitempty"`
-	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
+	ByOthers       int64 `json:"limited_by_others,omitempty"`
+	WithoutCounter int64 `json:"limited_without_counter,omitempty"`
 	// Outcomes has two elements: the recorded outcomes, and the outcomes with the limits of the replay.
 	Outcomes []Outcome `json:"outcomes"`
 	// Changed has the counters with the largest changes in the number of refusals.
 	Changed []Counter `json:"changed"`
 }
 
-// Outcome counts requests, and the counters and users with refused requests. A row of a sample counts as the
+// Outcome counts requests, and the counters and users with limited requests. A row of a sample counts as the
 // number of requests that the row represents.
 type Outcome struct {
 	Label           string `json:"what"`
 	Requests        int64  `json:"requests"`
-	Passed          int64  `json:"passed"`
-	Refused         int64  `json:"refused"`
-	CountersRefused int64  `json:"counters_refused"`
-	UsersRefused    int64  `json:"users_refused"`
+	Admitted        int64  `json:"admitted"`
+	Limited         int64  `json:"limited"`
+	CountersLimited int64  `json:"counters_limited"`
+	UsersLimited    int64  `json:"users_limited"`
 }
 
 // Counter compares the outcomes of one counter's requests.
@@ -67,8 +67,8 @@ type Counter struct {
 	// User is the user of the last request, or nil if that request was anonymous.
 	User     *string `json:"user_id"`
 	Requests int64   `json:"requests"`
-	// Refused counts the refused requests, and WithTheseLimits the requests that the replay refuses.
-	Refused         int64 `json:"refused"`
+	// Limited counts the requests that the rule has refused, and WithTheseLimits those that the replay does.
+	Limited         int64 `json:"limited"`
 	WithTheseLimits int64 `json:"with_these_limits"`
 }
 
@@ -144,19 +144,20 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 
 // recordedSQL reads the requests of a rule from $1 until $2, with the key of the rule's counter. Rows with
 // equal times are in the order of writing.
-const recordedSQL = `SELECT time, outcome, prefix = $3, coalesce(CASE WHEN prefix = $3 THEN key
-	ELSE (SELECT also[i + 1] FROM generate_subscripts(also, 1) i WHERE i % 2 = 1 AND also[i] = $3 LIMIT 1)
+const recordedSQL = `SELECT time, outcome = 'admitted', shadow, prefix = $3,
+	coalesce(CASE WHEN prefix = $3 THEN key ELSE (SELECT also[i + 1] FROM generate_subscripts(also, 1) i WHERE i % 2 = 1 AND also[i] = $3 LIMIT 1)
 	END, ''), coalesce(user_id, ''), coalesce(key_id, 0), coalesce(tier, ''), cost, count * weight, weight
 FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz
-	AND outcome IN ('allowed', 'limited', 'shadow') AND (prefix = $3::text OR $3::text = ANY (also))
+	AND outcome IN ('admitted', 'limited') AND (prefix = $3::text OR $3::text = ANY (also))
 ORDER BY time, ctid`
 
 // recordedRow is a row of recordedSQL.
 type recordedRow struct {
-	time    time.Time
-	outcome string
-	byRule  bool   // the row has the rule's prefix, and so the rule's cost
-	key     string // "" if the rule had no counter
+	time     time.Time
+	admitted bool // else limited
+	shadow   bool
+	byRule   bool   // the row has the rule's prefix, and so the rule's cost
+	key      string // "" if the rule had no counter
 	sender
 	cost             int64
 	requests, weight float64
@@ -191,8 +192,8 @@ func Run(
 			return nil, err
 		}
 		var row recordedRow
-		columns := []any{&row.time, &row.outcome, &row.byRule, &row.key, &row.user, &row.keyID, &row.tier,
-			&row.cost, &row.requests, &row.weight}
+		columns := []any{&row.time, &row.admitted, &row.shadow, &row.byRule, &row.key, &row.user, &row.keyID,
+			&row.tier, &row.cost, &row.requests, &row.weight}
 		if _, err := pgx.ForEachRow(result, columns, func() error { r.add(&row); return nil }); err != nil {
 			return nil, err
 		}
@@ -208,7 +209,7 @@ type replayer struct {
 	replay     Replay
 	passed     bool // a recorded request passed
 	counters   map[string]*counter
-	users      [2]map[string]bool // the users with a refused request, in the log and in the replay
+	users      [2]map[string]bool // the users with a limited request, in the log and in the replay
 	identities map[sender]*policy.Identity
 
 	verdict   policy.Verdict
@@ -230,16 +231,18 @@ func (r *replayer) add(row *recordedRow) {
 	r.replay.Weight = max(r.replay.Weight, row.weight)
 	estimate := int64(row.requests + 0.5)
 	switch {
-	case row.outcome == "shadow" && row.byRule:
+	case row.shadow && row.byRule:
 		r.replay.Shadow += estimate
 		return
-	case row.outcome == "limited" && row.byRule && row.key == "":
+	case row.shadow:
+		return
+	case !row.admitted && row.byRule && row.key == "":
 		r.replay.WithoutCounter += estimate
 		return
-	case row.outcome == "limited" && !row.byRule && row.key != "":
+	case !row.admitted && !row.byRule && row.key != "":
 		r.replay.ByOthers += estimate
 		return
-	case row.outcome == "shadow" || row.key == "":
+	case row.key == "":
 		return
 	}
 	if r.replay.FirstTime.IsZero() {
@@ -254,15 +257,15 @@ func (r *replayer) add(row *recordedRow) {
 	c.remainder += row.requests
 	n := int64(c.remainder + 1e-9) // 1e-9 makes up for rounding: 100 times 0.01 must be 1
 	c.remainder -= float64(n)
-	wouldRefuse, refused := n-r.decide(c, row, n), n
-	if row.outcome == "allowed" {
-		r.passed, refused = true, 0
+	wouldLimit, limited := n-r.decide(c, row, n), n
+	if row.admitted {
+		r.passed, limited = true, 0
 	}
 	c.User = nilIfZero(row.user)
 	c.Requests += n
-	c.Refused += refused
-	c.WithTheseLimits += wouldRefuse
-	for i, n := range []int64{refused, wouldRefuse} {
+	c.Limited += limited
+	c.WithTheseLimits += wouldLimit
+	for i, n := range []int64{limited, wouldLimit} {
 		if n > 0 && row.user != "" {
 			r.users[i][row.user] = true
 		}
@@ -326,22 +329,22 @@ func (r *replayer) evaluateSender(s sender) {
 func (r *replayer) conclude(maxCounters int) error {
 	replay, outcomes := &r.replay, []Outcome{{Label: "what happened"}, {Label: "with these limits"}}
 	for _, c := range r.counters {
-		for i, refused := range []int64{c.Refused, c.WithTheseLimits} {
+		for i, limited := range []int64{c.Limited, c.WithTheseLimits} {
 			outcomes[i].Requests += c.Requests
-			outcomes[i].Refused += refused
-			outcomes[i].Passed += c.Requests - refused
-			outcomes[i].CountersRefused += min(1, refused)
+			outcomes[i].Limited += limited
+			outcomes[i].Admitted += c.Requests - limited
+			outcomes[i].CountersLimited += min(1, limited)
 		}
-		if c.Refused != c.WithTheseLimits {
+		if c.Limited != c.WithTheseLimits {
 			replay.Changed = append(replay.Changed, c.Counter)
 		}
 	}
 	for i, users := range r.users {
-		outcomes[i].UsersRefused = int64(len(users))
+		outcomes[i].UsersLimited = int64(len(users))
 	}
 	replay.Outcomes = outcomes
 	difference := func(c *Counter) int64 {
-		return max(c.WithTheseLimits-c.Refused, c.Refused-c.WithTheseLimits)
+		return max(c.WithTheseLimits-c.Limited, c.Limited-c.WithTheseLimits)
 	}
 	slices.SortFunc(replay.Changed, func(a, b Counter) int {
 		return cmp.Or(cmp.Compare(difference(&b), difference(&a)), strings.Compare(a.Key, b.Key))

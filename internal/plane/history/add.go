@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -18,9 +19,9 @@ const maxMicros = 7258118400 * 1000000
 func Add(w *Writer, r *Record) {
 	micros := w.micros(r.Time)
 	audited := r.Audit.Level == option.AuditAll || r.Audit.Level != option.AuditOff &&
-		r.Outcome != Allowed
+		r.Outcome != outcome.Admitted
 	weight := "1"
-	if r.Audit.Level == option.AuditSample && r.Outcome == Allowed {
+	if r.Audit.Level == option.AuditSample && r.Outcome == outcome.Admitted {
 		share := r.Audit.Share
 		audited = share > 0 && (share >= 1 || rand.Float64() < share)
 		if audited && share < 1 {
@@ -33,7 +34,7 @@ func Add(w *Writer, r *Record) {
 			w.stats.Recorded++
 			w.stats.Dropped++
 		}
-		if r.Outcome != Shadow {
+		if !r.Shadow {
 			w.stats.DroppedMetrics++
 		}
 		w.mu.Unlock()
@@ -67,7 +68,7 @@ func addToMetrics(w *Writer, r *Record, micros int64) {
 		c.key.prefix != r.Prefix || c.key.endpoint != r.Endpoint {
 		c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
 		if c == nil {
-			if r.Outcome != Shadow {
+			if !r.Shadow {
 				w.stats.DroppedMetrics++
 			}
 			return
@@ -80,27 +81,24 @@ func addToMetrics(w *Writer, r *Record, micros int64) {
 // addToCell adds a record to its cell c, and the charges of the record to the cell of each of its limits. The
 // caller holds the mutex.
 func addToCell(w *Writer, c *cell, r *Record, micros int64) {
-	outcome := r.Outcome
-	if outcome > Failed {
-		outcome = Failed
-	}
-	c.numbers[cellAllowed+int(outcome)]++
 	if c.numbers[cellLast] < micros {
 		c.numbers[cellLast] = micros
 	}
-	if outcome == Shadow {
+	if r.Shadow {
+		c.numbers[cellShadow]++
 		return
 	}
+	c.numbers[cellAdmitted+int(r.Outcome)]++
 	if c.isOther {
 		w.stats.Other++
 	}
 	c.latency[BucketOf(r.Duration)]++
-	if outcome == Allowed || outcome == Failed && r.Status == 0 {
+	if r.Status == 0 {
 		if r.Source == ratelimit.FromLease {
 			c.numbers[cellFromLease]++
 		}
 		w.totals.addCharges(c, r)
-	} else if outcome == Limited &&
+	} else if r.Outcome == outcome.Limited &&
 		(r.Source == ratelimit.FromRemembered || r.Source == ratelimit.FromMemory) {
 		c.numbers[cellFromMemory]++
 	}
@@ -115,12 +113,13 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
 	var k mergeKey
-	if r.Outcome != Allowed && merge(w, r, micros/1000000, &k) {
+	if r.Outcome != outcome.Admitted && merge(w, r, micros/1000000, &k) {
 		return nil
 	}
 	w.stats.Recorded++
 	appendRow(p, r, micros, weight, w.settings.Address)
-	if r.Outcome != Allowed && len(r.Key) <= maxKey && len(r.User) <= maxKey && len(r.Tier) <= maxText {
+	if r.Outcome != outcome.Admitted && len(r.Key) <= maxKey && len(r.User) <= maxKey &&
+		len(r.Tier) <= maxText {
 		addMerged(p, &k)
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sendingSize.rows > w.settings.MaxPending ||

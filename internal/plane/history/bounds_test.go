@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -28,7 +29,7 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	w := d.newWriter(history.Settings{})
 	const bound, users, cost, settled = 10000, 12000, 2, 3
 	for i := 0; i < users; i++ {
-		history.Add(w, &history.Record{Time: baseTime, User: fmt.Sprint("u", i), Outcome: history.Allowed,
+		history.Add(w, &history.Record{Time: baseTime, User: fmt.Sprint("u", i), Outcome: outcome.Admitted,
 			Prefix: fmt.Sprint("p", i%2), KeyID: int64(i), Endpoint: fmt.Sprint("e", i%3),
 			Hits: hits(fmt.Sprint("p", i%2), cost)})
 		if i == 5000 {
@@ -36,9 +37,9 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 		}
 	}
 	history.Add(w, &history.Record{Time: baseTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
-		Outcome: history.Allowed})
+		Outcome: outcome.Admitted})
 	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: settled})
-	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
+	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: outcome.Admitted})
 	flush(t, w)
 	// Of each prefix, half of the users beyond the bound are in one row of (other). u1 has a second request.
 	const other = (users - bound) / 2
@@ -65,10 +66,10 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
 	for round := 0; round < 4; round++ {
-		for _, outcome := range []history.OutcomeKind{history.Allowed, history.Failed} {
+		for _, kind := range []outcome.Kind{outcome.Admitted, outcome.Failed} {
 			for i := 0; i < 3; i++ {
 				r := history.Record{Time: baseTime.Add(time.Duration(round/2) * time.Minute),
-					Outcome: outcome, User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
+					Outcome: kind, User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
 				for _, i := range history.AddCounted(w, []history.Record{r}) {
 					t.Errorf("AddCounted: got record %d skipped, want it added", i)
 				}
@@ -130,7 +131,7 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 					Time: baseTime.Add(time.Duration(i) * step), Host: fmt.Sprint("h", i),
 					User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
 					Duration: time.Duration(rand.Int63n(int64(time.Minute))),
-					Outcome:  history.OutcomeKind(i % 2), Audit: auditAll,
+					Outcome:  outcome.Kind(i % 2), Audit: auditAll,
 				})
 				if i%50000 == 0 {
 					_ = w.Flush(context.Background())
@@ -195,7 +196,7 @@ func TestCloseWritesPendingRecords(t *testing.T) {
 		if prepared {
 			w.Prepare()
 		}
-		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
+		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, User: "anna",
 			Audit: auditAll})
 		w.Close()
 		check.Equal(t, "sums", d.query(

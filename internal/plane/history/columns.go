@@ -34,6 +34,7 @@ const (
 // The texts of an auditRow, by their index. "" is NULL.
 const (
 	auditOutcome = iota
+	auditShadow  // "t" or "f"
 	auditReason
 	auditPrefix
 	auditLimit
@@ -57,10 +58,10 @@ var audit = newTable(&table{
 		auditDuration: "duration_us", auditStatus: "status",
 	},
 	texts: []string{
-		auditOutcome: "outcome", auditReason: "reason", auditPrefix: "prefix", auditLimit: "limit_name",
-		auditKey: "key", auditUser: "user_id", auditTier: "tier", auditAddress: "address",
-		auditHost: "host", auditMethod: "method", auditPath: "path", auditAlso: "also",
-		auditWeight: "weight",
+		auditOutcome: "outcome", auditShadow: "shadow", auditReason: "reason", auditPrefix: "prefix",
+		auditLimit: "limit_name", auditKey: "key", auditUser: "user_id", auditTier: "tier",
+		auditAddress: "address", auditHost: "host", auditMethod: "method", auditPath: "path",
+		auditAlso: "also", auditWeight: "weight",
 	},
 })
 
@@ -69,12 +70,13 @@ const (
 	cellTime = iota // in microseconds since 1970
 	cellKeyID
 	cellRequests
-	cellAllowed // the first of six, in the order of OutcomeKind
+	cellAdmitted // the first of six, in the order of outcome.Kind
 	cellLimited
 	cellBlocked
 	cellRejected
+	cellOverloaded
+	cellFailed
 	cellShadow
-	cellErrors
 	cellCharged
 	cellSettled
 	cellFromMemory
@@ -87,11 +89,11 @@ const (
 var metrics = newTable(&table{
 	function: "rate_limit_record_metrics", shared: []string{"region"},
 	numbers: []string{
-		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAllowed: "allowed",
-		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected", cellShadow: "shadow",
-		cellErrors: "errors", cellCharged: "charged", cellSettled: "settled",
-		cellFromMemory: "from_memory", cellFromLease: "from_lease", cellFromDatabase: "from_database",
-		cellLast: "last_request",
+		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAdmitted: "admitted",
+		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected",
+		cellOverloaded: "overloaded", cellFailed: "failed", cellShadow: "shadow", cellCharged: "charged",
+		cellSettled: "settled", cellFromMemory: "from_memory", cellFromLease: "from_lease",
+		cellFromDatabase: "from_database", cellLast: "last_request",
 	},
 	texts: []string{"user_id", "prefix", "limit_name", "endpoint", "latency"},
 })

@@ -4,11 +4,12 @@ import (
 	"math"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// AddCounted adds records that have equal times and the outcome Allowed or Limited. The caller must ensure
-// that no record with the outcome Allowed is for the audit log. AddCounted returns the indexes of the
+// AddCounted adds records that have equal times and the outcome Admitted or Limited. The caller must ensure
+// that no record with the outcome Admitted is for the audit log. AddCounted returns the indexes of the
 // refusals that it did not add, because they need a new row of the audit log: the caller must pass these
 // records to Add.
 //
@@ -26,7 +27,7 @@ func AddCounted(w *Writer, records []Record) []int {
 	c := w.totals.lastCell
 	for i := range records {
 		r := &records[i]
-		if closed || r.Outcome != Allowed && r.Audit.Level != option.AuditOff &&
+		if closed || r.Outcome != outcome.Admitted && r.Audit.Level != option.AuditOff &&
 			!merge(w, r, micros/1000000, &k) {
 			skipped = append(skipped, i)
 			continue
@@ -40,13 +41,13 @@ func AddCounted(w *Writer, records []Record) []int {
 			}
 			w.totals.lastCell = c
 		}
-		if r.Outcome != Allowed || c.isOther || len(r.Hits) > 1 ||
+		if r.Outcome != outcome.Admitted || c.isOther || len(r.Hits) > 1 ||
 			c.numbers[cellSettled] > math.MaxInt64-r.Cost {
 			addToCell(w, c, r, micros)
 			continue
 		}
 		// This is addToCell, inlined for the usual case: one hit with a final cost.
-		c.numbers[cellAllowed]++
+		c.numbers[cellAdmitted]++
 		c.numbers[cellLast] = micros
 		c.latency[BucketOf(r.Duration)]++
 		c.numbers[cellCharged] += r.Cost

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -27,7 +28,8 @@ type model struct {
 // metricSums has the sums of a row of rate_limit_metrics, in the order of the columns in model.check.
 type metricSums struct {
 	requests                            int64
-	outcomes                            [history.Failed + 1]int64
+	outcomes                            [outcome.Failed + 1]int64
+	shadow                              int64
 	fromMemory, fromLease, fromDatabase int64
 	latencies                           int64
 	charged, settled                    int64
@@ -50,13 +52,12 @@ func (m *model) sums(key string) *metricSums {
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
 	if r.Audit.Level == option.AuditAll || r.Audit.Level == option.AuditDenied &&
-		r.Outcome != history.Allowed {
+		r.Outcome != outcome.Admitted {
 		m.records++
-		m.audit[fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ",
-			r.User, " ", r.Cost)]++
+		m.audit[fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Shadow, " ", r.Prefix, " ",
+			r.Key, " ", r.User, " ", r.Cost)]++
 	}
-	passed := r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0
-	shadow := r.Outcome == history.Shadow
+	passed := r.Status == 0 && !r.Shadow
 	for granularity, layout := range map[string]string{"minute": "200601021504", "hour": "2006010215",
 		"day": "20060102"} {
 		sums := func(prefix string) *metricSums {
@@ -64,17 +65,19 @@ func (m *model) add(r *history.Record) {
 				prefix, " ", r.Endpoint))
 		}
 		s := sums(r.Prefix)
-		s.outcomes[r.Outcome]++
-		if !shadow {
-			s.requests++
-			s.latencies++
+		if r.Shadow {
+			s.shadow++
+			continue
 		}
+		s.outcomes[r.Outcome]++
+		s.requests++
+		s.latencies++
 		switch {
-		case r.Source == ratelimit.FromRemembered && r.Outcome == history.Limited:
+		case r.Source == ratelimit.FromRemembered && r.Outcome == outcome.Limited:
 			s.fromMemory++
 		case r.Source == ratelimit.FromLease && passed:
 			s.fromLease++
-		case r.Source == ratelimit.FromPostgres && r.Quota > 0 && !shadow:
+		case r.Source == ratelimit.FromPostgres && r.Quota > 0:
 			s.fromDatabase++
 		}
 		for i, h := range r.Hits {
@@ -110,14 +113,15 @@ func sorted(table string) string {
 func (m *model) check(t testing.TB, d *testDB) {
 	t.Helper()
 	check.Equal(t, "audit", sorted(d.query(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
-		concat_ws('/', prefix, limit_name), key,
+		shadow::text, concat_ws('/', prefix, limit_name), key,
 		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
-		GROUP BY 1, 2, 3, 4, 5, 6`)), formatSums(m.audit))
+		GROUP BY 1, 2, 3, 4, 5, 6, 7`)), formatSums(m.audit))
 	check.Equal(t, "metrics", sorted(d.query(`SELECT granularity, to_char(time, CASE granularity
 			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
 		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
-		endpoint, requests, allowed, limited, blocked, rejected, shadow, errors, from_memory, from_lease,
-		from_database, coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint, charged, settled
+		endpoint, requests, admitted, limited, blocked, rejected, overloaded, failed, shadow, from_memory,
+		from_lease, from_database, coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint, charged,
+		settled
 		FROM rate_limit_metrics`)), formatSums(m.metrics))
 }
 
@@ -126,12 +130,12 @@ func (d *testDB) truncateAll() {
 	d.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_writers")
 }
 
-// drawRecord draws a record near the end of a day.
-func drawRecord(t *rapid.T) history.Record {
+// drawRecord draws a record near the end of a day, with an outcome up to last.
+func drawRecord(t *rapid.T, last outcome.Kind) history.Record {
 	r := history.Record{
 		Time: time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(
 			time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
-		Outcome:  history.OutcomeKind(rapid.IntRange(0, 5).Draw(t, "outcome")),
+		Outcome:  outcome.Kind(rapid.IntRange(0, int(last)).Draw(t, "outcome")),
 		Prefix:   rapid.SampledFrom([]string{"p", "rule/q/l"}).Draw(t, "prefix"),
 		Key:      rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
 		User:     rapid.SampledFrom([]string{"anna", "ben", ""}).Draw(t, "user"),
@@ -145,7 +149,11 @@ func drawRecord(t *rapid.T) history.Record {
 		Audit: option.Audit{Level: rapid.SampledFrom(
 			[]option.Level{option.AuditOff, option.AuditDenied, option.AuditAll}).Draw(t, "level")},
 	}
-	if r.Outcome != history.Allowed && rapid.Bool().Draw(t, "refused") {
+	switch {
+	case r.Outcome == outcome.Admitted, r.Outcome >= outcome.Overloaded && rapid.Bool().Draw(t, "passed"):
+	case last == outcome.Failed && r.Outcome < outcome.Rejected && rapid.Bool().Draw(t, "shadow"):
+		r.Shadow = true
+	default:
 		r.Status = 429
 	}
 	r.Hits = hits(r.Prefix, int(r.Cost))
@@ -165,7 +173,7 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 			r.Unsettled = make([]bool, len(r.Hits))
 		}
 		r.Unsettled[i] = true
-		if r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0 {
+		if r.Status == 0 && !r.Shadow {
 			history.Settle(w, &history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID,
 				Prefix: h.Limit.Prefix, Endpoint: r.Endpoint, Units: h.Cost + 7})
 		}
@@ -175,16 +183,16 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 // addRecords adds records in one of two ways: a single record with Add, or several of the same time with
 // AddCounted, as the interpreted plugin does.
 func addRecords(t *rapid.T, w *history.Writer) []history.Record {
-	records := []history.Record{drawRecord(t)}
-	if records[0].Outcome > history.Limited || records[0].Audit.Level == option.AuditAll {
+	records := []history.Record{drawRecord(t, outcome.Failed)}
+	first := &records[0]
+	if first.Outcome > outcome.Limited || first.Shadow || first.Audit.Level == option.AuditAll {
 		settle(t, w, &records[0])
 		history.Add(w, &records[0])
 		return records
 	}
 	for range rapid.IntRange(0, 4).Draw(t, "more") {
-		r := drawRecord(t)
+		r := drawRecord(t, outcome.Limited)
 		r.Time, r.Audit = records[0].Time, records[0].Audit
-		r.Outcome %= history.Limited + 1
 		records = append(records, r)
 	}
 	for _, i := range history.AddCounted(w, records) {
@@ -238,17 +246,20 @@ func TestEqualRefusalsShareRow(t *testing.T) {
 	w := d.newWriter(history.Settings{})
 	for i := 0; i < 1000; i++ {
 		for _, r := range []history.Record{
-			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p"},
-			{Outcome: history.Limited, Key: "l", User: "anna", Prefix: "p"},
-			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p"},
-			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p", KeyID: 7},
-			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p", Tier: "pro"},
-			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
-			{Outcome: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
+			{Outcome: outcome.Limited, Key: "k", User: "anna", Prefix: "p"},
+			{Outcome: outcome.Limited, Key: "l", User: "anna", Prefix: "p"},
+			{Outcome: outcome.Limited, Key: "k", User: "ben", Prefix: "p"},
+			{Outcome: outcome.Limited, Key: "k", User: "ben", Prefix: "p", KeyID: 7},
+			{Outcome: outcome.Limited, Key: "k", User: "ben", Prefix: "p", Tier: "pro"},
+			{Outcome: outcome.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
+			{Outcome: outcome.Limited, Shadow: true, Key: "k", User: "anna", Prefix: "p"},
 		} {
 			r.Time = baseTime.Add(time.Duration(i) * time.Millisecond) // the next second begins at i = 500
 			r.Audit = option.Audit{Level: option.AuditDenied}
 			r.Path = fmt.Sprint("/", i)
+			if !r.Shadow {
+				r.Status = 429
+			}
 			history.Add(w, &r)
 		}
 	}
@@ -263,11 +274,11 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{MaxPending: 100000})
 	for i := 0; i < 20000; i++ {
-		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed,
+		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted,
 			Audit: option.Audit{Level: option.AuditSample, Share: 0.05}})
 	}
 	for i := 0; i < 100; i++ {
-		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Limited,
+		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Limited,
 			Audit: option.Audit{Level: option.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
@@ -276,11 +287,11 @@ func TestSampleEstimatesRequests(t *testing.T) {
 		"100 1")
 	// 5 % of 20,000 requests are about 1,000 rows of weight 20. The bounds are 8 standard deviations (of 31
 	// rows) away.
-	n := d.queryInt("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = 'allowed'")
+	n := d.queryInt("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = 'admitted'")
 	if n < 20*750 || n > 20*1250 {
 		t.Errorf("requests in the sample: got %d, want about 20000", n)
 	}
-	check.Equal(t, "metrics", d.query("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
+	check.Equal(t, "metrics", d.query("SELECT admitted, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
 // Several Writers that write the same rows at once, each in another order, do not deadlock.
@@ -297,7 +308,7 @@ func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
 			for n := 0; n < records; n++ {
 				history.Add(writers[i], &history.Record{
 					Time: baseTime, User: fmt.Sprint("u", (n*(i+7))%200),
-					Endpoint: fmt.Sprint("e", (n*(i+3))%5), Outcome: history.Allowed, Cost: 1,
+					Endpoint: fmt.Sprint("e", (n*(i+3))%5), Outcome: outcome.Admitted, Cost: 1,
 					Audit: auditAll,
 				})
 				if n%300 == 0 {

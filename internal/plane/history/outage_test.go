@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -77,7 +78,7 @@ func TestOutageDropsOldestRows(t *testing.T) {
 			for round := range rounds {
 				for i := range perRound {
 					history.Add(w, &history.Record{Time: baseTime.Add(time.Duration(round) * time.Second),
-						Outcome: history.OutcomeKind(i % 2), Key: fmt.Sprint("k", i), User: "anna",
+						Outcome: outcome.Kind(i % 2), Key: fmt.Sprint("k", i), User: "anna",
 						Audit: auditAll})
 				}
 				_ = w.Flush(context.Background())
@@ -113,7 +114,7 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 	d.exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
 	d.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
 	for i := 0; i < 500; i++ {
-		r := history.Record{Time: baseTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9),
+		r := history.Record{Time: baseTime, Outcome: outcome.Admitted, User: fmt.Sprint("u", i%9),
 			Endpoint: fmt.Sprint("e", i%5), Path: "/", Audit: auditAll}
 		if i == 100 || i == 101 || i == 400 {
 			r.Path = "/evil"
@@ -145,7 +146,7 @@ func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
 	add := func() {
-		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
+		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, User: "anna",
 			Audit: auditAll})
 	}
 	add()
@@ -180,7 +181,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 	d.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_writers, " +
 		"rate_limit_retention CASCADE")
 	for i := 0; i < 10; i++ {
-		history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
+		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, User: "anna",
 			Audit: auditAll})
 	}
 	for range 3 {
@@ -190,7 +191,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 	}
 	// A proxy that starts meanwhile does not create the tables either.
 	other := d.newWriter(history.Settings{Node: "another"})
-	history.Add(other, &history.Record{Time: baseTime, Outcome: history.Allowed, User: "anna",
+	history.Add(other, &history.Record{Time: baseTime, Outcome: outcome.Admitted, User: "anna",
 		Audit: auditAll})
 	if err := other.Flush(context.Background()); err == nil ||
 		!strings.Contains(err.Error(), schema.ErrRestoring.Error()) {

@@ -4,14 +4,15 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 )
 
 // maxMerged bounds the rows of one second into which equal refusals can merge.
 const maxMerged = 20000
 
-// mergeKey has the values that are equal in all refusals of one row.
+// mergeKey has the values that are equal in all refusals of one row. The status tells a shadow.
 type mergeKey struct {
-	outcome                         OutcomeKind
+	outcome                         outcome.Kind
 	cost, keyID                     int64
 	status                          int
 	prefix, key, user, tier, reason string

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
@@ -28,7 +29,7 @@ func TestProxyMayWriteHistoryAndNotShortenIt(t *testing.T) {
 	w := proxy.newWriter(
 		history.Settings{Retention: []option.Retention{{What: "metrics_day", Keep: 3000 * 24 * time.Hour},
 			{What: "audit", Keep: 48 * time.Hour}}})
-	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna",
+	history.Add(w, &history.Record{Time: time.Now(), Outcome: outcome.Limited, Prefix: "p", User: "anna",
 		Status: 429, Audit: auditAll})
 	flush(t, w)
 	for _, want := range []string{"0", "1"} { // the second upkeep is within the pause, and does nothing

@@ -5,44 +5,19 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// OutcomeKind is the outcome of a request, as in the column outcome of the audit log.
-type OutcomeKind uint8
-
-const (
-	// Allowed means that the request passed.
-	Allowed OutcomeKind = iota
-	// Limited means that a limit refused the request.
-	Limited
-	// Blocked means that a ban or a block rule refused the request.
-	Blocked
-	// Rejected means that the request was refused because of its API key or its path.
-	Rejected
-	// Shadow means that a shadow rule would have refused the request. The request has another record with its
-	// own outcome.
-	Shadow
-	// Failed means that no decision was possible. If the request passed nevertheless, Record.Status is 0.
-	Failed
-)
-
-// outcomeKinds holds the name of each OutcomeKind.
-var outcomeKinds = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
-
-// String returns the name used in the tables, such as "limited".
-func (k OutcomeKind) String() string {
-	if int(k) < len(outcomeKinds) {
-		return outcomeKinds[k]
-	}
-	return "error"
-}
 
 // Record describes one request. A Writer adds it to the metrics and, depending on Audit, to the audit log.
 type Record struct {
 	Time    time.Time // the time of the decision
-	Outcome OutcomeKind
-	Reason  string // the reason for a refusal, such as banned; "" means none
+	Outcome outcome.Kind
+	Reason  string // the reason for Outcome, such as banned; "" means none
+
+	// Shadow means that a shadow rule would have had this Outcome. The request passes that rule, and has a
+	// record of its own.
+	Shadow bool
 
 	// Prefix is the prefix of the limit that refused the request. If no limit refused it, Prefix is the
 	// prefix of the limit with the least remaining quota. For a rule without limits, Prefix is RulePrefix and

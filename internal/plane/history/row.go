@@ -62,6 +62,10 @@ func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.Ad
 	t := row.texts[:]
 	prefix, limit := SplitPrefix(r.Prefix)
 	t[auditOutcome] = r.Outcome.String()
+	t[auditShadow] = "f"
+	if r.Shadow {
+		t[auditShadow] = "t"
+	}
 	t[auditReason] = cleanText(r.Reason, maxText)
 	t[auditPrefix] = cleanText(prefix, maxText)
 	t[auditLimit] = cleanText(limit, maxText)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -39,7 +40,7 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, at := range []time.Time{year.Add(-time.Microsecond), year,
 				time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {
-				history.Add(w, &history.Record{Time: at, Outcome: history.Limited, Path: `/\a'"{},NULL`,
+				history.Add(w, &history.Record{Time: at, Outcome: outcome.Limited, Path: `/\a'"{},NULL`,
 					Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
 			}
 			flush(t, w)
@@ -67,12 +68,12 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 func TestWrongClockDeletesNothing(t *testing.T) {
 	d := newTestDB(t)
 	exact := d.newWriter(history.Settings{})
-	history.Add(exact, &history.Record{Time: time.Now(), Outcome: history.Allowed, User: "anna",
+	history.Add(exact, &history.Record{Time: time.Now(), Outcome: outcome.Admitted, User: "anna",
 		Audit: auditAll})
 	flush(t, exact)
 	ahead := d.newWriter(
 		history.Settings{Node: "n2", Now: func() time.Time { return time.Now().AddDate(20, 0, 0) }})
-	history.Add(ahead, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: history.Allowed,
+	history.Add(ahead, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: outcome.Admitted,
 		User: "anna", Audit: auditAll})
 	flush(t, ahead)
 	if err := history.RunUpkeep(ahead); err != nil {

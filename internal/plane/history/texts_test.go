@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
@@ -86,7 +87,7 @@ func TestTablesHaveNoQueriesAndValidText(t *testing.T) {
 			Tier: long, Reason: long, Also: []string{long, long}},
 	} {
 		r.Time = baseTime
-		r.Outcome = history.Limited
+		r.Outcome = outcome.Limited
 		r.Audit = auditAll
 		history.Add(w, &r)
 	}

@@ -57,8 +57,8 @@ func (c *cell) row() tableRow {
 // requests returns the number of requests. Records of shadow rules do not count, because each of their
 // requests also has a record with its own outcome.
 func (c *cell) requests() int64 {
-	n := c.numbers[cellErrors]
-	for i := cellAllowed; i < cellShadow; i++ {
+	n := int64(0)
+	for i := cellAdmitted; i <= cellFailed; i++ {
 		n += c.numbers[i]
 	}
 	return n

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -33,7 +34,7 @@ func TestTablesHaveAllValues(t *testing.T) {
 			w := d.newWriterOn(db, history.Settings{Region: "eu",
 				Retention: []option.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
-				Time: baseTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
+				Time: baseTime, Outcome: outcome.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
 				Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
 				Address: netip.MustParseAddr("2001:db8:1:2::3"), Host: "api.example.com", Method: "GET",
 				Path: "/v1/x?secret=1", Endpoint: "/v1/*",
@@ -41,26 +42,26 @@ func TestTablesHaveAllValues(t *testing.T) {
 				Duration: 1100 * time.Microsecond, Source: ratelimit.FromRemembered,
 				Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
 			})
-			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Cost: 3,
+			history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Cost: 3,
 				Duration: time.Microsecond, User: "anna", Audit: auditAll, Unsettled: []bool{false, true},
 				Hits: hits("", 3, "rule/tokens/per_month", 500)})
 			history.Settle(w, &history.Settled{Time: baseTime, User: "anna", Prefix: "rule/tokens/per_month",
 				Units: 720})
-			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
+			history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Prefix: "p", Cost: 1,
 				Hits: hits("p", 1)})
-			history.Add(w, &history.Record{Time: baseTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
+			history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Prefix: "p", Cost: 1,
 				Quota: 5, Source: ratelimit.FromLease})
 			history.Add(w, &history.Record{Time: baseTime, Prefix: "p", Cost: 1, Quota: 5})
-			history.Add(w, &history.Record{Time: baseTime.Add(time.Hour), Outcome: history.Rejected,
+			history.Add(w, &history.Record{Time: baseTime.Add(time.Hour), Outcome: outcome.Rejected,
 				User: "anna", KeyID: 7, Status: 401})
 			flush(t, w)
 			check.Equal(t, "audit", d.query(`SELECT regexp_replace(row_to_json(a)::text, '"id":[1-9][0-9]*',
 				'"id":"N"') FROM rate_limit_audit a ORDER BY outcome DESC`),
-				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"outcome":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}
-{"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"outcome":"allowed","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null,"id":"N"}`)
+				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"shadow":false,"outcome":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}
+{"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"shadow":false,"outcome":"admitted","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null,"id":"N"}`)
 			check.Equal(t, "numbers", d.query("SELECT count(DISTINCT id) FROM rate_limit_audit"), "2")
 			check.Equal(t, "metrics", d.query(`SELECT time::text, user_id, key_id, prefix, limit_name,
-				endpoint, region, requests, allowed, limited, rejected, charged, settled, from_memory,
+				endpoint, region, requests, admitted, limited, rejected, charged, settled, from_memory,
 				from_lease, from_database, latency::text, last_request::text FROM rate_limit_metrics
 				WHERE granularity = 'minute' ORDER BY time, prefix COLLATE "C"`),
 				`2026-11-20 12:30:00+00 anna 0    eu 1 1 0 0 3 3 0 0 0 {1} 2026-11-20 12:30:15.5+00

@@ -102,9 +102,9 @@ func (c *proxyCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// requestSums counts the requests since the first scrape of this server, by prefix and outcome. A proxy may
-// add to a minute up to lateTime after its end, so each scrape reads a minute again until the minute is
-// final.
+// requestSums counts the requests since the first scrape of this server, by prefix and outcome, which is ""
+// for those that a shadow rule would have refused. A proxy may add to a minute up to lateTime after its end,
+// so each scrape reads a minute again until the minute is final.
 type requestSums struct {
 	mu        sync.Mutex          // guards the fields below
 	firstOpen time.Time           // the start of the first minute that is not final
@@ -129,8 +129,8 @@ func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	}
 	finalEnd := now.Add(-lateTime).Truncate(time.Minute)
 	rows, err := tx.Query(ctx, `SELECT prefix, outcome, time < $2::timestamptz AS past, sum(n)::bigint AS n
-FROM rate_limit_metrics, LATERAL (VALUES ('allowed', allowed), ('limited', limited), ('blocked', blocked),
-	('rejected', rejected), ('error', errors), ('shadow', shadow)) AS d(outcome, n)
+FROM rate_limit_metrics, LATERAL (VALUES ('admitted', admitted), ('limited', limited), ('blocked', blocked),
+	('rejected', rejected), ('overloaded', overloaded), ('failed', failed), ('', shadow)) AS d(outcome, n)
 WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.firstOpen, finalEnd)
 	if err != nil {
 		return err
@@ -160,10 +160,14 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.fi
 // Describe implements prometheus.Collector. As in proxyCollector, no description is sent.
 func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
 
-var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
-	"Requests since the start of this page's server, by prefix of the limit and by outcome, as in the "+
-		"history.",
-	[]string{"prefix", "outcome"}, nil)
+var (
+	requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
+		"Requests since the start of this page's server, by prefix of the limit and by outcome.",
+		[]string{"prefix", "outcome"}, nil)
+	shadowDesc = prometheus.NewDesc(namespace+"_shadow_refusals_total",
+		"Requests since then that the limit would have refused, but for the mode shadow.",
+		[]string{"prefix"}, nil)
+)
 
 // Collect implements prometheus.Collector.
 func (s *requestSums) Collect(out chan<- prometheus.Metric) {
@@ -174,8 +178,11 @@ func (s *requestSums) Collect(out chan<- prometheus.Metric) {
 		sums[labels] += n
 	}
 	for labels, n := range sums {
-		out <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), labels[0],
-			labels[1])
+		desc, values := requestsDesc, labels[:]
+		if labels[1] == "" {
+			desc, values = shadowDesc, labels[:1]
+		}
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), values...)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -52,42 +53,42 @@ func (f *Facts) SetRoutes(values []string) {
 	}
 }
 
-// Reason is the reason for a refusal, as in logs.
+// Reason is the reason for an outcome, as in logs.
 type Reason string
 
+// The reasons. The last two are for a request without a decision.
 const (
-	// NotRefused means that the policy alone does not refuse the request.
-	NotRefused Reason = ""
-	// UnknownKey means that the API key is not in the database.
-	UnknownKey Reason = "unknown_key"
-	// KeyExpired means that the API key has expired.
-	KeyExpired Reason = "key_expired"
-	// KeyRevoked means that the API key was revoked.
-	KeyRevoked Reason = "key_revoked"
-	// Banned means that the network, the user or the key is banned.
-	Banned Reason = "banned"
-	// Blocked means that a block rule matched.
-	Blocked Reason = "blocked"
-	// NoQuota means that a limit has the amount 0.
-	NoQuota Reason = "no_quota"
-	// NoKey means that the request lacks the key or the header that a limit counts by.
-	NoKey Reason = "no_key"
-	// AmbiguousPath means that the verdict depends on how a server reads the path, see NormalPath.
-	AmbiguousPath Reason = "ambiguous_path"
-	// Upgrade means that the request asks for another protocol, where a limit of tokens applies.
-	Upgrade Reason = "upgrade"
-
-	// AmbiguousBody means that servers may differ in what the body asks of a language model.
-	AmbiguousBody Reason = "ambiguous_body"
-	// Background means that the body asks for an answer that the client would poll for.
-	Background Reason = "background"
-	// SlowBody means that the body did not arrive in time, or not at all.
-	SlowBody Reason = "slow_body"
-	// LongBody means that the body is too long.
-	LongBody Reason = "long_body"
-	// ManyBodies means that the proxy holds too many bodies.
-	ManyBodies Reason = "many_bodies"
+	NotRefused    Reason = ""               // the policy alone does not refuse the request
+	UnknownKey    Reason = "unknown_key"    // the API key is not in the database
+	KeyExpired    Reason = "key_expired"    // the API key has expired
+	KeyRevoked    Reason = "key_revoked"    // the API key was revoked
+	Banned        Reason = "banned"         // the network, the user or the key is banned
+	Blocked       Reason = "blocked"        // a block rule matched
+	NoQuota       Reason = "no_quota"       // a limit has the amount 0
+	NoKey         Reason = "no_key"         // the request lacks the key or the header that a limit counts by
+	AmbiguousPath Reason = "ambiguous_path" // the verdict depends on how a server reads it, see NormalPath
+	Upgrade       Reason = "upgrade"        // another protocol, where a limit of tokens applies
+	AmbiguousBody Reason = "ambiguous_body" // servers may differ in what the body asks of a language model
+	Background    Reason = "background"     // the body asks for an answer that the client would poll for
+	SlowBody      Reason = "slow_body"      // the body did not arrive in time, or not at all
+	LongBody      Reason = "long_body"      // the body is too long
+	ManyBodies    Reason = "many_bodies"    // the proxy holds too many bodies
+	Timeout       Reason = "timeout"        // the database took too long
+	Unavailable   Reason = "unavailable"    // the database made no decision
 )
+
+// Outcome returns the outcome of a request that the policy refuses for a reason.
+func (r Reason) Outcome() outcome.Kind {
+	switch r {
+	case Banned, Blocked:
+		return outcome.Blocked
+	case NoQuota:
+		return outcome.Limited
+	case ManyBodies:
+		return outcome.Overloaded
+	}
+	return outcome.Rejected
+}
 
 // Mark describes the limit of a hit in a Verdict, and the response if that limit refuses. It belongs to the
 // snapshot and must not be changed.

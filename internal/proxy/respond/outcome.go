@@ -5,18 +5,22 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Outcome is the result for a request. It describes whether the request passes, and its response.
 type Outcome struct {
+	// Kind is the outcome in one word.
+	Kind outcome.Kind
+
 	// Status is 0 if the request passes, else the status of its refusal. A limit refuses with 429, or with
 	// the status of its rule. The policy refuses with the status of its rule or reason. Without a decision
 	// the status is 503, if OnError is Deny or Err is ratelimit.ErrOverloaded.
 	Status int
 
-	// Reason is set if the policy alone refused the request.
+	// Reason is set if no limit decided: why the policy refused the request, or the kind of Err.
 	Reason policy.Reason
 
 	// Message is the text of a refusal. If it is "", Status or Reason supplies the text.

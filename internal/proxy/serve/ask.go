@@ -35,8 +35,8 @@ func ask(s *Site, q *Request) {
 		q.Outcome = NoDecision(s.OnError, q.failure)
 		LogNoDecision(s, q)
 	case v.Reason != policy.NotRefused:
-		q.Outcome = respond.Outcome{Status: v.Status, Reason: v.Reason, Message: v.Message,
-			Wait: v.RetryAfter}
+		q.Outcome = respond.Outcome{Kind: v.Reason.Outcome(), Status: v.Status, Reason: v.Reason,
+			Message: v.Message, Wait: v.RetryAfter}
 	}
 	if s.Watcher != nil {
 		s.Watcher.OnVerdict(q)

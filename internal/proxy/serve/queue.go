@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -75,10 +76,12 @@ func Deliver(requests []*Request) {
 		}
 		at := 0
 		status := 0
+		kind := outcome.Admitted
 		for i := range q.Decisions {
 			if !q.Decisions[i].Allowed {
 				at = respond.Tightest(q.Hits, q.Decisions)
 				status = http.StatusTooManyRequests
+				kind = outcome.Limited
 				break
 			}
 			if q.Decisions[i].Remaining < q.Decisions[at].Remaining {
@@ -96,6 +99,7 @@ func Deliver(requests []*Request) {
 			q.Outcome = respond.Outcome{Hit: at, Decision: d}
 		}
 		q.Outcome.Status = status
+		q.Outcome.Kind = kind
 	}
 	if recorded != nil {
 		record(recorded, now)
@@ -116,9 +120,9 @@ func setDelivered(node *registry.Node, answered []*Request, responses []respond.
 		q.HTTP = nil
 		q.Body = responses[i].Body
 		q.Status = http.StatusTooManyRequests
-		q.Admitted = q.Body == ""
+		q.Passed = q.Body == ""
 		q.Delivered = true
-		registry.Count(node, q.Admitted, q.Hits, q.Decisions)
+		registry.Count(node, q.Outcome.Kind, q.Passed, q.Hits, q.Decisions)
 		for i := range q.Hits {
 			q.Hits[i].Key = "" // as in DeliverCalls
 			q.Hits[i].Subject = ""

@@ -1,11 +1,11 @@
 package serve
 
 import (
-	"errors"
 	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -36,7 +36,7 @@ func record(requests []*Request, now time.Time) {
 			addOne(r, q)
 			continue
 		}
-		if r.Outcome != history.Allowed {
+		if r.Outcome != outcome.Admitted {
 			r.Key = q.Hits[q.Outcome.Hit].StoredKey()
 		}
 		counted = append(counted, q)
@@ -137,34 +137,13 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	o := &q.Outcome
 	d := o.Decision
 	r.Hits = q.Hits
+	r.Outcome = o.Kind
 	r.Status = o.Status
-	switch {
-	case o.Err != nil:
+	r.Reason = string(o.Reason)
+	if o.Err != nil {
 		d = nil
-		r.Outcome = history.Failed
-		r.Reason = "unavailable"
-		if errors.Is(o.Err, ratelimit.ErrOverloaded) {
-			r.Reason = "overloaded"
-		} else if errors.Is(o.Err, ratelimit.ErrTimeout) {
-			r.Reason = "timeout"
-		}
-	case d != nil:
-		if !d.Allowed {
-			r.Outcome = history.Limited
-		}
-	case o.Status != 0:
+	} else if d == nil {
 		r.RetryAfter = o.Wait
-		r.Reason = string(o.Reason)
-		r.Outcome = history.Rejected
-		switch o.Reason {
-		case policy.Banned, policy.Blocked:
-			r.Outcome = history.Blocked
-		case policy.NoQuota:
-			r.Outcome = history.Limited
-			if o.Wait == 0 {
-				r.RetryAfter = ratelimit.Never
-			}
-		}
 	}
 	if len(q.Hits) == 0 {
 		setRule(r, q.Verdict.Rule, q.Verdict.Mark)
@@ -270,10 +249,13 @@ func addShadows(r *history.Record, q *Request) {
 
 // addShadow adds the record of a shadow limit, or of a shadow rule without a count, for which h is nil.
 func addShadow(r *history.Record, q *Request, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
-	shadow := history.Record{Outcome: history.Shadow, Time: r.Time, Duration: r.Duration, Audit: r.Audit,
-		User: r.User, KeyID: r.KeyID, Tier: r.Tier, Endpoint: r.Endpoint, Address: r.Address,
-		Method: r.Method, Host: r.Host, Path: r.Path}
+	shadow := history.Record{Outcome: outcome.Limited, Shadow: true, Time: r.Time, Duration: r.Duration,
+		Audit: r.Audit, User: r.User, KeyID: r.KeyID, Tier: r.Tier, Endpoint: r.Endpoint,
+		Address: r.Address, Method: r.Method, Host: r.Host, Path: r.Path}
 	if h == nil {
+		if m.Limit == "" {
+			shadow.Outcome = outcome.Blocked
+		}
 		setRule(&shadow, m.Rule, m)
 		shadow.RetryAfter = m.RetryAfter
 	} else {

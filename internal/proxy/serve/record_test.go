@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -81,10 +82,10 @@ func recordTests() map[string]recordTest {
 				Source: ratelimit.FromLease},
 		},
 		"a limit refuses": {
-			outcome:   respond.Outcome{Status: 429, Hit: 1, Decision: &refused},
+			outcome:   respond.Outcome{Kind: outcome.Limited, Status: 429, Hit: 1, Decision: &refused},
 			hits:      hits[:2],
 			decisions: decisions[:2],
-			want: history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10,
+			want: history.Record{Outcome: outcome.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10,
 				Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromRemembered,
 				Also: []string{"web", "192.0.2.1"}},
 		},
@@ -105,11 +106,12 @@ func recordTests() map[string]recordTest {
 				Also: []string{"key", key, "rule/plan", "alice", "rule/trial", "alice"}},
 		},
 		"a rule refuses": {
-			outcome:   respond.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour},
+			outcome: respond.Outcome{Kind: outcome.Limited, Status: 402, Hit: 3, Decision: &refused,
+				Wait: time.Hour},
 			hits:      hits,
 			decisions: decisions,
 			verdict:   verdict,
-			want: history.Record{Outcome: history.Limited, Prefix: "rule/plan/per_day", Key: "alice",
+			want: history.Record{Outcome: outcome.Limited, Prefix: "rule/plan/per_day", Key: "alice",
 				User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
 				RetryAfter: time.Minute, Source: ratelimit.FromRemembered,
 				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"}},
@@ -130,40 +132,41 @@ func recordTests() map[string]recordTest {
 			want:    history.Record{Prefix: "rule/well"},
 		},
 		"banned": {
-			outcome: respond.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour},
+			outcome: respond.Outcome{Kind: policy.Banned.Outcome(), Status: 403, Reason: policy.Banned,
+				Wait: time.Hour},
 			verdict: &policy.Verdict{User: "mallory"},
-			want: history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403,
+			want: history.Record{Outcome: outcome.Blocked, Reason: "banned", User: "mallory", Status: 403,
 				RetryAfter: time.Hour},
 		},
 		"blocked": {
-			outcome: respond.Outcome{Status: 451, Reason: policy.Blocked},
+			outcome: respond.Outcome{Kind: policy.Blocked.Outcome(), Status: 451, Reason: policy.Blocked},
 			verdict: &policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}},
-			want: history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/shut",
+			want: history.Record{Outcome: outcome.Blocked, Reason: "blocked", Prefix: "rule/shut",
 				Status: 451},
 		},
 		"no quota": {
-			outcome: respond.Outcome{Status: 429, Reason: policy.NoQuota},
+			outcome: respond.Outcome{Kind: policy.NoQuota.Outcome(), Status: 429, Reason: policy.NoQuota},
 			verdict: &policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}},
-			want: history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
-				Status: 429, RetryAfter: ratelimit.Never},
+			want: history.Record{Outcome: outcome.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
+				Status: 429},
 		},
 		"too late, and it passes": {
 			err:  ratelimit.ErrTimeout,
 			hits: hits[:1],
-			want: history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
+			want: history.Record{Outcome: outcome.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
 				Cost: 2},
 		},
 		"too late, and a shadow comes first": {
 			err:  ratelimit.ErrTimeout,
 			hits: []ratelimit.Hit{hits[4], hits[0]},
-			want: history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
+			want: history.Record{Outcome: outcome.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
 				Cost: 2, Also: []string{"rule/trial", "alice"}},
 		},
 		"no database, and it is refused": {
 			outcome: serve.NoDecision(settings.Deny,
 				errors.Join(ratelimit.ErrUnavailable, errors.New("password hunter2"))),
 			verdict: nobody,
-			want: history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous",
+			want: history.Record{Outcome: outcome.Failed, Reason: "unavailable", Tier: "anonymous",
 				Status: 503},
 		},
 		"a cost of 0": {
@@ -177,9 +180,9 @@ func recordTests() map[string]recordTest {
 	for reason, status := range map[policy.Reason]int{policy.UnknownKey: 401, policy.KeyExpired: 401,
 		policy.KeyRevoked: 401, policy.AmbiguousPath: 400} {
 		tests[fmt.Sprint(reason)] = recordTest{
-			outcome: respond.Outcome{Status: status, Reason: reason},
+			outcome: respond.Outcome{Kind: reason.Outcome(), Status: status, Reason: reason},
 			verdict: nobody,
-			want: history.Record{Outcome: history.Rejected, Reason: fmt.Sprint(reason), Tier: "anonymous",
+			want: history.Record{Outcome: outcome.Rejected, Reason: fmt.Sprint(reason), Tier: "anonymous",
 				Status: status},
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
@@ -42,10 +43,10 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// Deliver sets Delivered and Admitted, and for a refusal Status and Body of the response. It sets the
+	// Deliver sets Delivered and Passed, and for a refusal Status and Body of the response. It sets the
 	// headers in Writer. If Writer is nil, the proxy responds.
 	Delivered bool
-	Admitted  bool
+	Passed    bool
 	Status    int
 	Body      string
 	Writer    http.ResponseWriter
@@ -117,7 +118,8 @@ func Begin(q *Request) (waits bool, err error) {
 	}
 	if q.Limits.Tokens || q.Verdict.Tokens {
 		if isUpgrade(q.HTTP) {
-			q.Outcome = respond.Outcome{Status: http.StatusBadRequest, Reason: policy.Upgrade}
+			q.Outcome = respond.Outcome{Kind: outcome.Rejected, Status: http.StatusBadRequest,
+				Reason: policy.Upgrade}
 			return false, nil
 		}
 		q.Upload = newUpload(q)
@@ -239,7 +241,10 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 			LogNoDecision(s, q)
 		}
 		if q.failure != nil && q.Outcome.Status == 0 {
-			q.Outcome.Err = q.failure // the limits let the request pass, but the policy could not decide
+			o := NoDecision(s.OnError, q.failure) // the limits let the request pass, but the policy could not
+			q.Outcome.Kind = o.Kind
+			q.Outcome.Reason = o.Reason
+			q.Outcome.Err = o.Err
 		}
 	}
 	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
@@ -248,8 +253,8 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 	if ahead != 0 { // a settlement has the times of the database
 		respond.ShiftResets(q.Decisions, ahead)
 	}
-	q.Admitted = q.Outcome.Status == 0
-	if !q.Admitted {
+	q.Passed = q.Outcome.Status == 0
+	if !q.Passed {
 		setForm(q)
 	}
 	if q.Writer != nil {
@@ -257,23 +262,19 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 	}
 	q.Delivered = true
 	if q.Asked || len(q.Hits) > 0 {
-		if q.Outcome.Err != nil {
-			s.Node.CountUndecided(q.Admitted)
-		} else {
-			registry.Count(s.Node, q.Admitted, q.Hits, q.Decisions)
-		}
+		registry.Count(s.Node, q.Outcome.Kind, q.Passed, q.Hits, q.Decisions)
 	}
 }
 
-// Respond sets the headers of the response to a decided request, and Admitted. For a refusal it sets Status
+// Respond sets the headers of the response to a decided request, and Passed. For a refusal it sets Status
 // and Body.
 func Respond(q *Request) {
 	h := q.Writer.Header()
 	s := q.Site
 	respond.SetFields(h, s.Fields, s.Salt, &q.Outcome, q.Hits, q.Decisions)
 	q.Body = ""
-	q.Admitted = q.Outcome.Status == 0
-	if !q.Admitted {
+	q.Passed = q.Outcome.Status == 0
+	if !q.Passed {
 		q.Status, q.Body = q.Outcome.SetContent(h)
 	}
 }
@@ -320,6 +321,7 @@ func Judge(q *Request) respond.Outcome {
 		}
 		return out
 	}
+	out.Kind = outcome.Limited
 	if m := MarkOf(q, at); m != nil {
 		out.Status = m.Status
 		out.Message = m.Message

@@ -51,20 +51,20 @@ type settledHit struct {
 	batch.Settlement
 }
 
-// SettleOutcome is the outcome of settling a hit.
-type SettleOutcome string
+// SettledCost says how the cost of a settled hit differs from its charge.
+type SettledCost string
 
-// The values of SettleOutcome.
+// The values of SettledCost.
 const (
-	SettledMore    SettleOutcome = "more"    // the request cost more than it was charged
-	SettledLess    SettleOutcome = "less"    // the request cost less
-	SettledSame    SettleOutcome = "same"    // its cost equals the charge
-	SettledMissing SettleOutcome = "missing" // the response does not have the cost
-	SettledInvalid SettleOutcome = "invalid" // the response has text that cannot be a cost
+	SettledMore    SettledCost = "more"    // the request cost more than it was charged
+	SettledLess    SettledCost = "less"    // the request cost less
+	SettledSame    SettledCost = "same"    // its cost equals the charge
+	SettledMissing SettledCost = "missing" // the response does not have the cost
+	SettledInvalid SettledCost = "invalid" // the response has text that cannot be a cost
 )
 
-// SettleOutcomes lists all outcomes.
-var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
+// SettledCosts lists all values.
+var SettledCosts = []SettledCost{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
 
 // NewSettling returns the Settling of a request that passed, or nil if there is nothing to settle.
 func NewSettling(site *Site, q *Request) *Settling {
@@ -228,14 +228,14 @@ func (s *Settling) settle() {
 			continue
 		}
 		prefix := one.Limit.Prefix
-		cost, outcome, err := s.costOf(one)
+		cost, kind, err := s.costOf(one)
 		if one.Refund = one.cost - cost; one.Refund != 0 {
 			switch {
-			case outcome != SettledSame: // a stream without usage is missing
+			case kind != SettledSame: // a stream without usage is missing
 			case one.Refund < 0:
-				outcome = SettledMore
+				kind = SettledMore
 			default:
-				outcome = SettledLess
+				kind = SettledLess
 			}
 			settlement := one.Settlement
 			if settles {
@@ -248,13 +248,13 @@ func (s *Settling) settle() {
 			history.Settle(site.History, &s.recorded)
 		}
 		if site.Settled != nil {
-			site.Settled(prefix, outcome)
+			site.Settled(prefix, kind)
 		}
 		if err == nil || site.Log == nil {
 			continue
 		}
 		sampler := &site.invalid
-		if outcome == SettledMissing {
+		if kind == SettledMissing {
 			sampler = &site.missing
 		}
 		if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
@@ -265,7 +265,7 @@ func (s *Settling) settle() {
 }
 
 // costOf returns the cost of a hit in the response. Without a valid one, it returns the charged cost.
-func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
+func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	how := one.how
 	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
 	switch {

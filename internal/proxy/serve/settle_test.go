@@ -56,7 +56,7 @@ func newSettling(t testing.TB, text string) *settling {
 	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit}, decisions); err != nil {
 		t.Fatal(err)
 	}
-	site := &serve.Site{Store: store, Settled: func(_ string, outcome serve.SettleOutcome) {
+	site := &serve.Site{Store: store, Settled: func(_ string, outcome serve.SettledCost) {
 		s.outcomes <- string(outcome)
 	}}
 	client, leave := context.WithCancel(context.Background())

@@ -58,7 +58,7 @@ type Site struct {
 	// UserOf returns the user that the proxy authenticated, or "". It is called before a request is recorded.
 	UserOf func(r *http.Request) (user string)
 	// Settled is called for each settled hit, possibly from another goroutine.
-	Settled func(prefix string, outcome SettleOutcome)
+	Settled func(prefix string, cost SettledCost)
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it fails, it does not call retry.

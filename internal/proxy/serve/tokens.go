@@ -43,7 +43,7 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 
 // tokensOf returns the cost of a hit on a limit of tokens. Without a report of the response, the cost is the
 // charge, or 0 if the upstream has refused the request.
-func (s *Settling) tokensOf(one *settledHit) (int64, SettleOutcome, error) {
+func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 	u := &s.tokens.usage
 	if s.tokens.reader == nil { // there was no response, or an outer handler will send it
 		u.Input, u.CacheRead, u.CacheWrite, u.Output = -1, -1, -1, -1
@@ -66,18 +66,18 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettleOutcome, error) {
 	case !reported && !u.Stream && s.client.Err() != nil:
 		return one.cost, SettledSame, nil
 	}
-	outcome := SettledSame
+	kind := SettledSame
 	var err error
 	if !reported {
-		outcome = SettledMissing
+		kind = SettledMissing
 		wrong.Want = "in the response: for a stream, clients of OpenAI ask for it with " +
 			"stream_options.include_usage"
 		err = wrong
 	}
 	if !reported && !u.Stream {
-		return one.cost, outcome, err
+		return one.cost, kind, err
 	}
-	return cost(u, one.how.Unit, s.tokens.input), outcome, err
+	return cost(u, one.how.Unit, s.tokens.input), kind, err
 }
 
 // cost returns the tokens of a unit. input stands for an input that was not reported.

@@ -21,9 +21,9 @@ import (
 // tokenSite is a site with a limit of 1,000,000 units an hour.
 type tokenSite struct {
 	*serve.Site
-	t        *testing.T
-	outcomes chan string
-	lines    []string
+	t     *testing.T
+	costs chan string
+	lines []string
 }
 
 func newTokenSite(t *testing.T, unit string) *tokenSite {
@@ -37,9 +37,9 @@ func newTokenSite(t *testing.T, unit string) *tokenSite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &tokenSite{t: t, outcomes: make(chan string, 9)}
+	s := &tokenSite{t: t, costs: make(chan string, 9)}
 	s.Site = &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z},
-		Settled: func(_ string, outcome serve.SettleOutcome) { s.outcomes <- string(outcome) },
+		Settled: func(_ string, cost serve.SettledCost) { s.costs <- string(cost) },
 		Log:     func(l host.Line) { s.lines = append(s.lines, fmt.Sprint(l.Err)) }}
 	s.Prepare()
 	return s
@@ -65,7 +65,7 @@ func (s *tokenSite) used(q *serve.Request) string {
 	s.t.Helper()
 	outcome := "-"
 	if q.Settling != nil {
-		outcome = <-s.outcomes
+		outcome = <-s.costs
 	}
 	decisions := make([]ratelimit.Decision, 1)
 	hit := ratelimit.Hit{Limit: s.Zones[0].Hit.Limit, Key: "k", Peek: true, Cost: 1}
@@ -195,7 +195,7 @@ func TestClientsOfOpenAIAreToldToIncludeUsage(t *testing.T) {
 		check.Equal(t, "Accept-Encoding", q.HTTP.Header.Get("Accept-Encoding"), "")
 		h := http.Header{"Content-Type": {"text/event-stream"}}
 		answered(q, http.StatusOK, h, []byte("data: [DONE]\n\n"))
-		<-s.outcomes
+		<-s.costs
 	}
 	check.Equal(t, "lines", s.lines, "[unit tokens: missing: must be in the response: for a stream, "+
 		"clients of OpenAI ask for it with stream_options.include_usage]")

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
@@ -16,19 +18,22 @@ import (
 // a row for which another handler has decided so (store.ErrOwes), it decides the request in this process if
 // it can.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
-	overloaded := errors.Is(err, ratelimit.ErrOverloaded)
+	o := NoDecision(s.OnError, err)
+	overloaded := o.Kind == outcome.Overloaded
 	if overloaded && !canRefuse(q) {
-		return respond.Outcome{Err: err}
+		o.Status = 0
+		o.Wait = 0
+		return o
 	}
 	local := (s.OnError == settings.Local || errors.Is(err, store.ErrOwes)) && !overloaded &&
 		!errors.Is(err, ratelimit.ErrClosed)
 	inPostgres, ok := s.Store.(*store.Store)
 	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {
-		return NoDecision(s.OnError, err)
+		return o
 	}
-	outcome := Judge(q)
-	outcome.Overage = 0 // an estimate, for which no client may be billed
-	return outcome
+	o = Judge(q)
+	o.Overage = 0 // an estimate, for which no client may be billed
+	return o
 }
 
 // overloadedWait is the Retry-After of a request that ratelimit.ErrOverloaded refuses.
@@ -37,9 +42,13 @@ const overloadedWait = time.Second
 // NoDecision returns the outcome of a request without a decision because of err. After
 // ratelimit.ErrOverloaded the request is refused whatever onError is, since the database answers.
 func NoDecision(onError settings.OnError, err error) respond.Outcome {
-	o := respond.Outcome{Err: err}
+	o := respond.Outcome{Kind: outcome.Failed, Reason: policy.Unavailable, Err: err}
 	if errors.Is(err, ratelimit.ErrOverloaded) {
+		o.Kind = outcome.Overloaded
+		o.Reason = policy.NotRefused
 		o.Wait = overloadedWait
+	} else if errors.Is(err, ratelimit.ErrTimeout) {
+		o.Reason = policy.Timeout
 	}
 	if o.Wait > 0 || onError == settings.Deny {
 		o.Status = http.StatusServiceUnavailable

@@ -58,9 +58,9 @@ COMMENT ON FUNCTION rate_limit_has_applied IS
 DO $$ BEGIN
 	IF to_regtype('rate_limit_report') IS NULL THEN
 		CREATE TYPE rate_limit_report AS (region text, version text, cannot text, applied text, log oid,
-			problems text[], clock bigint, local_from bigint, local_until bigint, admitted bigint,
-			refused bigint, undecided bigint, undecided_from bigint, undecided_at bigint,
-			undecided_admitted bigint, undecided_refused bigint, locally bigint, busiest json);
+			problems text[], clock bigint, local_from bigint, local_until bigint, requests bigint[],
+			open_from bigint, open_until bigint, open_passed bigint, open_refused bigint, locally bigint,
+			busiest json);
 	END IF;
 END $$;
 COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
@@ -104,10 +104,11 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from,
 		rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
-		coalesce(r.problems, '{}') AS problems, r.admitted, r.refused, r.undecided,
-		rate_limit_reported_at(n.seen, r.clock, r.undecided_from) AS undecided_from,
-		rate_limit_reported_at(n.seen, r.clock, r.undecided_at) AS undecided_at, r.undecided_admitted,
-		r.undecided_refused, r.locally, r.busiest,
+		coalesce(r.problems, '{}') AS problems, r.requests[1] AS admitted, r.requests[2] AS limited,
+		r.requests[3] AS blocked, r.requests[4] AS rejected, r.requests[5] AS overloaded,
+		r.requests[6] AS failed, rate_limit_reported_at(n.seen, r.clock, r.open_from) AS open_from,
+		rate_limit_reported_at(n.seen, r.clock, r.open_until) AS open_until, r.open_passed, r.open_refused,
+		r.locally, r.busiest,
 		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late
 	FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
@@ -130,15 +131,18 @@ local_until: When the proxy last stopped limiting by itself.
 seconds_ago: The seconds since seen.
 problems: The rules that the proxy cannot use, each with the permitted values.
 admitted: The number of admitted requests since the start of the proxy, including local decisions.
-refused: The number of refused requests, counted as in admitted.
-undecided: The number of requests without a decision. on_error determined their outcome.
-undecided_from: When the last series of requests without a decision began. A pause of an hour ends a series.
-undecided_at: When a request last had no decision. NULL: never since the start of the proxy.
-undecided_admitted: The number of requests in the last series that on_error admitted.
-undecided_refused: The number of requests in the last series that on_error refused.
+limited: The same with this outcome.
+blocked: The same with this outcome.
+rejected: The same with this outcome.
+overloaded: The same with this outcome.
+failed: The same with this outcome.
+open_from: When the last series of overloaded and failed requests began. A pause of an hour ends a series.
+open_until: When a request last had no decision. NULL: never since the start of the proxy.
+open_passed: The number of requests in the last series that passed.
+open_refused: The number of requests in the last series that did not pass.
 locally: The number of requests that the proxy decided without the database, at its share of each limit.
 busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
-	refused]}.
+	limited]}.
 late: The number of changes in behind that were made at least 10 seconds before seen.
 $$);
 -- The policy may be missing, or the role may not read it. The index on time_zone finds the zones of users.
@@ -225,7 +229,7 @@ COMMENT ON FUNCTION rate_limit_exposed IS
 -- The state behind uses the column late instead, which is then 0.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 	WITH proxies AS (
-		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)
+		SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.open_until > now() - interval '2 minutes', false)
 				AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy
 		FROM rate_limit_proxies p
@@ -237,11 +241,10 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 				'what becomes of requests. To grant them: ' || p.cannot),
 			(2, 'silent', true, format('last reported at %s UTC: if it runs, it does not reach this '
 				'database.', to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))),
-			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.undecided_at > now() - interval '1 hour',
+			(3, CASE WHEN p.open THEN 'open' ELSE 'was open' END, p.open_until > now() - interval '1 hour',
 				format('had requests without a decision from %s until %s UTC: on_error let %s pass, and '
-					'refused %s.', to_char(p.undecided_from AT TIME ZONE 'UTC', 'HH24:MI:SS'),
-					to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided_admitted,
-					p.undecided_refused)),
+					'refused %s.', to_char(p.open_from AT TIME ZONE 'UTC', 'HH24:MI:SS'),
+					to_char(p.open_until AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.open_passed, p.open_refused)),
 			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END,
 				p.local_until > now() - interval '1 hour',
 				format('limited by itself, at its share of each limit, from %s until %s UTC.',

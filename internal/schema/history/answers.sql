@@ -1,7 +1,8 @@
 -- The queries on the history that commands and the page use.
 
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
-	SELECT a.time, a.outcome, a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
+	SELECT a.time, a.outcome, a.shadow,
+		a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
 			a.count * a.weight AS requests, a.quota, a.remaining,
@@ -11,8 +12,8 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 CALL rate_limit_describe('rate_limit_audited', $$
 The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
 	rate_limit_audit.
-refused: Whether the requests were refused: limited, blocked or rejected. false for requests without a
-	decision, even if on_error refused them.
+refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests
+	without a decision, even if on_error refused them.
 requests: The number of requests that the row represents, estimated if only a sample is recorded.
 retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed,
 	it would never pass, or the time is unknown.
@@ -38,8 +39,8 @@ BEGIN
 	part := least(1, max_rows / greatest(1, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8));
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests) / part)::bigint,
 		round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0) / part)::bigint,
-		round(coalesce(sum(c.count) FILTER (WHERE c.outcome = 'error'), 0) / part)::bigint, max(c.time),
-		nullif(round(100 * part::numeric, 2), 100)
+		round(coalesce(sum(c.count) FILTER (WHERE c.outcome IN ('overloaded', 'failed')), 0) / part)::bigint,
+		max(c.time), nullif(round(100 * part::numeric, 2), 100)
 	FROM (SELECT CASE $3 WHEN 'sender' THEN a.prefix END COLLATE "C" AS prefix,
 			CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address))
 				ELSE coalesce(a.host, '') || a.path END COLLATE "C" AS name,
@@ -48,18 +49,18 @@ BEGIN
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL
 			SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
 		-- A shadow row comes on top of the row of its request, and would count the request twice.
-		WHERE a.time >= $1 AND a.time < $2 AND a.outcome <> 'shadow'
+		WHERE a.time >= $1 AND a.time < $2 AND NOT a.shadow
 			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
 END $$;
 COMMENT ON FUNCTION rate_limit_top IS
-	'The requests of each sender in a period, by the audit log: all, the refused ones, and those without a '
-	'decision. A sampled row counts as all requests that it represents. A sender is a user with the key of '
-	'a limit, or with an address if there is no key. With by => path, the host and the path replace the '
-	'sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows '
-	'rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows => NULL '
-	'reads all, at 1.3 seconds for each million rows.';
+	'The requests of each sender in a period, by the audit log: all, the refused ones, and overloaded and '
+	'failed ones together. A sampled row counts as all requests that it represents. A sender is a user with '
+	'the key of a limit, or with an address if there is no key. With by => path, the host and the path '
+	'replace the sender. limit_prefix selects limits, as audit --prefix does. If the period has more than '
+	'max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows '
+	'=> NULL reads all, at 1.3 seconds for each million rows.';
 
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(),
 	max_rows int DEFAULT 10)
@@ -104,13 +105,12 @@ COMMENT ON FUNCTION rate_limit_usage_between IS
 	'different limits.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS
-	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
-		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
+	SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited,
+		sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
+		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
-The requests of all proxies in each minute with requests.
-refused: Requests that were refused by a limit, a ban or a block rule, or because of their API key or path.
-failed: Requests without a decision.
+The requests of all proxies in each minute with requests, by outcome.
 $$);
 
 -- UNION ALL instead of OR lets each of the four ways to find a sender use its index.
@@ -153,7 +153,7 @@ BEGIN
 		UNION ALL SELECT * FROM rate_limit_audit WHERE key = ANY (keys)
 		UNION ALL SELECT * FROM rate_limit_audit WHERE key_id = number
 		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
-	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome NOT IN ('allowed', 'shadow');
+	WHERE f.time >= until - interval '1 day' AND f.time < until AND f.outcome <> 'admitted' AND NOT f.shadow;
 	IF minute IS NULL THEN
 		summary := concat(CASE WHEN until > now() THEN 'The audit log is up to 2 s behind: if the request '
 			'was just now, ask again. ' END,
@@ -167,7 +167,7 @@ BEGIN
 			CASE WHEN $1 ~ '^(#|[1-9][|])?[0-9]+$' AND a.key_id IS NOT NULL
 				THEN format(' (%s)', concat_ws(', ', 'API key ' || a.key_id,
 					rate_limit_key_name(a.key_id))) END),
-			CASE WHEN a.outcome <> 'error' THEN 'was refused'
+			CASE WHEN a.outcome NOT IN ('overloaded', 'failed') THEN 'was refused'
 				WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
@@ -179,13 +179,13 @@ BEGIN
 						WHEN a.retry_after <= 7200 THEN ceil(a.retry_after / 60) || ' min'
 						ELSE ceil(a.retry_after / 3600) || ' h' END) END) END)
 			WHEN a.outcome = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
-			ELSE replace(a.reason, '_', ' ') END),
+			ELSE replace(coalesce(a.reason, a.outcome), '_', ' ') END),
 		a.time, a.outcome, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, a.total, a.quota, a.remaining, a.retry_after, a.node
 	FROM (SELECT f.*, row_number() OVER (kind ORDER BY f.time DESC) AS place,
 			round(sum(f.requests) OVER kind)::bigint AS total
 		FROM rate_limit_audited f WHERE f.time >= minute AND f.time < minute + interval '1 minute'
-			AND f.outcome NOT IN ('allowed', 'shadow')
+			AND f.outcome <> 'admitted' AND NOT f.shadow
 			AND (f.user_id = $1 OR f.key = ANY (keys) OR f.key_id = number OR f.address = ip)
 		WINDOW kind AS (PARTITION BY f.outcome, f.reason, f.prefix, f.limit_name, f.method, f.host, f.path,
 			f.status)) AS a

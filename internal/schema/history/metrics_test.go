@@ -25,13 +25,13 @@ func minuteSQL(minute, prefix, region string, latencies []float64) string {
 	}
 	micros := "ARRAY[(extract(epoch FROM timestamptz '" + minute + "') * 1000000)::bigint]"
 	call := fmt.Sprintf("region => '%s', \"time\" => %s, last_request => %[2]s, prefix => '{%s}', "+
-		"requests => '{%d}', allowed => '{%[4]d}', latency => '{\"{%s}\"}'", region, micros, prefix,
+		"requests => '{%d}', admitted => '{%[4]d}', latency => '{\"{%s}\"}'", region, micros, prefix,
 		len(latencies), strings.Trim(strings.ReplaceAll(fmt.Sprint(buckets), " ", ","), "[]"))
 	for _, name := range []string{"user_id", "limit_name", "endpoint"} {
 		call += ", " + name + ` => '{""}'`
 	}
-	for _, name := range []string{"key_id", "limited", "blocked", "rejected", "shadow", "errors", "charged",
-		"settled", "from_memory", "from_lease", "from_database"} {
+	for _, name := range []string{"key_id", "limited", "blocked", "rejected", "overloaded", "failed",
+		"shadow", "charged", "settled", "from_memory", "from_lease", "from_database"} {
 		call += ", " + name + " => '{0}'"
 	}
 	return "SELECT rate_limit_record_metrics(" + call + ");"

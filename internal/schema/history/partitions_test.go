@@ -54,14 +54,14 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 	}
 }
 
-// The index of outcomes has no entries for allowed requests. With the setting `audit all`, these are almost
+// The index of outcomes has no entries for admitted requests. With the setting `audit all`, these are almost
 // all rows. Queries for refusals use the index.
-func TestOutcomeIndexOmitsAllowedRequests(t *testing.T) {
+func TestOutcomeIndexOmitsAdmittedRequests(t *testing.T) {
 	s := newHistory(t)
 	s.Exec("SELECT rate_limit_make_partition('2026-11-21')")
 	s.Exec(`INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node)
 		SELECT timestamptz '2026-11-21Z' + i * interval '1 second', 1, 5, CASE WHEN i % 1000 = 0 THEN
-			'limited' ELSE 'allowed' END, 'web', 'n' FROM generate_series(1, 20000) i`)
+			'limited' ELSE 'admitted' END, 'web', 'n' FROM generate_series(1, 20000) i`)
 	s.Exec("VACUUM ANALYZE rate_limit_audit_20261121")
 	s.Expect("SELECT reltuples FROM pg_class WHERE relname = 'rate_limit_audit_20261121_outcome_time_idx'",
 		"20")

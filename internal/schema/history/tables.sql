@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	duration_us    bigint NOT NULL,
 	weight         float8 NOT NULL DEFAULT 1,
 	status         integer,
+	shadow         boolean NOT NULL DEFAULT false,
 	outcome        text NOT NULL,
 	reason         text,
 	prefix         text NOT NULL,
@@ -28,8 +29,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	region         text,
 	also           text[],
 	id             bigint,
-	CONSTRAINT outcome_must_be_allowed_limited_blocked_rejected_shadow_error
-		CHECK (outcome IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
+	CONSTRAINT outcome_must_be_as_in_docs_metrics_md
+		CHECK (outcome IN ('admitted', 'limited', 'blocked', 'rejected', 'overloaded', 'failed'))
 ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
@@ -40,7 +41,7 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, t
 -- Requests that passed have no entry in this index. With audit all, almost all rows are such requests, and
 -- their entries would double the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_outcome ON rate_limit_audit (outcome, time)
-	WHERE outcome <> 'allowed';
+	WHERE outcome <> 'admitted';
 -- The index has a Bloom filter for each 300 to 600 rows. Writes cost almost nothing, and a search reads about
 -- one in 1,000 block ranges needlessly. The column time makes the planner choose this index.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time,
@@ -64,12 +65,12 @@ duration_us: The time that the decision took, in microseconds.
 weight: The number of requests that each request of this row represents: above 1 if only a sample is
 	recorded. count * weight is the estimated number of requests.
 status: The HTTP status of a refusal. NULL: the request passed.
-outcome: allowed; limited: refused by a limit; blocked: refused by a ban or a block rule; rejected: refused
-	because the API key, the path or the body is not valid; shadow: a shadow rule would have refused the
-	request; error: no decision was possible.
-reason: The reason for a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, upgrade,
-	ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked, no_quota, timeout,
-	overloaded or unavailable.
+shadow: Whether a shadow rule would have had this outcome. The request has another row with its own outcome.
+outcome: admitted; limited: refused by a limit; blocked: by a ban or a block rule; rejected: because the API
+	key, the path or the body is not valid; overloaded: not decided in time while others were; failed: not
+	decided.
+reason: The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key,
+	ambiguous_path, upgrade, ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked, no_quota, timeout or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
 	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
@@ -104,12 +105,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	endpoint      text NOT NULL DEFAULT '',
 	region        text NOT NULL DEFAULT '',
 	requests      bigint NOT NULL DEFAULT 0,
-	allowed       bigint NOT NULL DEFAULT 0,
+	admitted      bigint NOT NULL DEFAULT 0,
 	limited       bigint NOT NULL DEFAULT 0,
 	blocked       bigint NOT NULL DEFAULT 0,
 	rejected      bigint NOT NULL DEFAULT 0,
+	overloaded    bigint NOT NULL DEFAULT 0,
+	failed        bigint NOT NULL DEFAULT 0,
 	shadow        bigint NOT NULL DEFAULT 0,
-	errors        bigint NOT NULL DEFAULT 0,
 	charged       bigint NOT NULL DEFAULT 0,
 	settled       bigint NOT NULL DEFAULT 0,
 	from_memory   bigint NOT NULL DEFAULT 0,
@@ -136,20 +138,21 @@ limit_name: The name of the limit of the rule; empty: a limit in a configuration
 endpoint: The name of the route in the configuration, otherwise the paths of the matching rule or zone, but
 	never the path of a request; (other): as for users.
 region: The region of the proxies, if their configuration has one.
-requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once,
-	for the limit that refused it or has the least remaining.
-allowed: Requests that passed.
+requests: All requests: the next six columns together. A request counts once, for the limit that refused
+	it or has the least remaining.
+admitted: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
 rejected: Requests that were refused because of their API key or their path.
-errors: Requests without a decision, whether they passed or not.
+overloaded: Requests that were not decided in time while others were.
+failed: Other requests without a decision, whether they passed or not.
 shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
 charged: Units that this limit charged for requests that passed, including requests counted under another
 	limit.
 settled: The actual cost of these requests, once their responses end; equal to charged if the limit has no
 	settle.
 from_memory: Limited requests that a proxy refused from memory, without the database.
-from_lease: Allowed requests that a lease admitted, without the database.
+from_lease: Admitted requests that a lease decided, without the database.
 from_database: Requests that the database decided, because neither the memory of the proxy nor a lease
 	could.
 last_request: The time of the last request.

@@ -18,15 +18,15 @@ COMMENT ON FUNCTION rate_limit_used_by IS
 -- The history may be missing, or the role may not read the history. The function is in plpgsql, because
 -- Postgres then checks only the statements that run.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
-	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
+	RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
 		RETURN QUERY SELECT
 			coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
 			coalesce(sum(n.requests), 0)::bigint,
-			coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
-			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
+			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked), 0)::bigint,
+			coalesce(sum(n.rejected), 0)::bigint,
 			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
 				AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
 			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
@@ -37,8 +37,8 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS
-	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. refused, '
-	'limited (429) and denied (401 or 403) are refused requests of this month. resets is the latest '
+	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. limited, '
+	'blocked and rejected are refused requests of this month. resets is the latest '
 	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS

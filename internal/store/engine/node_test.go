@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -109,7 +110,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	for i := range 30_000 {
 		*n.Leased(fmt.Sprint(strings.Repeat("p", 150), i)) = int64(i%10_000) * 1e9
 	}
-	n.CountUndecided(true)
+	registry.Count(n, outcome.Failed, true, nil, nil)
 	if _, err := s.conn.PgConn().Exec(t.Context(), engine.TableSQL).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
@@ -126,12 +127,12 @@ func TestRegistryRowIsSmall(t *testing.T) {
 		strings.Repeat("ü", 200)+" … (2 in all)")
 	const want = "t 49995000000000000 9999000000000 1 0 t u"
 	got := s.queryText("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, p.admitted, " +
-		"n.report->'busiest'->(repeat('p', 150) || 9999)->>0, p.undecided_admitted, p.undecided_refused, " +
-		"p.undecided_from = p.undecided_at, c.relpersistence) " +
+		"n.report->'busiest'->(repeat('p', 150) || 9999)->>0, p.open_passed, p.open_refused, " +
+		"p.open_from = p.open_until, c.relpersistence) " +
 		"FROM rate_limit_proxies p, rate_limit_nodes n " +
 		"JOIN pg_class c ON c.oid = n.tableoid")
 	if got != want {
-		t.Errorf("small, admitted, busiest, undecided, persistence: got %s, want %s", got, want)
+		t.Errorf("small, admitted, busiest, open, persistence: got %s, want %s", got, want)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -58,25 +59,22 @@ type report struct {
 	LocalFrom  int64    `json:"local_from,omitempty"`
 	LocalUntil int64    `json:"local_until,omitempty"`
 
-	// Each request counts in one of Admitted, Refused and Undecided.
-	Admitted  int64              `json:"admitted"`
-	Refused   int64              `json:"refused"`
-	Undecided int64              `json:"undecided"`
-	Locally   int64              `json:"locally"` // decided without the database
-	Busiest   map[string][]int64 `json:"busiest"` // {prefix: [admitted, refused]}
+	Requests [6]int64           `json:"requests"` // by outcome.Kind
+	Locally  int64              `json:"locally"`  // decided without the database
+	Busiest  map[string][]int64 `json:"busiest"`  // {prefix: [admitted, limited]}
 
-	// The first and the last request of the last series of undecided requests, and what on_error did with
-	// the requests of the series.
-	UndecidedFrom     int64 `json:"undecided_from,omitempty"`
-	UndecidedAt       int64 `json:"undecided_at,omitempty"`
-	UndecidedAdmitted int64 `json:"undecided_admitted"`
-	UndecidedRefused  int64 `json:"undecided_refused"`
+	// The first and the last request of the last series of requests without a decision, and how many of
+	// them passed.
+	OpenFrom    int64 `json:"open_from,omitempty"`
+	OpenUntil   int64 `json:"open_until,omitempty"`
+	OpenPassed  int64 `json:"open_passed"`
+	OpenRefused int64 `json:"open_refused"`
 }
 
 // limitCounts counts the requests of a limit. leased is atomic. Its requests are not in admitted.
 type limitCounts struct {
 	prefix                    string
-	leased, admitted, refused int64
+	leased, admitted, limited int64
 	total                     int64 // the sum that encode sorts by
 }
 
@@ -122,29 +120,45 @@ func (n *Node) Due(now time.Time) bool {
 	return since >= heartbeatInterval || since >= changeInterval && n.report.Applied != n.written
 }
 
-// Count counts a decided request, in total and for each limit that it is charged to or that refuses it.
-func Count(n *Node, admitted bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+// Count counts a request by its outcome, and if it was decided also for each limit that it is charged to or
+// that refuses it. passed reports whether a request without a decision passes.
+func Count(n *Node, kind outcome.Kind, passed bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	n.mu.Lock()
+	n.report.Requests[kind]++
+	if kind >= outcome.Overloaded {
+		countOpen(&n.report, passed)
+		n.mu.Unlock()
+		return
+	}
 	for i := range decisions {
-		if hits[i].Independent || !admitted && decisions[i].Allowed {
+		if hits[i].Independent || !passed && decisions[i].Allowed {
 			continue
 		}
 		l := n.limits[hits[i].Limit.Prefix]
 		if l == nil {
 			l = n.limit(hits[i].Limit.Prefix)
 		}
-		if admitted {
+		if passed {
 			l.admitted++
 		} else {
-			l.refused++
+			l.limited++
 		}
 	}
-	if admitted {
-		n.report.Admitted++
-	} else {
-		n.report.Refused++
-	}
 	n.mu.Unlock()
+}
+
+// countOpen counts a request without a decision. The caller holds the mutex of r.
+func countOpen(r *report, passed bool) {
+	now := time.Now().UnixMicro()
+	if now-r.OpenUntil > seriesPause.Microseconds() {
+		r.OpenFrom, r.OpenPassed, r.OpenRefused = now, 0, 0
+	}
+	r.OpenUntil = now
+	if passed {
+		r.OpenPassed++
+	} else {
+		r.OpenRefused++
+	}
 }
 
 // limit returns the counts of a limit. The report omits limits beyond maxLimits. The caller holds the mutex.
@@ -179,23 +193,6 @@ func (n *Node) CountLocal(from, now time.Time) {
 	n.report.LocalFrom, n.report.LocalUntil = from.UnixMicro(), now.UnixMicro()
 }
 
-// CountUndecided counts a request without a decision, which on_error has admitted or refused.
-func (n *Node) CountUndecided(admitted bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	r, now := &n.report, time.Now().UnixMicro()
-	if now-r.UndecidedAt > seriesPause.Microseconds() {
-		r.UndecidedFrom, r.UndecidedAdmitted, r.UndecidedRefused = now, 0, 0
-	}
-	r.Undecided++
-	r.UndecidedAt = now
-	if admitted {
-		r.UndecidedAdmitted++
-	} else {
-		r.UndecidedRefused++
-	}
-}
-
 // encode returns the report as JSON, with as many of the busiest limits as fit, and its field Applied. The
 // caller holds polling.
 func (n *Node) encode(now time.Time) (text, applied string) {
@@ -207,8 +204,8 @@ func (n *Node) encode(now time.Time) (text, applied string) {
 	var busiest []*limitCounts
 	for _, l := range n.limits {
 		leased := atomic.LoadInt64(&l.leased)
-		r.Admitted += leased
-		l.total = leased + l.admitted + l.refused
+		r.Requests[outcome.Admitted] += leased
+		l.total = leased + l.admitted + l.limited
 		busiest = append(busiest, l)
 	}
 	sort.Slice(busiest, func(i, j int) bool { return busiest[i].total > busiest[j].total })
@@ -216,7 +213,7 @@ func (n *Node) encode(now time.Time) (text, applied string) {
 		r.Busiest = map[string][]int64{}
 		for i := 0; i < most && i < len(busiest); i++ {
 			l := busiest[i]
-			r.Busiest[l.prefix] = []int64{l.total - l.refused, l.refused}
+			r.Busiest[l.prefix] = []int64{l.total - l.limited, l.limited}
 		}
 		data, _ := json.Marshal(r) // cannot fail for a report
 		if len(data) <= maxReport || most == 0 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -22,53 +23,53 @@ func readReport(t *testing.T, n *Node) report {
 
 // counts returns the requests of a report by their outcome.
 func counts(r report) string {
-	return fmt.Sprintf("%d admitted, %d refused, %d locally, %d undecided, last %d admitted and %d refused",
-		r.Admitted, r.Refused, r.Locally, r.Undecided, r.UndecidedAdmitted, r.UndecidedRefused)
+	return fmt.Sprintf("%v, %d locally, last %d passed and %d refused", r.Requests, r.Locally, r.OpenPassed,
+		r.OpenRefused)
 }
 
-// A report counts each request as admitted, refused or undecided, and requests that a lease admits as
-// admitted. For each limit, except of shadow rules, the report counts the requests that were charged to the
-// limit or that the limit refused. After a pause of seriesPause, a new series of undecided requests begins.
+// A report counts each request by its outcome, and requests that a lease admits as admitted. For each limit,
+// except of shadow rules, the report counts the requests that were charged to the limit or that the limit
+// refused. After a pause of seriesPause, a new series of requests without a decision begins.
 func TestReportCountsOutcomes(t *testing.T) {
 	n := Join(t.Name(), "a database", "", "")
 	limits := []*ratelimit.Limit{{Prefix: "a"}, {Prefix: "b"}, {Prefix: "shadow"}}
-	count := func(admitted bool, allowed ...bool) {
+	count := func(kind outcome.Kind, allowed ...bool) {
 		var hits []ratelimit.Hit
 		var decisions []ratelimit.Decision
 		for i, a := range allowed {
 			hits = append(hits, ratelimit.Hit{Limit: limits[i], Independent: i == 2})
 			decisions = append(decisions, ratelimit.Decision{Allowed: a})
 		}
-		Count(n, admitted, hits, decisions)
+		Count(n, kind, kind == outcome.Admitted, hits, decisions)
 	}
-	count(true, true, true, false)
-	count(true, true)
-	count(false, true, false, true)
-	count(false)
+	count(outcome.Admitted, true, true, false)
+	count(outcome.Admitted, true)
+	count(outcome.Limited, true, false, true)
+	count(outcome.Blocked)
 	n.CountLocal(time.Now(), time.Now())
-	n.CountUndecided(true)
-	n.CountUndecided(false)
-	n.CountUndecided(true)
+	Count(n, outcome.Failed, true, nil, nil)
+	Count(n, outcome.Overloaded, false, nil, nil)
+	Count(n, outcome.Failed, true, nil, nil)
 	// A lease of b admits 7 requests, which count for b and as admitted.
 	*n.Leased("b") += 7
 	got := readReport(t, n)
 	if want := "map[a:[2 0] b:[8 1]]"; fmt.Sprint(got.Busiest) != want {
 		t.Errorf("Busiest = %v, want %s", got.Busiest, want)
 	}
-	want := "9 admitted, 2 refused, 1 locally, 3 undecided, last 2 admitted and 1 refused"
+	want := "[9 1 1 0 1 2], 1 locally, last 2 passed and 1 refused"
 	if got := counts(got); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	first := got.UndecidedFrom
-	if first == 0 || got.UndecidedAt < first || got.UndecidedAt > got.Clock {
-		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.UndecidedAt,
+	first := got.OpenFrom
+	if first == 0 || got.OpenUntil < first || got.OpenUntil > got.Clock {
+		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.OpenUntil,
 			got.Clock)
 	}
-	n.report.UndecidedAt -= seriesPause.Microseconds()
-	n.CountUndecided(false)
+	n.report.OpenUntil -= seriesPause.Microseconds()
+	Count(n, outcome.Failed, false, nil, nil)
 	got = readReport(t, n)
-	want = "9 admitted, 2 refused, 1 locally, 4 undecided, last 0 admitted and 1 refused"
-	if text := counts(got); text != want || got.UndecidedFrom < first {
+	want = "[9 1 1 0 1 3], 1 locally, last 0 passed and 1 refused"
+	if text := counts(got); text != want || got.OpenFrom < first {
 		t.Errorf("after a pause: got %s, want %s, and a new series", text, want)
 	}
 }

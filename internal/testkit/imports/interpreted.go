@@ -45,7 +45,7 @@ package imports
 // traefikplugin imports.
 var Interpreted = []string{
 	"internal/core/algorithm", "internal/core/batch", "internal/core/health", "internal/core/lease",
-	"internal/core/option", "internal/core/pg",
+	"internal/core/option", "internal/core/outcome", "internal/core/pg",
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
 	"internal/proxy/settings", "internal/proxy/usage", "internal/schema",

@@ -41,6 +41,8 @@ var importRules = []importRule{
 	{"internal/core/lease", "algorithm ratelimit", ""},
 	// Settings, rules and records share the choices of package option.
 	{"internal/core/option", "ratelimit", ""},
+	// Every part that shows an outcome uses the words of package outcome, which is below all of them.
+	{"internal/core/outcome", "", ""},
 	// Drivers and the users of statements share facts about Postgres.
 	{"internal/core/pg", "pgdb", ""},
 	// Package schema is SQL text, which every package may run. The links of time zones are in ratelimit.
@@ -48,7 +50,7 @@ var importRules = []importRule{
 	// Package pgdb is the interface between drivers and their users, and depends on neither.
 	{"ratelimit/pgdb", "", ""},
 	// Stores and proxies use the registry, which uses only a database.
-	{"internal/store/registry", "pg schema ratelimit pgdb", ""},
+	{"internal/store/registry", "outcome pg schema ratelimit pgdb", ""},
 	// Package store divides calls among engines, and decides without them during an outage.
 	{"internal/store", "engine registry statement algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
@@ -60,16 +62,16 @@ var importRules = []importRule{
 	// Package postgres is the store of Go programs.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions. The rules are read over a pgdb.DB.
-	{"internal/plane/policy", "option batch health pg schema ratelimit pgdb", ""},
+	{"internal/plane/policy", "option outcome batch health pg schema ratelimit pgdb", ""},
 	// Package history writes the decisions of proxies over a pgdb.DB.
-	{"internal/plane/history", "option batch pg schema ratelimit pgdb", ""},
+	{"internal/plane/history", "option outcome batch pg schema ratelimit pgdb", ""},
 	// Go programs use this driver without a proxy.
 	{"ratelimit/pgxdb", "pg ratelimit pgdb", "github.com/jackc/pgx/v5"},
 	// This driver exists because pgx cannot be interpreted.
 	{"internal/proxy/pgwire", "pg ratelimit pgdb", ""},
 	// Package respond writes responses for both proxies. It imports policy for the type policy.Reason, and
 	// pgdb for pgdb.DB, from which it reads the salt.
-	{"internal/proxy/respond", "policy settings ratelimit pgdb", ""},
+	{"internal/proxy/respond", "outcome policy settings ratelimit pgdb", ""},
 	// Package settings reads the settings of both proxies.
 	{"internal/proxy/settings", "option ratelimit", ""},
 	// Package usage reads bodies, which need nothing else.
@@ -78,8 +80,8 @@ var importRules = []importRule{
 	{"internal/proxy/host", "health settings respond ratelimit history policy pgdb store engine registry " +
 		"store/memory", ""},
 	// The steps of a request are the same in both proxies, so package serve imports no proxy and no driver.
-	{"internal/proxy/serve", "health option settings host respond usage batch ratelimit history policy " +
-		"store registry", ""},
+	{"internal/proxy/serve", "health option outcome settings host respond usage batch ratelimit history " +
+		"policy store registry", ""},
 	// A middleware for Go programs works with any store.
 	{"ratelimit/httplimit", "serve respond settings ratelimit", ""},
 	// An adapter is thin and does not import the other one. The plugin imports pgdb for
@@ -88,7 +90,7 @@ var importRules = []importRule{
 		"store", ""},
 	// Package evaluate decides as proxies do, and imports none. It imports option to recognize headers with
 	// secrets, and algorithm for algorithm.Decide, which decides recorded requests again.
-	{"internal/plane/evaluate", "option ratelimit algorithm pgxdb policy postgres",
+	{"internal/plane/evaluate", "option outcome ratelimit algorithm pgxdb policy postgres",
 		"github.com/jackc/pgx/v5"},
 	// Package migrate runs SQL text, and imports nothing that uses the tables.
 	{"internal/plane/migrate", "schema", "github.com/jackc/pgx/v5"},
@@ -101,12 +103,12 @@ var importRules = []importRule{
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// Package command prints the rows of SQL, and what the packages of the plane return.
 	{"caddymodule/command",
-		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings pg",
+		"archive evaluate migrate history page host outcome ratelimit policy pgxdb schema settings pg",
 		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
 			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// An adapter is thin and does not import the other one. The module imports store and engine for the type
 	// engine.Stats, archive for the daily archive, and Prometheus for prometheus.Collector.
-	{"caddymodule", "command option settings pg host serve respond ratelimit archive history page " +
+	{"caddymodule", "command option outcome settings pg host serve respond ratelimit archive history page " +
 		"pgxdb " +
 		"policy pgdb store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
 		"go.uber.org/zap github.com/prometheus/client_golang"},
