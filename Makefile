@@ -82,7 +82,7 @@ test-all: need-go ## run all other tests: in full with the race detector and the
 	@[ -n '$(CITUS_SOURCE)' ] || echo 'Without CITUS_SOURCE, the archive of its source, nothing is tested on Citus.'
 	@.ci/steps 'packages, race detector' '$(AGAIN) test-race' 'packages, without it' '$(AGAIN) test-unraced' \
 		'integration' '$(AGAIN) test-integration' 'other modules' '$(AGAIN) test-modules' \
-		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=10s' 'soak' '$(AGAIN) soak DURATION=60s SEED=1' \
+		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=6s' 'soak' '$(AGAIN) soak DURATION=60s SEED=1' \
 		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=$(OTHER_VERSIONS)' \
 		$(if $(CITUS_SOURCE),'Citus' '$(AGAIN) test-citus')
 AGAIN = $(MAKE) --no-print-directory
