@@ -29,16 +29,18 @@ var otherWords = strings.Fields("accept accepted allow allowed decline declined 
 // The page about metrics has each word for an outcome, and Caddy, the page, the alerts, the dashboard and the
 // audit log use these words and no others.
 func TestOutcomesAreWordsOfTheVocabulary(t *testing.T) {
-	words := captured("(?m)^\\| `([a-z]+)` \\| [^|]+ \\| (?:yes|no|only|as) ?[^|]*\\|$", readFile(t, metricsPage))
+	words := captured("(?m)^\\| `([a-z]+)` \\| [^|]+ \\| (?:yes|no|only|as) ?[^|]*\\|$",
+		readFile(t, metricsPage))
 	check.Equal(t, "the words of "+metricsPage, strings.Join(words, " "), strings.Join(outcome.Words, " "))
 	startWithMetrics(t)
 	_, metrics := metricsOfCaddy(t)
 	dsn := cluster.Open(t, schema.File)
-	texts := map[string]string{"Caddy": metrics, "the page": textOfPage(t), alertRules: readFile(t, alertRules),
-		alertTests: readFile(t, alertTests), dashboardFile: readFile(t, dashboardFile),
-		"the audit log": "outcome=\"" + strings.Join(captured(`'([a-z]+)'::text`, cluster.Query[string](t, dsn,
-			"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname LIKE 'outcome_%' LIMIT 1")),
-			"|")}
+	constraint := cluster.Query[string](t, dsn,
+		"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname LIKE 'outcome_%' LIMIT 1")
+	texts := map[string]string{"Caddy": metrics, "the page": textOfPage(t),
+		alertRules: readFile(t, alertRules), alertTests: readFile(t, alertTests),
+		dashboardFile:   readFile(t, dashboardFile),
+		"the audit log": "outcome=\"" + strings.Join(captured(`'([a-z]+)'::text`, constraint), "|")}
 	for name, text := range texts {
 		used := strings.Split(strings.Join(captured(`outcome(?:=|!=|=~|!~)\\?"([^"\\]+)`, text), "|"), "|")
 		for _, word := range used {
@@ -59,7 +61,8 @@ func TestNamesHaveWordsOfTheVocabulary(t *testing.T) {
 	_, metrics := metricsOfCaddy(t)
 	serve, dsn := readFile(t, "serve.go"), cluster.Open(t, schema.File)
 	fields := readFile(t, "../internal/plane/evaluate/explain.go") +
-		readFile(t, "../internal/plane/evaluate/replay.go") + readFile(t, "../internal/store/registry/node.go")
+		readFile(t, "../internal/plane/evaluate/replay.go") +
+		readFile(t, "../internal/store/registry/node.go")
 	for kind, names := range map[string][]string{
 		"label":       captured(`[{,]([a-z_]+)="`, metrics+textOfPage(t)),
 		"attribute":   captured(`"pg_ratelimit\.([a-z_]+)"`, serve),

@@ -39,7 +39,8 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	history.Add(w, &history.Record{Time: baseTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
 		Outcome: outcome.Admitted})
 	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: settled})
-	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999", Outcome: outcome.Admitted})
+	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999",
+		Outcome: outcome.Admitted})
 	flush(t, w)
 	// Of each prefix, half of the users beyond the bound are in one row of (other). u1 has a second request.
 	const other = (users - bound) / 2

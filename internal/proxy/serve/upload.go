@@ -108,7 +108,8 @@ func ReadUpload(q *Request) (waits bool) {
 		return true
 	}
 	u.release()
-	q.Outcome = respond.Outcome{Status: uploadStatuses[reason], Reason: reason}
+	q.Outcome = respond.Outcome{Kind: reason.Outcome(), Status: uploadStatuses[reason],
+		Reason: reason}
 	if reason == policy.ManyBodies {
 		q.Outcome.Wait = overloadedWait
 	}

@@ -16,7 +16,8 @@ func TestTopSendersOfManyRowsAreEstimated(t *testing.T) {
 	s.Exec(`SELECT rate_limit_upkeep();
 		INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, key, node)
 			SELECT date_trunc('day', now(), 'UTC'), 1, 1,
-				CASE i % 4 WHEN 0 THEN 'limited' ELSE 'admitted' END, 'web', i % 2, 'edge' FROM generate_series(1, 40000) i;
+				CASE i % 4 WHEN 0 THEN 'limited' ELSE 'admitted' END, 'web', i % 2, 'edge'
+				FROM generate_series(1, 40000) i;
 		ANALYZE rate_limit_audit`)
 	const top = "SELECT sum(requests) BETWEEN 36000 AND 44000, sum(refused) BETWEEN 9000 AND 11000, " +
 		"sum(requests) = 40000, max(percent_read) FROM rate_limit_top('-infinity', 'infinity', max_rows => "
