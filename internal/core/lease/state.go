@@ -27,8 +27,12 @@ const (
 	maxSpared = 100
 )
 
-// KeepStates sets Set.States. The Set then has room for statesFactor times as many rows without a lease.
-func KeepStates(s *Set) { atomic.StoreInt32(&s.States, 1) }
+// KeepStates lets the Set remember what rows held. The Set then has room for statesFactor times as many rows
+// without a lease.
+func KeepStates(s *Set) { atomic.StoreInt32(&s.states, 1) }
+
+// KeepsStates reports whether KeepStates was called.
+func KeepsStates(s *Set) bool { return atomic.LoadInt32(&s.states) == 1 }
 
 // Held describes what a row held at the server's time View.Now.
 type Held struct {
@@ -37,15 +41,15 @@ type Held struct {
 }
 
 // KeepRows remembers what rows held after statements. A row that owes keeps its share. The caller checks
-// Set.States. KeepRows is one loop, because calls are expensive in Yaegi.
+// KeepsStates. KeepRows is one loop, because calls are expensive in Yaegi.
 func KeepRows(s *Set, held []Held) {
 	now := Now(s)
 	for i := range held {
 		h := &held[i]
-		hash := s.Hash(s.Seed, h.ID.Key)
-		stripe := s.Stripes[hash%StripeCount]
-		stripe.Mu.Lock()
-		r := stripe.Rows[h.ID]
+		hash := s.hash(s.seed, h.ID.Key)
+		stripe := s.stripes[hash%stripeCount]
+		stripe.mu.Lock()
+		r := stripe.rows[h.ID]
 		if r == nil {
 			r = addRow(s, stripe, h.ID, hash)
 		}
@@ -57,7 +61,7 @@ func KeepRows(s *Set, held []Held) {
 		if late := r.state.decidedAt - h.View.Now; late <= 0 || late >= Trust {
 			atomic.StoreInt64(&s.serverOffset, h.View.Now-now)
 			if r.state.owes {
-				stripe.Mu.Unlock()
+				stripe.mu.Unlock()
 				continue
 			}
 			if share := r.state; share.isShare {
@@ -69,7 +73,7 @@ func KeepRows(s *Set, held []Held) {
 			r.state.Row = h.View.Row
 			r.state.decidedAt = h.View.Now
 		}
-		stripe.Mu.Unlock()
+		stripe.mu.Unlock()
 	}
 }
 
@@ -80,7 +84,7 @@ func KeepRows(s *Set, held []Held) {
 // becomes the share again. l is the share of the limit.
 func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *State {
 	var share *State
-	withRow(s, id, true, func(_ *Stripe, r *Row) {
+	withRow(s, id, true, func(_ *rowStripe, r *Row) {
 		if r.state == nil {
 			r.state = &State{}
 		}
@@ -105,7 +109,7 @@ func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *St
 // SetOwes sets whether a row owes, which means that the database lacks charges of its share. The row then
 // keeps the share, Owes reports it, its lease gets no units, and other rows are evicted first.
 func SetOwes(s *Set, id RowID, share *State, on bool) {
-	withRow(s, id, on, func(_ *Stripe, r *Row) {
+	withRow(s, id, on, func(_ *rowStripe, r *Row) {
 		if on {
 			r.state = share // a decision may have replaced it
 		}
@@ -118,18 +122,21 @@ func SetOwes(s *Set, id RowID, share *State, on bool) {
 // setOwes sets State.owes. The caller holds the mutex of the stripe.
 func setOwes(s *Set, share *State, on bool) {
 	if on && !share.owes {
-		atomic.AddInt64(&s.OwingCount, 1)
+		atomic.AddInt64(&s.owingCount, 1)
 	} else if share.owes && !on {
-		atomic.AddInt64(&s.OwingCount, -1)
+		atomic.AddInt64(&s.owingCount, -1)
 	}
 	share.owes = on
 }
 
+// HasOwing reports whether any row owes.
+func HasOwing(s *Set) bool { return atomic.LoadInt64(&s.owingCount) > 0 }
+
 // Owes reports whether a row owes.
 func Owes(s *Set, r *Row) bool {
-	stripe := s.Stripes[r.stripeIndex]
-	stripe.Mu.Lock()
-	defer stripe.Mu.Unlock()
+	stripe := s.stripes[r.stripeIndex]
+	stripe.mu.Lock()
+	defer stripe.mu.Unlock()
 	return owes(r)
 }
 
@@ -139,7 +146,7 @@ func owes(r *Row) bool { return r.state != nil && r.state.owes }
 // SetUncertain records that the database may lack charges of a share for ever. The next share of the row then
 // has no more quota than this one.
 func SetUncertain(s *Set, id RowID, share *State) {
-	withRow(s, id, false, func(_ *Stripe, r *Row) {
+	withRow(s, id, false, func(_ *rowStripe, r *Row) {
 		share.uncertain = true
 		if r.state != nil && r.state != share && !r.state.isShare {
 			r.state.earlier = share

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -59,7 +58,7 @@ func (w *work) recordLocks(p *plan) bool {
 		waited = waited || g.statement.Code == pg.LockNotAvailable
 	}
 	w.timedOut = w.timedOut || waited
-	if !waited && atomic.LoadInt64(&w.store.rows.LockCount) == 0 {
+	if !waited && !lease.HasLocks(w.store.rows) {
 		return false
 	}
 	for _, g := range p.groups {

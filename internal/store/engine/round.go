@@ -24,7 +24,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		singles, several = singlesAndSeveral(requests)
 	}
 	if !oneByOne && (atomic.LoadInt32(&w.backlog.Waiting) > 0 ||
-		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
+		lease.HasRefunds(w.store.rows)) {
 		w.collectJobs(requests)
 	}
 	p := newPlan(w.buffers, len(requests), oneByOne)
@@ -58,7 +58,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		return nil, err
 	}
 	p.read()
-	if failed || atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
+	if failed || lease.HasLocks(w.store.rows) {
 		w.recordLocks(p)
 	}
 	done, again := w.applySingles(singles)
