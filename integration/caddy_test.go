@@ -60,17 +60,10 @@ func startCaddyOn(t *testing.T, address, config string, env ...string) *proxy {
 	return c
 }
 
-// loadConfig makes a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed, and fails
-// the test unless the response has the wanted status.
+// loadConfig loads a Caddyfile, and fails the test unless the response has the wanted status.
 func loadConfig(t *testing.T, admin, config string, want int) {
 	t.Helper()
-	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "text/caddyfile")
-	request.Header.Set("Cache-Control", "must-revalidate")
-	if response := harness.Ask(t, request); response.Status != want {
+	if response := harness.LoadCaddyfile(t, admin, config); response.Status != want {
 		t.Fatalf("reload: %d %s, want %d", response.Status, response.Body, want)
 	}
 }

@@ -121,12 +121,7 @@ func (p *proxy) checkRefused(t *testing.T, s *site, id string) {
 	}
 	config := fmt.Sprintf(caddyHead+"http://%s {\n%s\n}\n", p.loader, p.trusted, p.sockets[trustedSocket-1],
 		p.dsn, hostOf(id), p.fill(s.caddyfile(), id))
-	request, err := http.NewRequest(http.MethodPost, "http://"+p.loader+"/load", strings.NewReader(config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "text/caddyfile")
-	response := harness.Ask(t, request)
+	response := harness.LoadCaddyfile(t, p.loader, config)
 	if response.Status != http.StatusBadRequest || !strings.Contains(unquote(response.Body), want) {
 		t.Errorf("%s: %d %s, want 400 with %q", id, response.Status, response.Body, want)
 	}

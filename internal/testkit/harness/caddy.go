@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,19 @@ func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Pro
 		Args: []string{"run", "--config", file, "--adapter", "caddyfile"},
 		Env:  append(env, "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir),
 	})
+}
+
+// LoadCaddyfile makes the Caddy with an admin endpoint load a Caddyfile, even if nothing has changed, and
+// returns the response.
+func LoadCaddyfile(t testing.TB, admin, caddyfile string) Response {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(caddyfile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "text/caddyfile")
+	request.Header.Set("Cache-Control", "must-revalidate")
+	return Ask(t, request)
 }
 
 // Replace replaces strings in a Caddyfile. oldNew has pairs of an old and a new string. Replace replaces the
