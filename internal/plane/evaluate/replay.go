@@ -146,7 +146,8 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 // equal times are in the order of writing.
 const recordedSQL = `SELECT time, outcome = 'admitted', shadow, prefix = $3,
 	coalesce(CASE WHEN prefix = $3 THEN key ELSE (SELECT also[i + 1]
-		FROM generate_subscripts(also, 1) i WHERE i % 2 = 1 AND also[i] = $3 LIMIT 1) END, ''), coalesce(user_id, ''), coalesce(key_id, 0), coalesce(tier, ''), cost, count * weight, weight
+		FROM generate_subscripts(also, 1) i WHERE i % 2 = 1 AND also[i] = $3 LIMIT 1) END, ''),
+	coalesce(user_id, ''), coalesce(key_id, 0), coalesce(tier, ''), cost, count * weight, weight
 FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz
 	AND outcome IN ('admitted', 'limited') AND (prefix = $3::text OR $3::text = ANY (also))
 ORDER BY time, ctid`

@@ -35,12 +35,18 @@ func ask(s *Site, q *Request) {
 		q.Outcome = NoDecision(s.OnError, q.failure)
 		LogNoDecision(s, q)
 	case v.Reason != policy.NotRefused:
-		q.Outcome = respond.Outcome{Kind: v.Reason.Outcome(), Status: v.Status, Reason: v.Reason,
-			Message: v.Message, Wait: v.RetryAfter}
+		q.Outcome = refusal(v.Status, v.Reason)
+		q.Outcome.Message = v.Message
+		q.Outcome.Wait = v.RetryAfter
 	}
 	if s.Watcher != nil {
 		s.Watcher.OnVerdict(q)
 	}
+}
+
+// refusal returns the outcome of a request that is refused for a reason.
+func refusal(status int, reason policy.Reason) respond.Outcome {
+	return respond.Outcome{Kind: reason.Outcome(), Status: status, Reason: reason}
 }
 
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.

@@ -5,9 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -83,8 +81,7 @@ func match(s *Site, q *Request) error {
 		if matched == '1' && z.Mode != option.Off {
 			skips, refuses := withoutKey(z, q)
 			if refuses {
-				q.Outcome = respond.Outcome{Kind: outcome.Rejected, Status: http.StatusUnauthorized,
-					Reason: policy.NoKey}
+				q.Outcome = refusal(http.StatusUnauthorized, policy.NoKey)
 			}
 			if skips {
 				matched = '0'

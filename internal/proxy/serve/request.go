@@ -84,9 +84,8 @@ func Decide(s *Site, q *Request) error {
 
 // Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
 // policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
-// the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller always
-// calls Deliver. Callers set Site and
-// Began before Begin.
+// the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller
+// always calls Deliver. Callers set Site and Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -118,8 +117,7 @@ func Begin(q *Request) (waits bool, err error) {
 	}
 	if q.Limits.Tokens || q.Verdict.Tokens {
 		if isUpgrade(q.HTTP) {
-			q.Outcome = respond.Outcome{Kind: outcome.Rejected, Status: http.StatusBadRequest,
-				Reason: policy.Upgrade}
+			q.Outcome = refusal(http.StatusBadRequest, policy.Upgrade)
 			return false, nil
 		}
 		q.Upload = newUpload(q)

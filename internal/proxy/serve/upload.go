@@ -14,7 +14,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
@@ -108,8 +107,7 @@ func ReadUpload(q *Request) (waits bool) {
 		return true
 	}
 	u.release()
-	q.Outcome = respond.Outcome{Kind: reason.Outcome(), Status: uploadStatuses[reason],
-		Reason: reason}
+	q.Outcome = refusal(uploadStatuses[reason], reason)
 	if reason == policy.ManyBodies {
 		q.Outcome.Wait = overloadedWait
 	}
