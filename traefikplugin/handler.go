@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
@@ -35,7 +34,7 @@ type handler struct {
 
 // ServeHTTP decides a request and serves it. While leases decide requests, it first looks for a lease.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if z := h.leased; z == nil || !lease.MayPass(z.rows) || !passLeased(z, w, r) {
+	if z := h.leased; z == nil || atomic.LoadInt32(z.credit) <= 0 || !passLeased(z, w, r) {
 		serveQueued(h, w, r)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -75,10 +74,14 @@ func TestLocalRowsAreBounded(t *testing.T) {
 		}
 	}
 	take(120_000, 9)
-	rows, debts := lease.Stats(store.Leases()), len(store.debts)
-	if rows.Rows != 50_080 || debts != maxDebts || rows.Deciding != maxDebts {
-		t.Errorf("%d rows, %d debts and %d searched rows, want 50080, %d and %d", rows.Rows, debts,
-			rows.Deciding, maxDebts, maxDebts)
+	rows := 0
+	for _, stripe := range store.Leases().Stripes {
+		rows += len(stripe.Rows)
+	}
+	debts, searched := len(store.debts), store.Leases().RowCount
+	if rows != 50_080 || debts != maxDebts || searched != maxDebts {
+		t.Errorf("%d rows, %d debts and %d searched rows, want 50080, %d and %d", rows, debts, searched,
+			maxDebts, maxDebts)
 	}
 	take(maxDebts, 8)
 }

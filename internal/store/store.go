@@ -272,9 +272,6 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 // Leases returns the rows that the engine of the database remembers. With shards there are none.
 func (s *Store) Leases() *lease.Set { return s.base.Leases() }
 
-// Ahead returns lease.Ahead of these rows.
-func (s *Store) Ahead() *int64 { return lease.Ahead(s.base.Leases()) }
-
 // Health returns the health of the server of the database.
 func (s *Store) Health() *health.Health { return s.base.Health() }
 

@@ -23,43 +23,43 @@ const (
 // the present rate, maxGrowth times the units used since the last charge, and maxUnits. The caller must send
 // a charge that NextCharge returns: until its answer or answerTimeout, NextCharge returns no other.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
-	stripe := s.stripes[r.stripeIndex]
-	stripe.mu.Lock()
-	defer stripe.mu.Unlock()
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
 	now := Now(s)
-	if r.limit == nil || now < r.nextChargeAt || owes(r) {
+	if r.Limit == nil || now < r.nextChargeAt || owes(r) {
 		return nil, 0
 	}
-	horizon := Horizon(s, r.limit)
+	horizon := Horizon(s, r.Limit)
 	elapsed := now - r.usedSince
 	if shortest := horizon/maxGrowth + 1; elapsed < shortest {
 		elapsed = shortest
 	}
-	target := int64(float64(r.used) * float64(horizon) / float64(elapsed))
+	target := int64(float64(r.Used) * float64(horizon) / float64(elapsed))
 	if bound := maxUnits(r); target > bound {
 		target = bound
 	}
-	if target <= r.n {
-		if r.usedWhenExpiring < 0 || r.used <= r.usedWhenExpiring {
+	if target <= r.N {
+		if r.usedWhenExpiring < 0 || r.Used <= r.usedWhenExpiring {
 			return nil, 0
 		}
-		target = r.n + 1 // hits use units that expire soon, and the answer extends the life of all units
+		target = r.N + 1 // hits use units that expire soon, and the answer extends the life of all units
 	}
-	r.used = 0
+	r.Used = 0
 	r.usedSince = now
 	r.nextChargeAt = now + answerTimeout
-	return r.limit, target - r.n
+	return r.Limit, target - r.N
 }
 
 // maxUnits returns the maximum units of a lease: a share of the remaining quota, including the units of the
 // lease. It is 0 if the row may be used up within the life of units, because other processes would then lack
 // the units that stay unused.
 func maxUnits(r *Row) int64 {
-	quota := r.rest + r.n
+	quota := r.Rest + r.N
 	if quota <= r.drainPerLife {
 		return 0
 	}
-	return int64(r.limit.Lease * float64(quota))
+	return int64(r.Limit.Lease * float64(quota))
 }
 
 // Answer describes a row after a statement.
@@ -75,29 +75,29 @@ type Answer struct {
 // units beyond maxUnits and those of another claim. It refunds all units if the lease has ended, the row
 // refused a hit, or the units have expired. It evicts no rows.
 func Update(s *Set, r *Row, a *Answer) {
-	stripe := s.stripes[r.stripeIndex]
-	stripe.mu.Lock()
-	defer stripe.mu.Unlock()
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
 	v := a.View
 	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, maxLife(s, v.Limit))
-	if r.limit == nil || !r.limit.Equal(v.Limit) || a.Sent < r.begun { // the lease has ended
+	if r.Limit == nil || !r.Limit.Equal(v.Limit) || a.Sent < r.begun { // the lease has ended
 		addRefund(s, r, v.Limit, a.Units, claim)
 		return
 	}
 	if claim != r.claim {
-		refundUnits(s, r, r.n)
+		refundUnits(s, r, r.N)
 		r.claim = claim
 	}
 	decidedAt := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
 	updateDrain(r, v.Free, decidedAt-r.decidedAt, maxLife(s, v.Limit))
 	r.decidedAt = decidedAt
-	r.n += a.Units
-	r.rest = v.Free
-	r.ends = time.Duration(a.Sent+life) * time.Microsecond
+	r.N += a.Units
+	r.Rest = v.Free
+	r.Ends = time.Duration(a.Sent+life) * time.Microsecond
 	r.usedWhenExpiring = -1
-	r.reset = time.UnixMicro(v.Reset)
-	reset := r.reset.Add(time.Second-1).Unix() - atomic.LoadInt64(&s.ahead)
-	r.resetText = []string{strconv.FormatInt(reset, 10)}
+	r.Reset = time.UnixMicro(v.Reset)
+	reset := r.Reset.Add(time.Second-1).Unix() - atomic.LoadInt64(&s.Ahead)
+	r.ResetText = []string{strconv.FormatInt(reset, 10)}
 	if a.Requested {
 		r.nextChargeAt = 0
 	}
@@ -105,9 +105,9 @@ func Update(s *Set, r *Row, a *Answer) {
 	if a.Refused || Now(s) >= a.Sent+life {
 		units = 0
 	}
-	refundUnits(s, r, r.n-units)
-	if bound := v.Limit.Capacity() - r.n; r.rest > bound {
-		r.rest = bound // the bucket was refilled while units were leased
+	refundUnits(s, r, r.N-units)
+	if bound := v.Limit.Capacity() - r.N; r.Rest > bound {
+		r.Rest = bound // the bucket was refilled while units were leased
 	}
 }
 
@@ -121,7 +121,7 @@ func updateDrain(r *Row, free, elapsed, life int64) {
 	if elapsed > span {
 		span = elapsed
 	}
-	drained := float64(r.rest-free)*float64(life) + float64(r.drainPerLife)*float64(span-elapsed)
+	drained := float64(r.Rest-free)*float64(life) + float64(r.drainPerLife)*float64(span-elapsed)
 	r.drainPerLife = int64(drained / float64(span))
 	if r.drainPerLife < 0 {
 		r.drainPerLife = 0 // a new window has begun, or units were refunded
@@ -130,8 +130,8 @@ func updateDrain(r *Row, free, elapsed, life int64) {
 
 // Units returns the number of units of a row's lease.
 func Units(s *Set, r *Row) int64 {
-	stripe := s.stripes[r.stripeIndex]
-	stripe.mu.Lock()
-	defer stripe.mu.Unlock()
-	return r.n
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
+	return r.N
 }

@@ -10,9 +10,9 @@
 //
 // The rows are divided into stripes, each with a mutex and an equal part of Options.Max. Half of Options.Max
 // bounds the rows with a lease, and the other half the rows without one, so a flood of used-up keys evicts no
-// lease. With states, there may be five times as many rows without a lease.
+// lease. With States, there may be five times as many rows without a lease.
 //
-// Times of type int64 are microseconds of Now, a monotonic clock that starts at Set.born, unless a comment
+// Times of type int64 are microseconds of Now, a monotonic clock that starts at Set.Born, unless a comment
 // names the server's clock. The package has functions instead of methods because the interpreter of Traefik
 // calls functions several times faster: see internal/testkit/imports/interpreted.go.
 //

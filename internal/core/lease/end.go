@@ -15,22 +15,19 @@ type Refund struct {
 	Claim int64
 }
 
-// HasRefunds reports whether Refunds has any to return.
-func HasRefunds(s *Set) bool { return atomic.LoadInt32(&s.refunding) != 0 }
-
 // Refunds removes and returns the refunds, which the caller sends with the next batch. Refunds are collected,
 // because a statement that refunds one row costs as much as one that decides all requests of a batch.
 func Refunds(s *Set) []Refund {
-	if !HasRefunds(s) {
+	if atomic.LoadInt32(&s.Refunding) == 0 {
 		return nil
 	}
-	atomic.StoreInt32(&s.refunding, 0)
+	atomic.StoreInt32(&s.Refunding, 0)
 	var refunds []Refund
-	for _, stripe := range s.stripes {
-		stripe.mu.Lock()
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
 		refunds = append(refunds, stripe.refunds...)
 		stripe.refunds = nil
-		stripe.mu.Unlock()
+		stripe.Mu.Unlock()
 	}
 	return refunds
 }
@@ -39,37 +36,37 @@ func Refunds(s *Set) []Refund {
 // the mutex of the stripe.
 func addRefund(s *Set, r *Row, l *ratelimit.Limit, n, claim int64) {
 	if n > 0 {
-		stripe := s.stripes[r.stripeIndex]
+		stripe := s.Stripes[r.stripeIndex]
 		stripe.refunds = append(stripe.refunds, Refund{r.ID, l, n, claim})
-		atomic.StoreInt32(&s.refunding, 1)
+		atomic.StoreInt32(&s.Refunding, 1)
 	}
 }
 
 // refundUnits refunds n units of a lease, unless n is 0 or less. The caller holds the mutex of the stripe.
 func refundUnits(s *Set, r *Row, n int64) {
 	if n > 0 {
-		addRefund(s, r, r.limit, n, r.claim)
-		r.n -= n
-		r.rest += n
+		addRefund(s, r, r.Limit, n, r.claim)
+		r.N -= n
+		r.Rest += n
 	}
 }
 
 // endLease ends the lease of a row, if it has one, and refunds the units. The caller holds the mutex of the
 // stripe and calls refreshRow afterwards.
 func endLease(s *Set, r *Row) {
-	if r.limit == nil {
+	if r.Limit == nil {
 		return
 	}
-	refundUnits(s, r, r.n)
-	r.limit = nil
-	delete(s.stripes[r.stripeIndex].leased, r.ID)
+	refundUnits(s, r, r.N)
+	r.Limit = nil
+	delete(s.Stripes[r.stripeIndex].leased, r.ID)
 }
 
 // EndLease ends the lease of a row. Call it before a request refunds or resets the row: the unused units of
 // the lease count as used in the row, so a refund could otherwise exceed what requests have used. Call it
 // also after the row has refused a request of several hits, so that a retry may use the units.
 func EndLease(s *Set, id RowID) {
-	withRow(s, id, false, func(_ *rowStripe, r *Row) { endLease(s, r) })
+	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
 }
 
 // maxInterval bounds SweepInterval.
@@ -91,22 +88,22 @@ func Sweep(s *Set) []*Row {
 	now := time.Duration(Now(s)) * time.Microsecond
 	soon := now + time.Duration(s.horizon/2)*time.Microsecond // so that most rows need no call of Horizon
 	ended := atomic.LoadInt32(&s.ended) != 0
-	for _, stripe := range s.stripes {
-		stripe.mu.Lock()
+	for _, stripe := range s.Stripes {
+		stripe.Mu.Lock()
 		for _, r := range stripe.leased {
 			switch {
-			case ended || now >= r.ends:
+			case ended || now >= r.Ends:
 				endLease(s, r)
 				refreshRow(s, stripe, r)
-			case r.n == 0:
-			case r.used >= 3*r.n || r.usedWhenExpiring >= 0 && r.used > r.usedWhenExpiring:
+			case r.N == 0:
+			case r.Used >= 3*r.N || r.usedWhenExpiring >= 0 && r.Used > r.usedWhenExpiring:
 				rows = append(rows, r)
-			case soon >= r.ends && r.usedWhenExpiring < 0 &&
-				now+time.Duration(Horizon(s, r.limit)/2)*time.Microsecond >= r.ends:
-				r.usedWhenExpiring = r.used
+			case soon >= r.Ends && r.usedWhenExpiring < 0 &&
+				now+time.Duration(Horizon(s, r.Limit)/2)*time.Microsecond >= r.Ends:
+				r.usedWhenExpiring = r.Used
 			}
 		}
-		stripe.mu.Unlock()
+		stripe.Mu.Unlock()
 	}
 	return rows
 }

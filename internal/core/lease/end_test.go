@@ -19,7 +19,7 @@ var leasedLimit = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow
 func hitUntilLeased(rows *lease.Set, now int64, key string) {
 	hits := []ratelimit.Hit{{Limit: leasedLimit, Key: key, Cost: 1}}
 	for range 6 {
-		found, passed := use(rows, hits, make([]ratelimit.Decision, 1))
+		found, passed := take(rows, hits, make([]ratelimit.Decision, 1))
 		if passed || found[0] == nil {
 			continue
 		}
@@ -67,7 +67,7 @@ func TestLateAnswerIsNotForNewLease(t *testing.T) {
 	lease.Refunds(rows)
 	now = 10
 	hits := []ratelimit.Hit{{Limit: leasedLimit, Key: "k", Cost: 1}}
-	found, _ := use(rows, hits, make([]ratelimit.Decision, 1))
+	found, _ := take(rows, hits, make([]ratelimit.Decision, 1))
 	lease.Update(rows, found[0], &lease.Answer{View: &view, Sent: 1, Requested: true, Units: 100})
 	check.Equal(t, "units of the new lease", lease.Units(rows, found[0]), 0)
 	check.Equal(t, "refunds", len(lease.Refunds(rows)), 1)
@@ -88,7 +88,7 @@ func TestAnswerExtendsLease(t *testing.T) {
 		w.time += 1400000 // the units have expired
 		p.decide(1)
 		d := make([]ratelimit.Decision, 1)
-		_, passed := use(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d)
+		_, passed := take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d)
 		if before == 0 || !passed || w.leasedUnits() < before-1 {
 			t.Fatalf("%v: %d of %d units are left after %+v, want one used", a, w.leasedUnits(), before,
 				d[0])

@@ -24,19 +24,16 @@ const (
 // setLock sets the lock of a row. The caller holds the mutex of the stripe.
 func setLock(s *Set, r *Row, l *lock) {
 	if r.lock == nil && l != nil {
-		atomic.AddInt64(&s.lockCount, 1)
+		atomic.AddInt64(&s.LockCount, 1)
 	} else if r.lock != nil && l == nil {
-		atomic.AddInt64(&s.lockCount, -1)
+		atomic.AddInt64(&s.LockCount, -1)
 	}
 	r.lock = l
 }
 
-// HasLocks reports whether any row has a lock.
-func HasLocks(s *Set) bool { return atomic.LoadInt64(&s.lockCount) > 0 }
-
 // RecordLockTimeout records that a statement for this row alone reached its lock timeout.
 func RecordLockTimeout(s *Set, id RowID) {
-	withRow(s, id, true, func(_ *rowStripe, r *Row) {
+	withRow(s, id, true, func(_ *Stripe, r *Row) {
 		now := Now(s)
 		l := &lock{first: now, last: now}
 		if r.lock != nil {
@@ -48,7 +45,7 @@ func RecordLockTimeout(s *Set, id RowID) {
 
 // ClearLockTimeouts removes the lock of a row, after a statement has locked the row.
 func ClearLockTimeouts(s *Set, id RowID) {
-	withRow(s, id, false, func(_ *rowStripe, r *Row) { setLock(s, r, nil) })
+	withRow(s, id, false, func(_ *Stripe, r *Row) { setLock(s, r, nil) })
 }
 
 // LockState classifies a row by its lock timeouts. The highest state of its rows applies to a request.
@@ -67,10 +64,10 @@ const (
 // timeout.
 func StateOf(s *Set, id RowID, wait time.Duration) LockState {
 	state := Free
-	if !HasLocks(s) {
+	if atomic.LoadInt64(&s.LockCount) == 0 {
 		return state
 	}
-	withRow(s, id, false, func(_ *rowStripe, r *Row) {
+	withRow(s, id, false, func(_ *Stripe, r *Row) {
 		if r.lock == nil {
 			return
 		}

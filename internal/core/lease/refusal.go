@@ -33,16 +33,16 @@ type refusal struct {
 // Trust bounds the use of a refusal while the database answers, in microseconds.
 const Trust = int64(time.Second / time.Microsecond)
 
-// clearedIndex returns the index of a key in stripe.cleared.
-func clearedIndex(s *Set, key string) uint64 { return s.hash(s.seed, key) / stripeCount % 8 }
+// clearedIndex returns the index of a key in Stripe.cleared.
+func clearedIndex(s *Set, key string) uint64 { return s.Hash(s.Seed, key) / StripeCount % 8 }
 
 // Refuses reports whether a remembered refusal of a row refuses a hit. If so, it sets the decision. During an
 // outage, Refuses also uses a refusal after trustedUntil.
 func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decision) bool {
-	stripe := s.stripes[r.stripeIndex]
-	stripe.mu.Lock()
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
 	refused := r.refusal
-	stripe.mu.Unlock()
+	stripe.Mu.Unlock()
 	if refused == nil {
 		return false
 	}
@@ -61,7 +61,7 @@ func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decisio
 }
 
 // RememberRefusal remembers that a row refuses a cost with the RetryAfter wait, unless wait is 0 or Never.
-// sequence is the NextSequence of the batch. The refusal of a limit with leases is trusted only for a
+// sequence is the Set.Sequence of the batch. The refusal of a limit with leases is trusted only for a
 // horizon, because another process may refund units at any time. Limits with the algorithm InFlight refuse no
 // hits from memory, because their requests may end at any time.
 func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait time.Duration, sequence int64) {
@@ -81,7 +81,7 @@ func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait ti
 	if refused.expiresAt < refused.passesAt {
 		refused.expiresAt = refused.passesAt
 	}
-	withRow(s, id, true, func(stripe *rowStripe, r *Row) {
+	withRow(s, id, true, func(stripe *Stripe, r *Row) {
 		if stripe.cleared[clearedIndex(s, id.Key)] <= sequence {
 			r.refusal = refused
 		}
@@ -94,10 +94,10 @@ func RefusedLately(s *Set, rows []*Row) bool {
 		if r == nil {
 			continue
 		}
-		stripe := s.stripes[r.stripeIndex]
-		stripe.mu.Lock()
+		stripe := s.Stripes[r.stripeIndex]
+		stripe.Mu.Lock()
 		refused := r.refusal
-		stripe.mu.Unlock()
+		stripe.Mu.Unlock()
 		if refused != nil && Now(s) < refused.expiresAt {
 			return true
 		}
@@ -107,11 +107,11 @@ func RefusedLately(s *Set, rows []*Row) bool {
 
 // ClearRefusal clears the refusal of a row after a refund or a reset.
 func ClearRefusal(s *Set, id RowID) {
-	stripe := s.stripes[s.hash(s.seed, id.Key)%stripeCount]
-	stripe.mu.Lock()
-	defer stripe.mu.Unlock()
-	stripe.cleared[clearedIndex(s, id.Key)] = atomic.AddInt64(&s.sequence, 1)
-	if r := stripe.rows[id]; r != nil {
+	stripe := s.Stripes[s.Hash(s.Seed, id.Key)%StripeCount]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
+	stripe.cleared[clearedIndex(s, id.Key)] = atomic.AddInt64(&s.Sequence, 1)
+	if r := stripe.Rows[id]; r != nil {
 		r.refusal = nil
 		refreshRow(s, stripe, r)
 	}

@@ -27,12 +27,8 @@ const (
 	maxSpared = 100
 )
 
-// KeepStates lets the Set remember what rows held. The Set then has room for statesFactor times as many rows
-// without a lease.
-func KeepStates(s *Set) { atomic.StoreInt32(&s.states, 1) }
-
-// KeepsStates reports whether KeepStates was called.
-func KeepsStates(s *Set) bool { return atomic.LoadInt32(&s.states) == 1 }
+// KeepStates sets Set.States. The Set then has room for statesFactor times as many rows without a lease.
+func KeepStates(s *Set) { atomic.StoreInt32(&s.States, 1) }
 
 // Held describes what a row held at the server's time View.Now.
 type Held struct {
@@ -41,15 +37,15 @@ type Held struct {
 }
 
 // KeepRows remembers what rows held after statements. A row that owes keeps its share. The caller checks
-// KeepsStates. KeepRows is one loop, because calls are expensive in Yaegi.
+// Set.States. KeepRows is one loop, because calls are expensive in Yaegi.
 func KeepRows(s *Set, held []Held) {
 	now := Now(s)
 	for i := range held {
 		h := &held[i]
-		hash := s.hash(s.seed, h.ID.Key)
-		stripe := s.stripes[hash%stripeCount]
-		stripe.mu.Lock()
-		r := stripe.rows[h.ID]
+		hash := s.Hash(s.Seed, h.ID.Key)
+		stripe := s.Stripes[hash%StripeCount]
+		stripe.Mu.Lock()
+		r := stripe.Rows[h.ID]
 		if r == nil {
 			r = addRow(s, stripe, h.ID, hash)
 		}
@@ -61,7 +57,7 @@ func KeepRows(s *Set, held []Held) {
 		if late := r.state.decidedAt - h.View.Now; late <= 0 || late >= Trust {
 			atomic.StoreInt64(&s.serverOffset, h.View.Now-now)
 			if r.state.owes {
-				stripe.mu.Unlock()
+				stripe.Mu.Unlock()
 				continue
 			}
 			if share := r.state; share.isShare {
@@ -73,7 +69,7 @@ func KeepRows(s *Set, held []Held) {
 			r.state.Row = h.View.Row
 			r.state.decidedAt = h.View.Now
 		}
-		stripe.mu.Unlock()
+		stripe.Mu.Unlock()
 	}
 }
 
@@ -84,7 +80,7 @@ func KeepRows(s *Set, held []Held) {
 // becomes the share again. l is the share of the limit.
 func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *State {
 	var share *State
-	withRow(s, id, true, func(_ *rowStripe, r *Row) {
+	withRow(s, id, true, func(_ *Stripe, r *Row) {
 		if r.state == nil {
 			r.state = &State{}
 		}
@@ -109,7 +105,7 @@ func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *St
 // SetOwes sets whether a row owes, which means that the database lacks charges of its share. The row then
 // keeps the share, Owes reports it, its lease gets no units, and other rows are evicted first.
 func SetOwes(s *Set, id RowID, share *State, on bool) {
-	withRow(s, id, on, func(_ *rowStripe, r *Row) {
+	withRow(s, id, on, func(_ *Stripe, r *Row) {
 		if on {
 			r.state = share // a decision may have replaced it
 		}
@@ -122,21 +118,18 @@ func SetOwes(s *Set, id RowID, share *State, on bool) {
 // setOwes sets State.owes. The caller holds the mutex of the stripe.
 func setOwes(s *Set, share *State, on bool) {
 	if on && !share.owes {
-		atomic.AddInt64(&s.owingCount, 1)
+		atomic.AddInt64(&s.OwingCount, 1)
 	} else if share.owes && !on {
-		atomic.AddInt64(&s.owingCount, -1)
+		atomic.AddInt64(&s.OwingCount, -1)
 	}
 	share.owes = on
 }
 
-// HasOwing reports whether any row owes.
-func HasOwing(s *Set) bool { return atomic.LoadInt64(&s.owingCount) > 0 }
-
 // Owes reports whether a row owes.
 func Owes(s *Set, r *Row) bool {
-	stripe := s.stripes[r.stripeIndex]
-	stripe.mu.Lock()
-	defer stripe.mu.Unlock()
+	stripe := s.Stripes[r.stripeIndex]
+	stripe.Mu.Lock()
+	defer stripe.Mu.Unlock()
 	return owes(r)
 }
 
@@ -146,7 +139,7 @@ func owes(r *Row) bool { return r.state != nil && r.state.owes }
 // SetUncertain records that the database may lack charges of a share for ever. The next share of the row then
 // has no more quota than this one.
 func SetUncertain(s *Set, id RowID, share *State) {
-	withRow(s, id, false, func(_ *rowStripe, r *Row) {
+	withRow(s, id, false, func(_ *Stripe, r *Row) {
 		share.uncertain = true
 		if r.state != nil && r.state != share && !r.state.isShare {
 			r.state.earlier = share

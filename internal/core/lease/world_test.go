@@ -2,7 +2,9 @@ package lease_test
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -67,11 +69,12 @@ func (p *process) restart() {
 		Clock: func() int64 { return p.w.time }})
 }
 
-// use calls lease.Use as a store does, after MayHaveRow has counted the hit. The sizes of leases depend on
-// these counts.
-func use(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
-	lease.MayHaveRow(lease.NewSearch(rows), hits, true)
-	return lease.Use(rows, hits, decisions, nil)
+// take calls lease.Take as a store does, after it has counted the hit in the demand, on which the sizes of
+// leases depend.
+func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
+	index := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
+	atomic.AddInt32(&lease.Demand(rows)[index], 1)
+	return lease.Take(rows, hits, decisions, nil)
 }
 
 // hit decides a hit from the process's lease and returns true, or sends it in a batch. Every second hit uses
@@ -83,7 +86,7 @@ func (p *process) hit(cost int64) bool {
 	}
 	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
 	decisions := make([]ratelimit.Decision, 1)
-	rows, passed := use(p.leases, hits, decisions)
+	rows, passed := take(p.leases, hits, decisions)
 	if passed {
 		p.w.oracle.admit(p.w.server(), cost)
 		if !decisions[0].Allowed {
@@ -97,11 +100,16 @@ func (p *process) hit(cost int64) bool {
 
 // useInPlugin uses units as the interpreted plugin does, and reports whether the lease had enough.
 func (p *process) useInPlugin(cost int64) bool {
-	left, reset := lease.UseOne(p.leases, row, p.w.limit, cost)
-	if left < 0 || left > p.w.limit.Capacity() {
+	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
+	if l == nil || l.Limit == nil || l.N < cost || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
+		return false
+	}
+	l.N -= cost
+	l.Used += cost
+	if left := l.Rest + l.N; left < 0 || left > p.w.limit.Capacity() {
 		p.w.oracle.err = fmt.Errorf("the plugin reports %d remaining, want 0 to the capacity", left)
 	}
-	return reset != nil
+	return true
 }
 
 // takeRefunds returns the refunds of the next batch.

@@ -112,7 +112,7 @@ func (d *Database) openStore(p *Process) error {
 	}
 	d.Store = inPostgres
 	d.Postgres = inPostgres
-	d.Clock.Latest = inPostgres.Ahead()
+	d.Clock.Latest = &inPostgres.Leases().Ahead
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 type work struct {
 	*decider
 	ctx        context.Context // ends at the batch's deadline; each statement has the queue's timeout
-	sequence   int64           // the batch's number, see lease.NextSequence
+	sequence   int64           // the batch's number, see lease.Set.Sequence
 	sent       int64           // the time of lease.Now before the first statement was sent
 	now        int64           // Options.Now in Unix microseconds; 0 is the clock of the server
 	lockWait   time.Duration   // the lock timeout of a statement; a round may have less
@@ -24,7 +24,7 @@ type work struct {
 	buffers    *buffers
 	hasSeveral bool // a request has several hits
 	hasRefunds bool // a request refunds or resets rows
-	keepsRows  bool // see lease.KeepStates
+	keepsRows  bool // see lease.Set.States
 	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
 	// The queue sets such a deadline only while the database answers.
 	extended bool
@@ -49,9 +49,9 @@ func decide(d *decider, calls []*batch.Call, deadline time.Time) {
 	defer cancel()
 	locked := d.side == d.queue // see locks.go
 	w := &work{decider: d, ctx: ctx,
-		sequence: lease.NextSequence(s.rows), sent: lease.Now(s.rows),
+		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
 		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
-		keepsRows: lease.KeepsStates(s.rows)}
+		keepsRows: atomic.LoadInt32(&s.rows.States) == 1}
 	if s.now != nil {
 		w.now = s.now().UnixMicro()
 	}
@@ -148,7 +148,7 @@ func (w *work) decideRequests() error {
 		}
 	}
 	requests := w.requests
-	if lease.HasLocks(w.store.rows) {
+	if atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
 		requests = w.refuseLocked(requests)
 	}
 	again, err := w.decideRound(requests, w.lockWait, false)

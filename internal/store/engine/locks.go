@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -58,7 +59,7 @@ func (w *work) recordLocks(p *plan) bool {
 		waited = waited || g.statement.Code == pg.LockNotAvailable
 	}
 	w.timedOut = w.timedOut || waited
-	if !waited && !lease.HasLocks(w.store.rows) {
+	if !waited && atomic.LoadInt64(&w.store.rows.LockCount) == 0 {
 		return false
 	}
 	for _, g := range p.groups {

@@ -35,18 +35,41 @@ func (s *Store) unavailable(timeout time.Duration) error {
 func decideFromMemory(s *Store, calls []*batch.Call, unavailable error) int {
 	storeKeys(calls)
 	decided := 0
-	mayHaveRows := false
+	mayHaveRows := false // whether any call may have a remembered row, or become busy enough for a lease
 	leasesSuffice := false
 	rows := s.rows
-	search := lease.NewSearch(rows)
-	empty := search.Empty
+	empty := atomic.LoadInt64(&rows.RowCount) == 0
+	minHits := int32(rows.MinHits)
+	var demand []int32         // nil before the first call with leases
+	var limit *ratelimit.Limit // the previous hit's limit
+	prefix := uint64(0)        // the hash of limit's prefix
 	for _, c := range calls {
 		c.Rows = c.Rows[:0]
 		if c.Reset || len(c.Hits) == 0 {
 			continue
 		}
 		leases := c.Hits[0].Limit.Lease > 0 // leases decide a call only if its first limit has them
-		if empty && !leases || !lease.MayHaveRow(search, c.Hits, leases) {
+		if empty && !leases {
+			continue
+		}
+		if leases && demand == nil {
+			demand = lease.Demand(rows)
+		}
+		mayHaveRow := false
+		for i := range c.Hits {
+			h := &c.Hits[i]
+			if h.Limit != limit {
+				limit = h.Limit
+				prefix = rows.Hash(rows.Seed, lease.RowOf(limit, h.Key).Prefix)
+			}
+			at := (rows.Hash(rows.Seed, h.Key) + prefix) % lease.Hashes
+			if leases && atomic.AddInt32(&demand[at], 1) >= minHits {
+				mayHaveRow = true
+			} else if atomic.LoadInt32(&rows.RowsBy[at]) > 0 {
+				mayHaveRow = true
+			}
+		}
+		if !mayHaveRow {
 			continue
 		}
 		mayHaveRows = true
@@ -55,14 +78,14 @@ func decideFromMemory(s *Store, calls []*batch.Call, unavailable error) int {
 			continue
 		}
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-		if c.Rows, leasesSuffice = lease.Use(rows, c.Hits, c.Decisions, c.Rows); leasesSuffice {
+		if c.Rows, leasesSuffice = lease.Take(rows, c.Hits, c.Decisions, c.Rows); leasesSuffice {
 			decided++
 		} else {
 			c.Decisions = c.Decisions[:0]
 		}
 	}
-	if decided > 0 {
-		lease.AddCredit(rows, decided)
+	if decided > 0 && atomic.LoadInt32(&rows.Credit) <= 0 {
+		atomic.StoreInt32(&rows.Credit, int32(decided*lease.CreditPerHit))
 	}
 	if mayHaveRows && decided < len(calls) {
 		decided += s.failOwing(calls, unavailable) + s.refuseRemembered(calls, unavailable)
@@ -77,7 +100,7 @@ var ErrOwes = fmt.Errorf("%w for a row while it lacks charges of this process", 
 // outage, when unavailable is not nil, no call needs this error.
 func (s *Store) failOwing(calls []*batch.Call, unavailable error) int {
 	failed := 0
-	if unavailable != nil || !lease.HasOwing(s.rows) {
+	if unavailable != nil || atomic.LoadInt64(&s.rows.OwingCount) == 0 {
 		return 0
 	}
 	for _, c := range calls {

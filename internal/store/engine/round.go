@@ -24,7 +24,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		singles, several = singlesAndSeveral(requests)
 	}
 	if !oneByOne && (atomic.LoadInt32(&w.backlog.Waiting) > 0 ||
-		lease.HasRefunds(w.store.rows)) {
+		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
 		w.collectJobs(requests)
 	}
 	p := newPlan(w.buffers, len(requests), oneByOne)
@@ -58,7 +58,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		return nil, err
 	}
 	p.read()
-	if failed || lease.HasLocks(w.store.rows) {
+	if failed || atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
 		w.recordLocks(p)
 	}
 	done, again := w.applySingles(singles)
