@@ -2,8 +2,8 @@ package store
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// RefuseRemembered returns the decisions on hits of which a remembered refusal refuses one, and nil if there is
-// none. It refuses no request with a hit that is Independent, which the database has to count.
+// RefuseRemembered returns the decisions on hits if a remembered refusal refuses one of them, and nil if none
+// does. It refuses no request with a hit that is Independent, which the database has to count.
 func (s *Store) RefuseRemembered(hits []ratelimit.Hit) []ratelimit.Decision {
 	var refused ratelimit.Decision
 	at := -1

@@ -121,9 +121,9 @@ func TestDatabaseIsClosedAfterTheLastRelease(t *testing.T) {
 			t.Errorf("connections to %v, want two, one of which these handlers share", p.connected)
 		}
 		third.Release()
-		time.Sleep(delay + timeout - 1)
+		time.Sleep(delay + timeout - time.Nanosecond)
 		p.expectClosed("before the delay", "a", 1)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		p.expectClosed("after the delay", "a a", 0)
 	})
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Flight holds the slots of a request's in_flight limits, and its Upload. The adapter serves the request with Context, and
-// calls End when the request finishes, even after a refusal or a panic.
+// Flight holds the slots of a request's in_flight limits, and its Upload. The adapter serves the request with
+// Context, and calls End when the request finishes, even after a refusal or a panic.
 type Flight struct {
 	// Context is derived from the request's context. It also ends if the process loses a slot of the request.
 	Context context.Context
