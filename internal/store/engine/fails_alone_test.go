@@ -51,7 +51,7 @@ func TestFailedStatementFailsOnlyItsRequests(t *testing.T) {
 	}
 	// The database fails the refund of a hit, and not the peek that follows it. The caller gets the error.
 	failRefunds := failWhere("53100", "disk full",
-		func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "least(2 * ") })
+		func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "2305843009213693952") })
 	store := newEngine(t, &fakeDB{answer: failRefunds}, bareOptions)
 	refund.Limit = fakeLimit
 	_, _, err := tryOne(store, testTimeout, refund)
