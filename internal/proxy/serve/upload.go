@@ -151,7 +151,8 @@ func receive(u *Upload, q *Request) policy.Reason {
 	late := int32(0)
 	timer := time.AfterFunc(uploadTime, func() {
 		atomic.StoreInt32(&late, 1)
-		if conn != nil { // a read that waits fails
+		// A read that waits then fails. Traefik's writers do not support this: its own timeout ends the read.
+		if conn != nil {
 			_ = http.NewResponseController(conn).SetReadDeadline(time.Unix(1, 0))
 		}
 	})
