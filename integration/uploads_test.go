@@ -107,6 +107,7 @@ func TestUploadsThatStopAreRefused(t *testing.T) {
 				return
 			}
 			text, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
 			check.Equal(t, p.url, fmt.Sprint(response.StatusCode, " ", string(text)), "408 "+
 				`{"type":"error","error":{"message":"Incomplete body","type":"invalid_request_error",`+
 				`"code":"invalid_request","param":null}}`)
