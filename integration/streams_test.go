@@ -97,7 +97,7 @@ func TestEncodeLeavesUsageReadable(t *testing.T) {
 	}))
 	t.Cleanup(upstream.Close)
 	const limit = "\t\tpg_ratelimit %s {\n\t\t\tlimit 1000 1h\n\t\t\talgorithm fixed_window\n" +
-		"\t\t\tunit tokens\n\t\t\toutput 1\n\t\t}\n"
+		"\t\t\tunit tokens\n\t\t\toutput 1\n\t\t\ttimeout 30s\n\t\t}\n"
 	config := "{\n\tadmin off\n}\nhttp://" + address + " {\n\troute /before {\n\t\tencode gzip\n" +
 		fmt.Sprintf(limit, "before") + "\t\treverse_proxy " + upstream.URL + "\n\t}\n\troute /after {\n" +
 		fmt.Sprintf(limit, "after") + "\t\tencode gzip\n\t\treverse_proxy " + upstream.URL + "\n\t}\n}\n"

@@ -66,25 +66,31 @@ const (
 )
 
 // readMaxBody reads Settings.MaxBody.
-func readMaxBody(dst *Settings, text string) (err error) {
+func readMaxBody(dst *Settings, text string) error {
 	dst.MaxBody = MaxBody
-	if text != "" {
-		dst.MaxBody, err = parseSize(text)
+	if text == "" {
+		return nil
 	}
+	size, err := parseSize(text)
+	dst.MaxBody = size
 	return err
 }
 
 // readMaxBodies reads Settings.MaxBodies. A share has room for the longest body.
-func readMaxBodies(dst *Settings, text string) (err error) {
+func readMaxBodies(dst *Settings, text string) error {
 	dst.MaxBodies = MaxBodies
 	if text != "" {
-		dst.MaxBodies, err = parseSize(text)
+		size, err := parseSize(text)
+		if err != nil {
+			return err
+		}
+		dst.MaxBodies = size
 	}
-	if err == nil && dst.MaxBodies/BodyShares < dst.MaxBody {
+	if dst.MaxBodies/BodyShares < dst.MaxBody {
 		want := "at least 16 times max_body: one client may have a sixteenth"
 		return &ratelimit.FieldError{Value: text, Want: want}
 	}
-	return err
+	return nil
 }
 
 const wantExempt = "networks or addresses with spaces between them, such as 10.0.0.0/8 192.0.2.7"
