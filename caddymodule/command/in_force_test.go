@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
-// proxiesApply makes the rows of these proxies apply each change of the policy as soon as it is committed, and
-// live on. Other rows stay as they are.
+// proxiesApply makes the rows of these proxies apply each change of the policy as soon as it is committed,
+// and live on. Other rows stay as they are.
 const proxiesApply = `CREATE FUNCTION apply() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	UPDATE rate_limit_nodes SET seen = now(), report = json_build_object('applied',
 		format('%s:%1$s:', pg_current_xact_id()::text::bigint + 1)) WHERE node LIKE 'proxy%';
