@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"errors"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,14 +63,14 @@ func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 	if z.Mode == option.Shadow {
 		return
 	}
-	series := "admitted true postgres, admitted true lease, limited false postgres, limited false remembered"
+	series := [][]string{{"admitted", "true", "postgres"}, {"admitted", "true", "lease"},
+		{"limited", "false", "postgres"}, {"limited", "false", "remembered"}}
 	if inMemory {
-		series = "admitted true memory, limited false memory"
+		series = [][]string{{"admitted", "true", "memory"}, {"limited", "false", "memory"}}
 	}
-	series += ", overloaded false none, failed false none, failed true none"
-	for _, s := range strings.Split(series, ", ") {
-		f := strings.Fields(s)
-		m.decisions.WithLabelValues(prefix, f[0], f[1], "false", f[2])
+	for _, s := range append(series, []string{"overloaded", "false", noSource},
+		[]string{"failed", "false", noSource}, []string{"failed", "true", noSource}) {
+		m.decisions.WithLabelValues(prefix, s[0], s[1], "false", s[2])
 	}
 }
 

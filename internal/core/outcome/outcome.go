@@ -9,7 +9,7 @@ const (
 	Admitted   Kind = iota // each limit had room, or none applied
 	Limited                // a limit had no room
 	Blocked                // a ban or a block rule matched
-	Rejected               // the API key, the path or the key of a limit was not valid
+	Rejected               // the API key, the path, the body or the key of a limit was not valid
 	Overloaded             // the database decided others in time, but not this request
 	Failed                 // there was no decision for another reason
 )

@@ -10,7 +10,7 @@
 // The package only reads the database: it charges no limit and changes no row.
 //
 // The commands of caddymodule/command test it (TestTranscripts, with explain.txt and replay.txt), and package
-// policy tests that what Explain shows is what proxies decide (TestExplainEqualsEvaluate).
+// policy compares Explain with the decisions of proxies (TestExplainEqualsEvaluate).
 package evaluate
 
 import (

@@ -10,7 +10,7 @@ import (
 // maxMerged bounds the rows of one second into which equal refusals can merge.
 const maxMerged = 20000
 
-// mergeKey has the values that are equal in all refusals of one row. The status tells a shadow.
+// mergeKey has the values that are equal in all refusals of one row. The status differs for a shadow.
 type mergeKey struct {
 	outcome                         outcome.Kind
 	cost, keyID                     int64

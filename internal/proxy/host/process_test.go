@@ -41,7 +41,7 @@ func newProcess(t *testing.T) *process {
 	return p
 }
 
-// silentDB is a DB whose server is unreachable.
+// silentDB is a DB with an unreachable server.
 type silentDB struct {
 	*host.DataSource
 	process *process

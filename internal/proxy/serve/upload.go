@@ -38,7 +38,7 @@ type Upload struct {
 	Prompt usage.Prompt // what the request asks for
 
 	site   *Site
-	sender string // whose share of Site.MaxBodies it takes
+	sender string // the sender that has a share of Site.MaxBodies
 	length int64  // the length of the body, or -1 before it was read
 
 	mu     sync.Mutex // guards the fields below once the upstream reads: it may do so after the request

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Prompt is what a request asks of a language model.
+// Prompt holds what a request asks of a language model.
 type Prompt struct {
 	Model      string // as the path names it, or else the body; "" without one
 	Output     int64  // the most tokens of output that the body permits; 0 if it names no maximum

@@ -120,8 +120,8 @@ func (n *Node) Due(now time.Time) bool {
 	return since >= heartbeatInterval || since >= changeInterval && n.report.Applied != n.written
 }
 
-// Count counts a request by its outcome, and if it was decided also for each limit that it is charged to or
-// that refuses it. passed reports whether a request without a decision passes.
+// Count counts a request by its outcome. A decided request also counts for each limit that it is charged to,
+// or that refuses it. passed reports whether a request without a decision passes.
 func Count(n *Node, kind outcome.Kind, passed bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	n.mu.Lock()
 	n.report.Requests[kind]++

@@ -32,7 +32,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Slots are the slots of a store.
+// Slots holds the slots of a store.
 type Slots struct {
 	Options
 
@@ -53,7 +53,7 @@ type Slots struct {
 	ticking    bool                    // tick is running
 }
 
-// Options are what Slots need of their store.
+// Options connects Slots to a store.
 type Options struct {
 	Closing context.Context // ends when the store is closed
 	Health  *health.Health  // tracks the server

@@ -5,7 +5,7 @@
 // Invariants:
 //   - All statements lock rows in the order of prefix and key.
 //   - A statement sets the lock timeout and synchronous_commit itself, so it needs no explicit transaction.
-//   - A statement finds rows by the primary key, whatever the planner knows about the table.
+//   - A statement finds rows by the primary key, also on a table without statistics.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package statement

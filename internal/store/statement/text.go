@@ -38,7 +38,7 @@ func ownTables() map[string]Table {
 		processesTable: {Name: processesTable}}
 }
 
-// Kind is what a statement does with its rows.
+// Kind selects what a statement does with its rows.
 type Kind uint8
 
 // The kinds of statements.
