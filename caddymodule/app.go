@@ -47,7 +47,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 // Provision sets up the app.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.httpApp = func() (any, error) { return ctx.AppIfConfigured("http") }
-	if _, err := a.settings(); err != nil {
+	if _, err := a.storeSettings(); err != nil {
 		return err
 	}
 	if _, err := settings.MigrationDisabled(); err != nil {
@@ -64,9 +64,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// settings parses the app's settings. The DSN of the result is "", because each handler may have its own.
-// See dataSources.
-func (a *App) settings() (settings.Store, error) {
+// storeSettings parses the app's settings. The DSN of the result is "", because each handler may have its
+// own. See dataSources.
+func (a *App) storeSettings() (settings.Store, error) {
 	var read settings.Settings
 	texts := values(a)
 	if err := expandNames(texts, "node_name", "region"); err != nil {
@@ -100,7 +100,7 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 
 // dataSources returns the databases of a handler's counters, policy and history.
 func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
-	s, err := a.settings()
+	s, err := a.storeSettings()
 	if err != nil {
 		return nil, err
 	}

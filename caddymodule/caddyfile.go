@@ -146,7 +146,7 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	if err := b.readAll(a, settings.StoreTable); err != nil {
 		return nil, err
 	}
-	if _, err := a.settings(); err != nil {
+	if _, err := a.storeSettings(); err != nil {
 		return nil, b.locate(err)
 	}
 	return httpcaddyfile.App{Name: "pg_ratelimit", Value: caddyconfig.JSON(a, nil)}, nil

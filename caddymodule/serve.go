@@ -84,7 +84,7 @@ func (h *Handler) admit(
 		q.Release()
 		freeRequests.Put(q)
 	}()
-	if err := serve.Decide(h.site, q); err != nil {
+	if err := serve.Handle(h.site, q); err != nil {
 		return nil, nil, err
 	}
 	if len(q.Hits) > 0 {

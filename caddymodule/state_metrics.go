@@ -19,7 +19,7 @@ import (
 type baseline struct {
 	since   time.Time
 	stats   engine.Stats // the figures of a store on Postgres
-	lookUps int64        // the lookups of a policy
+	lookups int64        // the lookups of a policy
 }
 
 // watch adds a resource to the metrics, unless it has been added.
@@ -36,7 +36,7 @@ func (m *metrics) watch(r host.Resource) {
 			before.stats = r.Postgres.Stats()
 		}
 	case *policy.Policy:
-		before.lookUps = r.Stats().Lookups
+		before.lookups = r.Stats().Lookups
 	}
 	m.watched[r] = before
 }
@@ -79,7 +79,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 			rules.Unusable = max(rules.Unusable, now.Unusable)
 			rules.Identities = max(rules.Identities, now.Identities)
 			rules.Applied = max(rules.Applied, now.Applied)
-			rules.Lookups += now.Lookups - before.lookUps
+			rules.Lookups += now.Lookups - before.lookups
 			if now.Polled.IsZero() {
 				now.Polled = before.since
 			}

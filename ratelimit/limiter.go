@@ -50,15 +50,15 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // negative cost is a refund, which never raises the quota above its full amount. After an error
 // (see Store.Take) the Decision has no meaning, and the caller chooses whether the request passes.
 func (l *Limiter) Take(ctx context.Context, key string, cost int64) (Decision, error) {
-	return l.take(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost})
+	return l.takeHit(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost})
 }
 
 // Peek returns the decision that Take would make for a cost of 1 or more. It charges nothing.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int64) (Decision, error) {
-	return l.take(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost, Peek: true})
+	return l.takeHit(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost, Peek: true})
 }
 
-func (l *Limiter) take(ctx context.Context, h Hit) (Decision, error) {
+func (l *Limiter) takeHit(ctx context.Context, h Hit) (Decision, error) {
 	decisions := make([]Decision, 1)
 	if err := l.checkTimeout(); err != nil {
 		return decisions[0], err

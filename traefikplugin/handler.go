@@ -61,9 +61,9 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	q.Arrived = q.Began
 	if q.Limits != nil || begin(h, q) {
 		if rq.queue != nil && q.Limits.Awaits {
-			store.Ask(rq.waits, q.Call, q.Arrived)
+			store.Enter(rq.waits, q.Call, q.Arrived)
 		} else if rq.queue != nil {
-			store.Ask(rq.queue, q.Call, q.Arrived)
+			store.Enter(rq.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
 			deliver(h, q)

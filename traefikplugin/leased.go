@@ -56,7 +56,7 @@ func leasedZoneOf(h *handler) *leasedZone {
 }
 
 // passLeased serves a request with the headers of the limit if the lease of its row has enough units.
-// Otherwise it returns false, and the queue decides. passLeased repeats the frequent case of lease.Take in
+// Otherwise it returns false, and the queue decides. passLeased repeats the frequent case of lease.Use in
 // one function, because the interpreter takes long for each call. An exact limit takes twice the processor
 // time of Traefik and the database (go run . -only 'Traefik.*leased, 100 keys' in bench).
 // TestLeaseDecidesLikeQueue compares passLeased with the queue on the same requests.

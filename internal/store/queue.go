@@ -28,10 +28,10 @@ func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
 	return &Queue{store: s, timeout: timeout, synchronous: synchronous, fill: fill, deliver: deliver}
 }
 
-// Ask sends a call to the engine of its subject and waits for its decision. With one engine, fill is called
+// Enter sends a call to the engine of its subject and waits for its decision. With one engine, fill is called
 // once for all calls of a batch, otherwise once for each call. deliver is not called for a call with hits in
 // several shards, for a call that fill failed, or if the engines are not found in time.
-func Ask(q *Queue, c *batch.Call, arrived time.Time) {
+func Enter(q *Queue, c *batch.Call, arrived time.Time) {
 	if atomic.LoadInt32(&q.opened) == 1 {
 		batch.Send(q.queues[0], c, arrived)
 	} else if !sendToAny(q, c, arrived) {

@@ -31,7 +31,7 @@ func (s *Store) takeSeveral(ctx context.Context, arrived time.Time, timeout time
 	parts := s.divide(hits)
 	forEach(parts, func(part *shardHits) error {
 		part.decisions = make([]ratelimit.Decision, len(part.hits))
-		return s.engines[part.shard].Decide(ctx, arrived, timeout, part.hits, part.decisions, false)
+		return s.engines[part.shard].Call(ctx, arrived, timeout, part.hits, part.decisions, false)
 	})
 	passes, err := result(parts)
 	transferSlots(hits, parts, passes)
@@ -156,7 +156,7 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 			}
 		}
 		// The batch of a call without hits sends the settlements too.
-		_ = e.Decide(context.Background(), time.Now(), timeout, nil, nil, false)
+		_ = e.Call(context.Background(), time.Now(), timeout, nil, nil, false)
 		return nil
 	})
 }

@@ -240,7 +240,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 			return s.takeSeveral(ctx, arrived, timeout, hits, decisions)
 		}
 	}
-	return s.engines[shard].Decide(ctx, arrived, timeout, hits, decisions, false)
+	return s.engines[shard].Call(ctx, arrived, timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
@@ -255,11 +255,11 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 		return err
 	}
 	if shard := s.commonShard(hits); shard != severalShards {
-		return s.engines[shard].Decide(ctx, arrived, timeout, hits, nil, true)
+		return s.engines[shard].Call(ctx, arrived, timeout, hits, nil, true)
 	}
 	parts := s.divide(hits)
 	forEach(parts, func(part *shardHits) error {
-		return s.engines[part.shard].Decide(ctx, arrived, timeout, part.hits, nil, true)
+		return s.engines[part.shard].Call(ctx, arrived, timeout, part.hits, nil, true)
 	})
 	for _, part := range parts {
 		if part.err != nil {

@@ -66,7 +66,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			q := &serve.Request{HTTP: r, Writer: w}
-			_ = serve.Decide(site, q) // fails only in matchers, and site has none
+			_ = serve.Handle(site, q) // fails only in matchers, and site has none
 			if o.OnError != nil && q.Outcome.Err != nil {
 				o.OnError(r, q.Outcome.Err)
 			}

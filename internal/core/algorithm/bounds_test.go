@@ -123,9 +123,9 @@ func TestRefusalOnSlowBucketKeepsExpires(t *testing.T) {
 	refill := conformance.NewClock().Micro
 	expires := refill + ratelimit.MaxWindow.Microseconds() + 1
 	row := algorithm.Row{Tokens: -1e14, HasTokens: true, Refill: refill, Expires: expires}
-	granted := algorithm.Of(l).Take(l, &row, refill+time.Hour.Microseconds(), 1, 4)
+	granted := algorithm.Of(l).Charge(l, &row, refill+time.Hour.Microseconds(), 1, 4)
 	if granted != 0 || row.Expires != expires || row.Refill != refill {
-		t.Errorf("Take granted %d, and moved Expires by %d and Refill by %d; want no change", granted,
+		t.Errorf("Charge granted %d, and moved Expires by %d and Refill by %d; want no change", granted,
 			row.Expires-expires, row.Refill-refill)
 	}
 }

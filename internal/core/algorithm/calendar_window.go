@@ -14,7 +14,7 @@ import (
 
 func init() {
 	define(calendarWindow, "calendar", Definition{
-		Take: takeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed,
+		Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed,
 		SQL: &calendarWindowSQL,
 	})
 }

@@ -56,7 +56,7 @@ func charge(h *ratelimit.Hit, r *Row, now int64) bool {
 	case h.Peek:
 		return Fits(h.Limit, r, now, h.Cost)
 	}
-	return Of(h.Limit).Take(h.Limit, r, now, 1, h.Cost) == 1
+	return Of(h.Limit).Charge(h.Limit, r, now, 1, h.Cost) == 1
 }
 
 // Fits reports whether a hit of the given cost would pass at now.

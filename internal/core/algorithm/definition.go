@@ -23,15 +23,15 @@ type Definition struct {
 	// Name identifies the algorithm in tests and errors.
 	Name string
 
-	// Take charges as many of n hits of the given cost (1 ≤ cost ≤ Capacity) as fit, and returns their
+	// Charge charges as many of n hits of the given cost (1 ≤ cost ≤ Capacity) as fit, and returns their
 	// number. If none fits, the row does not change.
-	Take func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
+	Charge func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
 
 	// Adjust refunds cost, never beyond the full quota. A negative cost is charged even if it does not fit:
 	// in full by windows, and by buckets until twice the quota is used. at is the time of the original
 	// charge, or any time in the same window; 0 means the last charges. Adjust has no effect if the charge
-	// no longer counts in the row, and refunds at most the part that still counts. Immediately after a Take
-	// with the same now, Adjust undoes the Take: the row then decides as before.
+	// no longer counts in the row, and refunds at most the part that still counts. Immediately after a Charge
+	// with the same now, Adjust undoes the Charge: the row then decides as before.
 	Adjust func(l *ratelimit.Limit, r *Row, now, cost, at int64)
 
 	// Peek returns the remaining quota at now, which is negative if the quota is overdrawn. reset is the

@@ -32,7 +32,7 @@ func estimate(events, n int, gap func() float64) (e estimates) {
 		for len(times) > 0 && times[0] <= at-window.Window.Microseconds() {
 			times = times[1:]
 		}
-		passes := algorithm.Of(window).Take(window, &row, at, 1, 1) == 1
+		passes := algorithm.Of(window).Charge(window, &row, at, 1, 1) == 1
 		switch {
 		case passes && len(times) >= events:
 			e.passed++
@@ -44,7 +44,7 @@ func estimate(events, n int, gap func() float64) (e estimates) {
 			passed++
 		}
 		e.most = max(e.most, len(times))
-		exact += float64(algorithm.Of(&log).Take(&log, &logRow, at, 1, 1))
+		exact += float64(algorithm.Of(&log).Charge(&log, &logRow, at, 1, 1))
 	}
 	e.passed, e.refused = 100*e.passed/float64(n), 100*e.refused/float64(n)
 	e.right, e.total = 100-e.passed-e.refused, 100*float64(passed)/exact

@@ -14,7 +14,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 func init() {
 	define(ratelimit.FixedWindow, "fixed_window", Definition{
-		Take: takeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed, Lease: leaseInWindow,
+		Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed, Lease: leaseInWindow,
 		SQL: &fixedWindowSQL,
 	})
 }
@@ -28,7 +28,7 @@ func windowEnd(l *ratelimit.Limit, r *Row) int64 {
 	return r.Start + window(l)
 }
 
-func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+func chargeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	if countsAsNew(l, r, now) {
 		r.Start = 0
 	}

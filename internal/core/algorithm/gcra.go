@@ -17,7 +17,7 @@ import (
 
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
-		Take: takeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket, SQL: &gcraSQL,
+		Charge: chargeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket, SQL: &gcraSQL,
 	})
 }
 

@@ -22,7 +22,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 func init() {
 	define(ratelimit.InFlight, "in_flight", Definition{
-		Take: takeInFlight, Adjust: adjustInFlight, Peek: peekInFlight, Passes: passesInFlight,
+		Charge: chargeInFlight, Adjust: adjustInFlight, Peek: peekInFlight, Passes: passesInFlight,
 		SQL: &inFlightSQL,
 	})
 }
@@ -35,7 +35,7 @@ const (
 	inFlightLinger = 24 * 3600 * 1000000
 )
 
-func takeInFlight(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+func chargeInFlight(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	granted := fit(l.Events-r.Slots, n, cost)
 	if granted == 0 {
 		return 0

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// takeInNode charges a hit like src/algorithms/token-bucket.ts of the npm library pg-ratelimit 0.3.0, which
+// chargeInNode charges a hit like src/algorithms/token-bucket.ts of the npm library pg-ratelimit 0.3.0, which
 // begins a new interval with each hit that passes.
-func takeInNode(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
+func chargeInNode(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	if !r.HasTokens {
 		*r = algorithm.Row{Tokens: float64(l.Burst), Refill: now, HasTokens: true}
 	}
@@ -39,11 +39,11 @@ func TestBucketSharedWithNodeAdmitsAtMostTheLimit(t *testing.T) {
 		start, now, admitted := int64(1e15), int64(1e15), int64(0)
 		for range 2000 {
 			if random.IntN(2) == 0 {
-				admitted += takeInNode(l, &rows[0], now)
+				admitted += chargeInNode(l, &rows[0], now)
 			} else {
-				admitted += algorithm.Of(l).Take(l, &rows[0], now, 1, 1)
+				admitted += algorithm.Of(l).Charge(l, &rows[0], now, 1, 1)
 			}
-			alone += algorithm.Of(l).Take(l, &rows[1], now, 1, 1)
+			alone += algorithm.Of(l).Charge(l, &rows[1], now, 1, 1)
 			if most := l.Burst + (now-start)/l.Window.Microseconds()*l.Events; admitted > most {
 				t.Fatalf("%+v: %d hits passed after %d µs, want at most %d", *l, admitted, now-start, most)
 			}

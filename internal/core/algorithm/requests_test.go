@@ -62,7 +62,7 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	})
 }
 
-// A refund undoes a take of the same time: afterwards, the row decides as before the take. Transactions
+// A refund undoes a charge of the same time: afterwards, the row decides as before the charge. Transactions
 // depend on that.
 func TestRefundUndoesTake(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
@@ -75,7 +75,7 @@ func TestRefundUndoesTake(t *testing.T) {
 		d, row := algorithm.Of(l), *k.rows["p/k"]
 		n, cost := rapid.Int64Range(1, 4).Draw(t, "n"), conformance.DrawCost(t, l)
 		after := row
-		granted := d.Take(l, &after, k.Micro, n, cost)
+		granted := d.Charge(l, &after, k.Micro, n, cost)
 		switch {
 		case granted == 0:
 			after = row
@@ -88,16 +88,16 @@ func TestRefundUndoesTake(t *testing.T) {
 		}
 		free, reset := d.Peek(l, &row, k.Micro)
 		if f, r := d.Peek(l, &after, k.Micro); f != free || r != reset {
-			t.Fatalf("%+v: Peek after Take of %d and its refund: got %d until %d, want %d until %d\n%+v\n%+v",
-				*l, granted*cost, f, r, free, reset, row, after)
+			t.Fatalf("%+v: Peek after a charge of %d and its refund: got %d until %d, want %d until %d\n"+
+				"%+v\n%+v", *l, granted*cost, f, r, free, reset, row, after)
 		}
 		for range 3 {
 			n, cost := rapid.Int64Range(1, 4).Draw(t, "n"), conformance.DrawCost(t, l)
 			a, b := row, after
-			got, want := d.Take(l, &b, k.Micro, n, cost), d.Take(l, &a, k.Micro, n, cost)
+			got, want := d.Charge(l, &b, k.Micro, n, cost), d.Charge(l, &a, k.Micro, n, cost)
 			if got != want {
-				t.Fatalf("%+v: Take of %d hits of cost %d after a take and its refund: got %d, want %d", *l,
-					n, cost, got, want)
+				t.Fatalf("%+v: a charge of %d hits of cost %d after one and its refund: got %d, want %d",
+					*l, n, cost, got, want)
 			}
 			if want == 0 && d.Passes(l, &after, k.Micro, cost) != d.Passes(l, &row, k.Micro, cost) {
 				t.Fatalf("%+v: Passes of cost %d after a take and its refund: got %d, want %d", *l, cost,

@@ -22,7 +22,7 @@ func TestSharesAddUpToRow(t *testing.T) {
 				for _, later := range []time.Duration{0, l.Window / 3, l.Window, l.Window * 5 / 3} {
 					var row algorithm.Row
 					if used > 0 {
-						algorithm.Of(l).Take(l, &row, start, 1, used)
+						algorithm.Of(l).Charge(l, &row, start, 1, used)
 					}
 					now := start + later.Microseconds()
 					left, _ := algorithm.Of(l).Peek(l, &row, now)

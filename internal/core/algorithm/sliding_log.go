@@ -14,7 +14,7 @@ import (
 
 func init() {
 	define(ratelimit.SlidingLog, "sliding_log", Definition{
-		Take: takeLog, Adjust: adjustLog, Peek: peekLog, Passes: passesLog, SQL: &slidingLogSQL,
+		Charge: chargeLog, Adjust: adjustLog, Peek: peekLog, Passes: passesLog, SQL: &slidingLogSQL,
 	})
 }
 
@@ -29,7 +29,7 @@ func liveHits(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
 	return r.Hits[sort.Search(len(r.Hits), func(i int) bool { return r.Hits[i] > cutoff }):], at
 }
 
-func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+func chargeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	live, at := liveHits(l, r, now)
 	granted := fit(l.Events-int64(len(live)), n, cost)
 	if granted == 0 {

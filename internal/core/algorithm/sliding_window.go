@@ -18,7 +18,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 func init() {
 	define(ratelimit.SlidingWindow, "sliding_window", Definition{
-		Take: takeSliding, Adjust: adjustSliding, Peek: peekSliding, PeekAll: peekAllSliding,
+		Charge: chargeSliding, Adjust: adjustSliding, Peek: peekSliding, PeekAll: peekAllSliding,
 		Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})
 }
@@ -47,7 +47,7 @@ func weighted(l *ratelimit.Limit, prev, start, now int64) int64 {
 	return mulDiv(prev, window(l)-larger(0, now-start), window(l), true)
 }
 
-func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+func chargeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	count, prev, start := countsAt(l, r, now)
 	granted := fit(l.Events-count-weighted(l, prev, start, now), n, cost)
 	if granted > 0 {

@@ -15,8 +15,8 @@ import (
 
 func init() {
 	define(ratelimit.TokenBucket, "token_bucket", Definition{
-		Take: takeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket, Lease: leaseOfBucket,
-		SQL: &tokenBucketSQL,
+		Charge: chargeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket,
+		Lease: leaseOfBucket, SQL: &tokenBucketSQL,
 	})
 }
 
@@ -120,7 +120,7 @@ func (b bucket) extend(l *ratelimit.Limit, r *Row) {
 	}
 }
 
-func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+func chargeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	b := bucketAt(l, r, now)
 	granted := fit(int64(math.Floor(b.tokens)), n, cost)
 	switch {

@@ -11,8 +11,8 @@
 // Invariants:
 //   - A caller owns its Call until Send and after Wait. In between the Queue owns the call, and while a batch
 //     is in flight, its worker does.
-//   - Finish ends the wait of each call exactly once, even if Decide fails.
-//   - No mutex is held while Decide runs.
+//   - Finish ends the wait of each call exactly once, even if DecideBatch fails.
+//   - No mutex is held while DecideBatch runs.
 //   - The number of hits in a batch is bounded. The bound adapts to the time that batches take (type pace).
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.

@@ -66,9 +66,9 @@ type Decider interface {
 	// Err. It is called only with Options.Unfilled.
 	Fill(calls []*Call)
 
-	// Decide decides the calls of a batch by deadline, the deadline of the oldest call. It passes each call
-	// to Finish exactly once, and must not panic.
-	Decide(calls []*Call, deadline time.Time)
+	// DecideBatch decides the calls of a batch by deadline, the deadline of the oldest call. It passes each
+	// call to Finish exactly once, and must not panic.
+	DecideBatch(calls []*Call, deadline time.Time)
 
 	// Expire finishes calls that have too little time left for a batch, with err or an error of its own.
 	Expire(calls []*Call, err error)
@@ -97,7 +97,7 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 	}
 	q.mu.Unlock()
 	if start {
-		go work(q)
+		go runWorker(q)
 	}
 }
 
@@ -136,9 +136,9 @@ func Busy(q *Queue) bool {
 // statement does not delay all calls.
 const slowBatch = 5 * time.Millisecond
 
-// work runs batches until no calls are left, or another worker collects. The caller has counted the worker as
-// running. A panic must not leave this goroutine: in a plugin it would end the proxy.
-func work(q *Queue) {
+// runWorker runs batches until no calls are left, or another worker collects. The caller has counted the
+// worker as running. A panic must not leave this goroutine: in a plugin it would end the proxy.
+func runWorker(q *Queue) {
 	w := q.idleWorkers.Get().(*worker)
 	for replaced := false; !replaced; {
 		runtime.Gosched() // let callers that are about to send join this batch
@@ -159,7 +159,7 @@ func work(q *Queue) {
 			calls = fillCalls(q, calls)
 		}
 		if len(calls) > 0 {
-			q.decider.Decide(calls, deadline)
+			q.decider.DecideBatch(calls, deadline)
 		}
 		now := time.Now()
 		q.mu.Lock()
@@ -249,7 +249,7 @@ func replaceSlowWorker(q *Queue, w *worker) {
 	}
 	q.mu.Unlock()
 	if start {
-		work(q)
+		runWorker(q)
 	}
 }
 

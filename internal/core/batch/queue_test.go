@@ -26,7 +26,7 @@ type functions struct {
 
 func (f *functions) Fill(calls []*batch.Call) { f.fill(calls) }
 
-func (f *functions) Decide(calls []*batch.Call, deadline time.Time) { f.decide(calls, deadline) }
+func (f *functions) DecideBatch(calls []*batch.Call, deadline time.Time) { f.decide(calls, deadline) }
 
 func (f *functions) Expire(calls []*batch.Call, err error) { batch.Finish(f.queue, calls, err) }
 

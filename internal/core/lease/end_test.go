@@ -115,7 +115,7 @@ func TestLargeHitGetsUnitsOfLease(t *testing.T) {
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 300, Window: time.Hour, Lease: 0.5}
 		w := newWorld(l, 1)
 		p := w.processes[0]
-		algorithm.Of(l).Take(l, &w.row, w.server(), 200, 1) // of another process
+		algorithm.Of(l).Charge(l, &w.row, w.server(), 200, 1) // of another process
 		for range 5 {
 			p.decide(2)
 			w.time += 100000

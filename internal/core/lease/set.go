@@ -64,7 +64,7 @@ type Stripe struct {
 	leased  map[RowID]*Row // the rows with a lease
 	refunds []Refund       // see Refunds
 	cleared [8]int64       // the sequence number of the last refund or reset, by clearedIndex; see Sequence
-	Decided int64          // requests decided by Take
+	Decided int64          // requests decided by Use
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same

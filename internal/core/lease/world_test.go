@@ -69,12 +69,12 @@ func (p *process) restart() {
 		Clock: func() int64 { return p.w.time }})
 }
 
-// take calls lease.Take as a store does, after it has counted the hit in the demand, on which the sizes of
+// take calls lease.Use as a store does, after it has counted the hit in the demand, on which the sizes of
 // leases depend.
 func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
 	index := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
 	atomic.AddInt32(&lease.Demand(rows)[index], 1)
-	return lease.Take(rows, hits, decisions, nil)
+	return lease.Use(rows, hits, decisions, nil)
 }
 
 // hit decides a hit from the process's lease and returns true, or sends it in a batch. Every second hit uses
@@ -158,7 +158,7 @@ func (w *world) execute(f *sentBatch) {
 	}
 	a := lease.Answer{Sent: f.sent, Requested: f.requested > 0}
 	if f.cost > 0 {
-		f.admitted = d.Take(l, &w.row, now, 1, f.cost) == 1
+		f.admitted = d.Charge(l, &w.row, now, 1, f.cost) == 1
 		a.Refused = !f.admitted
 		w.oracle.recordWindow(&w.row)
 		if f.admitted {
@@ -166,7 +166,7 @@ func (w *world) execute(f *sentBatch) {
 		}
 	}
 	if f.requested > 0 {
-		a.Units = d.Take(l, &w.row, now, f.requested, 1)
+		a.Units = d.Charge(l, &w.row, now, f.requested, 1)
 		w.oracle.recordWindow(&w.row)
 	}
 	free, reset := d.Peek(l, &w.row, now)

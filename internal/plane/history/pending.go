@@ -96,8 +96,8 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode option.A
 	p.bytes += row.bytes
 }
 
-// take removes and returns the oldest n rows.
-func (p *pending) take(n int) []auditRow {
+// removeOldest removes and returns the oldest n rows.
+func (p *pending) removeOldest(n int) []auditRow {
 	rows := p.rows[:n:n]
 	for i := range rows {
 		p.records -= rows[i].numbers[auditCount]

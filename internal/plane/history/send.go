@@ -81,10 +81,10 @@ func (w *Writer) nextParcel(end int64) *parcel {
 	if due := int(end - w.pending.firstNumber); n > due {
 		n = due
 	}
-	p := &parcel{cells: w.totals.take(w.cellsDue)}
+	p := &parcel{cells: w.totals.removeCells(w.cellsDue)}
 	w.cellsDue -= len(p.cells)
 	if n > 0 {
-		p.rows = w.pending.take(n)
+		p.rows = w.pending.removeOldest(n)
 	}
 	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.droppedInDatabase {
 		return nil

@@ -197,8 +197,8 @@ func Settle(w *Writer, s *Settled) {
 	}
 }
 
-// take removes and returns cells of one minute, at most limit and at most parcelCells.
-func (t *totals) take(limit int) []*cell {
+// removeCells removes and returns cells of one minute, at most limit and at most parcelCells.
+func (t *totals) removeCells(limit int) []*cell {
 	if limit > parcelCells {
 		limit = parcelCells
 	}

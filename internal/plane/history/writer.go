@@ -263,7 +263,7 @@ func (w *Writer) Close() {
 	w.mu.Lock()
 	w.sendingSize.records += w.pending.records
 	for w.totals.waitingCells > 0 {
-		w.sendingSize.add(&parcel{cells: w.totals.take(parcelCells)}, 1)
+		w.sendingSize.add(&parcel{cells: w.totals.removeCells(parcelCells)}, 1)
 	}
 	w.drop(w.sendingSize)
 	w.sendingSize = parcelSize{}

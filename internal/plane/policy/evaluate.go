@@ -86,7 +86,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 		// A rule that blocks the request with any key takes precedence, so that the response does not depend
 		// on the cache.
 		v.senderUnread = true
-		decide(s.set, f, anonymous, at, v)
+		evaluateRules(s.set, f, anonymous, at, v)
 		if v.Reason != Blocked {
 			Clear(v)
 			v.Tier = f.Tier
@@ -97,7 +97,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			v.EndedSender = id
 		}
 	default:
-		decide(s.set, f, sender, at, v)
+		evaluateRules(s.set, f, sender, at, v)
 	}
 	return sender, reason
 }
@@ -116,9 +116,9 @@ func keyProblem(id *Identity, at int64) Reason {
 	return NotRefused
 }
 
-// decide sets v to the verdict of the rules. It refuses the request if the verdict depends on the parameters
-// of the path. Before the call, v describes the sender and is otherwise empty.
-func decide(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
+// evaluateRules sets v to the verdict of the rules. It refuses the request if the verdict depends on the
+// parameters of the path. Before the call, v describes the sender and is otherwise empty.
+func evaluateRules(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
 	selectRules(match(set, f, v), f, sender, at, v)
 	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, v) {
 		Refuse(v, AmbiguousPath)

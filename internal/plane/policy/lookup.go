@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// maxLookUpBatch bounds the identities in one statement.
-	maxLookUpBatch = 1000
-	// lookUpInterval is the minimum time between the starts of two statements.
-	lookUpInterval = 5 * time.Millisecond
-	// lookUpTimeout bounds one statement.
-	lookUpTimeout = 2 * time.Second
+	// maxLookupBatch bounds the identities in one statement.
+	maxLookupBatch = 1000
+	// lookupInterval is the minimum time between the starts of two statements.
+	lookupInterval = 5 * time.Millisecond
+	// lookupTimeout bounds one statement.
+	lookupTimeout = 2 * time.Second
 	// maxWaiting bounds the look-ups that wait for a statement.
 	maxWaiting = 20000
 	// maxPerNetwork bounds the look-ups for one network, see NetworkOf. All look-ups of a network fit into
 	// one statement, so a client that sends invented keys delays other clients by at most one statement.
-	maxPerNetwork = maxLookUpBatch
+	maxPerNetwork = maxLookupBatch
 )
 
 // errTooManyWaiting means that too many look-ups wait, of one network or in total.
@@ -61,7 +61,7 @@ type lookups struct {
 
 	mu         sync.Mutex             // guards the fields below
 	waiting    []*lookup              // renewals come first, so that a flood of others does not delay them
-	renewals   map[Credential]bool    // cached senders for the next renewDue, up to maxLookUpBatch
+	renewals   map[Credential]bool    // cached senders for the next renewDue, up to maxLookupBatch
 	bySender   map[Credential]*lookup // the look-ups that wait or are in flight
 	perNetwork map[netip.Prefix]int   // the number of look-ups among them by network
 	working    bool                   // a worker runs
@@ -132,7 +132,7 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 func (l *lookups) renew(sender Credential) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.renewals) < maxLookUpBatch {
+	if len(l.renewals) < maxLookupBatch {
 		sender.User = strings.Clone(sender.User) // it may be a part of a long request
 		l.renewals[sender] = true
 	}
@@ -183,27 +183,27 @@ func (l *lookups) add(sender Credential, text string, network netip.Prefix) *loo
 	l.perNetwork[network]++
 	if !l.working {
 		l.working = true
-		go l.work()
+		go l.run()
 	}
 	return task
 }
 
-// work sends statements until nothing waits or the policy is closed.
-func (l *lookups) work() {
+// run sends statements until nothing waits or the policy is closed.
+func (l *lookups) run() {
 	for {
 		l.mu.Lock()
 		n := len(l.waiting)
-		if n > maxLookUpBatch {
-			n = maxLookUpBatch
+		if n > maxLookupBatch {
+			n = maxLookupBatch
 		}
 		if n == 0 || l.closing.Err() != nil {
 			l.working = false
 			l.mu.Unlock()
 			return
 		}
-		if time.Since(l.started) < lookUpInterval {
+		if time.Since(l.started) < lookupInterval {
 			l.mu.Unlock()
-			time.Sleep(lookUpInterval)
+			time.Sleep(lookupInterval)
 			continue
 		}
 		flight := append([]*lookup(nil), l.waiting[:n]...)
@@ -215,11 +215,11 @@ func (l *lookups) work() {
 
 		generation := l.cache.Generation()
 		sent := time.Now()
-		err := batch.Try(func() error { return lookUp(l.db, flight) })
+		err := batch.Try(func() error { return readIdentities(l.db, flight) })
 		if err == nil {
 			l.health.Answered()
 		} else if errors.Is(err, ratelimit.ErrUnavailable) {
-			_ = l.health.Failed(sent, lookUpTimeout, err)
+			_ = l.health.Failed(sent, lookupTimeout, err)
 		}
 		l.finish(flight, err, generation)
 	}

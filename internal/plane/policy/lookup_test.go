@@ -13,7 +13,7 @@ import (
 
 // If a key or its user changes while the key's look-up is in flight, the request gets the new state: the
 // result of the look-up is older than the change, and is neither used nor cached.
-func TestChangeDuringLookUpIsSeen(t *testing.T) {
+func TestChangeDuringLookupIsSeen(t *testing.T) {
 	d, m, p := newControlledPolicy(t)
 	for _, change := range []struct{ sql, want string }{
 		{"UPDATE rate_limit_api_keys SET revoked_at = now()", " anonymous 401 key_revoked"}, // by digest

@@ -31,7 +31,7 @@ func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address st
 
 // A look-up may take four timeouts, so that it can succeed although a round trip takes longer than one
 // timeout. A look-up without a result fails after four timeouts.
-func TestLookUpMayTakeFourTimeouts(t *testing.T) {
+func TestLookupMayTakeFourTimeouts(t *testing.T) {
 	_, m, p := newControlledPolicy(t)
 	hold := make(chan struct{})
 	m.set(func() { m.hold = hold })

@@ -230,7 +230,7 @@ func (p *Policy) Evaluate(
 		case id == nil && !mayBeUser(sender.User):
 			id = &Identity{User: user} // not cached
 		case id == nil:
-			return p.lookUp(ctx, timeout, sender, key, f, v)
+			return p.evaluateUnknown(ctx, timeout, sender, key, f, v)
 		case now.UnixMicro()-readAt >= renewMicros:
 			p.lookups.renew(sender)
 		}
@@ -245,8 +245,8 @@ func mayBeUser(user string) bool {
 	return len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0
 }
 
-// lookUp evaluates the rules for an uncached sender.
-func (p *Policy) lookUp(
+// evaluateUnknown evaluates the rules for an uncached sender.
+func (p *Policy) evaluateUnknown(
 	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, v *Verdict,
 ) error {
 	unread := &Identity{Digest: sender.Digest, User: sender.User, unread: true}

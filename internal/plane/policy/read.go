@@ -85,16 +85,16 @@ func decodePolicy(texts [][]byte) (*decoded, error) {
 // The error wraps ratelimit.ErrUnavailable if the database does not answer.
 func ReadIdentity(db pgdb.DB, sender Credential) (*Identity, error) {
 	task := &lookup{sender: sender}
-	if err := lookUp(db, []*lookup{task}); err != nil {
+	if err := readIdentities(db, []*lookup{task}); err != nil {
 		return nil, err
 	}
 	return task.identity, task.err
 }
 
-// lookUp looks up the senders of tasks in one statement, and sets the identity and the error of each task.
-// The senders must differ, and mayBeUser must hold for users. If the database does not have a sender, its
-// Identity is not Known.
-func lookUp(db pgdb.DB, tasks []*lookup) error {
+// readIdentities looks up the senders of tasks in one statement, and sets the identity and the error of each
+// task. The senders must differ, and mayBeUser must hold for users. If the database does not have a sender,
+// its Identity is not Known.
+func readIdentities(db pgdb.DB, tasks []*lookup) error {
 	digests := []string{}
 	users := []string{}
 	bySender := make(map[Credential]*lookup, len(tasks))
@@ -109,7 +109,7 @@ func lookUp(db pgdb.DB, tasks []*lookup) error {
 		}
 	}
 	const what = "looking up API keys and users"
-	texts, err := readWhole(context.Background(), db, lookUpTimeout, what, identitiesSQL, digests, users)
+	texts, err := readWhole(context.Background(), db, lookupTimeout, what, identitiesSQL, digests, users)
 	if errors.Is(err, errIncomplete) {
 		err = unavailable(err)
 	}

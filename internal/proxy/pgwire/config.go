@@ -77,9 +77,9 @@ type parameters struct {
 	err    error // for the first invalid parameter; it quotes no value, which may hold a password
 }
 
-// take removes a parameter and returns its value. The environment replaces a missing parameter, but not a
+// remove removes a parameter and returns its value. The environment replaces a missing parameter, but not a
 // parameter with an empty value.
-func (p *parameters) take(name string) string {
+func (p *parameters) remove(name string) string {
 	value, ok := p.values[name]
 	delete(p.values, name)
 	if ok {
@@ -98,7 +98,7 @@ func (p *parameters) fail(name, want string) {
 
 // oneOf takes a parameter that must be one of words. A missing parameter has the first word as its value.
 func (p *parameters) oneOf(name string, words ...string) string {
-	value := p.take(name)
+	value := p.remove(name)
 	if value == "" {
 		return words[0]
 	}
@@ -114,7 +114,7 @@ func (p *parameters) oneOf(name string, words ...string) string {
 // number takes a parameter that must be a whole number of at least minimum. The result is fallback if the
 // parameter is missing.
 func (p *parameters) number(name string, minimum, fallback int) int {
-	value := p.take(name)
+	value := p.remove(name)
 	if value == "" {
 		return fallback
 	}
@@ -128,7 +128,7 @@ func (p *parameters) number(name string, minimum, fallback int) int {
 // duration takes a parameter that must be a Go duration. The result is fallback if the parameter is
 // missing.
 func (p *parameters) duration(name string, fallback time.Duration) time.Duration {
-	value := p.take(name)
+	value := p.remove(name)
 	if value == "" {
 		return fallback
 	}
@@ -158,15 +158,15 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 	}
 	c := &config{
 		env: env, log: log, targets: p.targets(), tls: p.tls(),
-		user: p.take("user"), password: p.take("password"), dbname: p.take("dbname"),
-		passfile:       p.take("passfile"),
+		user: p.remove("user"), password: p.remove("password"), dbname: p.remove("dbname"),
+		passfile:       p.remove("passfile"),
 		session:        p.oneOf("target_session_attrs", "any", "read-write", "primary"),
 		binding:        p.oneOf("channel_binding", "prefer", "disable", "require"),
 		attemptTimeout: time.Duration(p.number("connect_timeout", 0, 0)) * time.Second,
 		maxConns:       p.number("pool_max_conns", 1, 8),
 		maxLifetime:    p.duration("pool_max_conn_lifetime", time.Hour),
 		idleTimeout:    p.duration("pool_max_conn_idle_time", 5*time.Minute),
-		settings:       p.settings(),
+		settings:       p.sessionSettings(),
 	}
 	if c.user == "" {
 		if account, err := user.Current(); err == nil {
@@ -193,7 +193,7 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 
 // targets combines hosts and ports into targets.
 func (p *parameters) targets() []target {
-	hosts, ports := strings.Split(p.take("host"), ","), strings.Split(p.take("port"), ",")
+	hosts, ports := strings.Split(p.remove("host"), ","), strings.Split(p.remove("port"), ",")
 	if len(ports) > 1 && len(ports) != len(hosts) {
 		p.fail("port", fmt.Sprintf("one port, or %d, as many as there are hosts", len(hosts)))
 	}
@@ -226,11 +226,11 @@ func defaultHost() string {
 	return "localhost"
 }
 
-// settings takes the remaining parameters, which are settings of the session.
-func (p *parameters) settings() map[string]string {
+// sessionSettings removes and returns the remaining parameters, which are settings of the session.
+func (p *parameters) sessionSettings() map[string]string {
 	settings := map[string]string{}
 	for _, name := range []string{"application_name", "options"} {
-		if value := p.take(name); value != "" {
+		if value := p.remove(name); value != "" {
 			settings[name] = value
 		}
 	}

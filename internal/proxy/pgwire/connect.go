@@ -86,7 +86,7 @@ func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *c
 // connectTarget tries the addresses of one target. If all fail, it adds their errors to errs and returns nil.
 func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target,
 	errs *connectError) *conn {
-	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
+	peers, err := resolve(ctx, t, cfg.attemptLimit(len(cfg.targets)))
 	if err != nil {
 		errs.add(t.String(), networkError(err.Error()))
 	}
@@ -114,8 +114,8 @@ func (c *config) attemptLimit(addresses int) time.Duration {
 	return longAttempt
 }
 
-// lookUp returns the addresses of a target.
-func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) {
+// resolve returns the addresses of a target.
+func resolve(ctx context.Context, t target, limit time.Duration) ([]peer, error) {
 	if t.unix() {
 		return []peer{{target: t, network: "unix", address: t.String()}}, nil
 	}

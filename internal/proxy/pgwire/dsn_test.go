@@ -60,8 +60,8 @@ func readLines(t *testing.T, file string, pairs ...string) (lines []testLine) {
 // A parameter of the connection string takes precedence over the environment, even if its value is empty.
 // TestDSNLikePgx does not test that, because an empty value is an error for pgx.
 func TestDSNPrecedesEnvironment(t *testing.T) {
-	lookUp := env("PGPORT", "7", "PGCONNECT_TIMEOUT", "4", "PGPASSFILE", "/p")
-	c, err := parseConfig("host=h port='' connect_timeout=", lookUp, nil)
+	getenv := env("PGPORT", "7", "PGCONNECT_TIMEOUT", "4", "PGPASSFILE", "/p")
+	c, err := parseConfig("host=h port='' connect_timeout=", getenv, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

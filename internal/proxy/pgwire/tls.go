@@ -19,7 +19,7 @@ type tlsSettings struct {
 // tls takes the ssl… parameters.
 func (p *parameters) tls() tlsSettings {
 	modes := []string{"prefer", "disable", "allow", "require", "verify-ca", "verify-full"}
-	s := tlsSettings{root: p.take("sslrootcert"), cert: p.take("sslcert"), key: p.take("sslkey")}
+	s := tlsSettings{root: p.remove("sslrootcert"), cert: p.remove("sslcert"), key: p.remove("sslkey")}
 	if s.root == "system" { // these roots certify any server, so the name must be checked
 		modes = modes[5:]
 	}

@@ -45,7 +45,7 @@ func send(t *testing.T, s *serve.Site, method, path string, headers ...string) (
 	for i := 0; i < len(headers); i += 2 {
 		q.HTTP.Header.Set(headers[i], headers[i+1])
 	}
-	if err := serve.Decide(s, q); err != nil {
+	if err := serve.Handle(s, q); err != nil {
 		t.Fatal(err)
 	}
 	return w.Header(), q.Body
@@ -153,7 +153,7 @@ func TestCallsOfGRPCAreRecognized(t *testing.T) {
 				Writer: w}
 			q.HTTP.ProtoMajor = c.major
 			q.HTTP.Header = http.Header{"Te": {c.te}, "Content-Type": {c.kind}}
-			if err := serve.Decide(s, q); err != nil {
+			if err := serve.Handle(s, q); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -60,10 +60,10 @@ type Request struct {
 	matched []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
-// Decide decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
+// Handle decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
 // the request with Flight.Context and calls Settling.End and Flight.End after the response. An error comes
 // from Zone.Match.
-func Decide(s *Site, q *Request) error {
+func Handle(s *Site, q *Request) error {
 	q.Site = s
 	q.Began = time.Now()
 	waits, err := Begin(q)

@@ -54,7 +54,7 @@ func (s *tokenSite) decide(ctx context.Context, method string, headers ...string
 	for i := 0; i < len(headers); i += 2 {
 		q.HTTP.Header.Set(headers[i], headers[i+1])
 	}
-	if err := serve.Decide(s.Site, q); err != nil {
+	if err := serve.Handle(s.Site, q); err != nil {
 		s.t.Fatal(err)
 	}
 	return q

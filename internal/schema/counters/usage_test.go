@@ -29,7 +29,7 @@ func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 				by = other
 			}
 			k.Micro += conformance.DrawAdvance(t, by, 0)
-			algorithm.Of(by).Take(by, r, k.Micro, 1, conformance.DrawCost(t, by))
+			algorithm.Of(by).Charge(by, r, k.Micro, 1, conformance.DrawCost(t, by))
 		}
 		k.Micro += conformance.DrawAdvance(t, l, 0)
 		number := func(n int64) *int64 {

@@ -41,8 +41,8 @@ type buffers struct {
 // errUndecided is the error of a request that its batch did not decide.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// decide decides and finishes the calls of a batch.
-func decide(d *decider, calls []*batch.Call, deadline time.Time) {
+// decideInDatabase decides and finishes the calls of a batch.
+func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	s := d.store
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)

@@ -19,12 +19,12 @@ const ServerSQL = serverSQL
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	return s.Decide(ctx, time.Now(), timeout, hits, decisions, false)
+	return s.Call(ctx, time.Now(), timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
 func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return s.Decide(ctx, time.Now(), timeout, hits, nil, true)
+	return s.Call(ctx, time.Now(), timeout, hits, nil, true)
 }
 
 // DecideBatch decides calls as one batch. Tests use it because they cannot form thousands of batches by the
@@ -43,7 +43,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	s.mu.Unlock()
 	d := &decider{store: s, side: side, backlog: s.lanes[0].backlog}
 	d.queue = batch.NewQueue(batch.Options{Timeout: time.Minute}, d)
-	decide(d, append([]*batch.Call(nil), calls...), now.Add(time.Minute))
+	decideInDatabase(d, append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
 // OnPurpose is the start of the error of a transaction that fails on purpose.

@@ -78,7 +78,7 @@ func decideFromMemory(s *Store, calls []*batch.Call, unavailable error) int {
 			continue
 		}
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-		if c.Rows, leasesSuffice = lease.Take(rows, c.Hits, c.Decisions, c.Rows); leasesSuffice {
+		if c.Rows, leasesSuffice = lease.Use(rows, c.Hits, c.Decisions, c.Rows); leasesSuffice {
 			decided++
 		} else {
 			c.Decisions = c.Decisions[:0]

@@ -11,7 +11,7 @@ import (
 // it computes timeouts from deadlines.
 const maxTimeouts = 16
 
-// queueKey selects a queue of Decide.
+// queueKey selects a queue of Call.
 type queueKey struct {
 	timeout time.Duration
 	lane    int
@@ -105,8 +105,8 @@ func (d *decider) Expire(calls []*batch.Call, err error) {
 	d.failCalls(calls, err)
 }
 
-// Decide implements batch.Decider.
-func (d *decider) Decide(calls []*batch.Call, deadline time.Time) {
+// DecideBatch implements batch.Decider.
+func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 	if d.deliver != nil && d.side != d.queue {
 		unavailable := d.store.unavailable(d.queue.Timeout)
 		if decideFromMemory(d.store, calls, unavailable) > 0 {
@@ -120,7 +120,7 @@ func (d *decider) Decide(calls []*batch.Call, deadline time.Time) {
 			return
 		}
 	}
-	decide(d, calls, deadline)
+	decideInDatabase(d, calls, deadline)
 }
 
 // finishDecidedCalls finishes the calls with decisions or an error, and returns the other calls.

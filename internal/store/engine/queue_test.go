@@ -60,7 +60,7 @@ func TestQueueFillsCallBeforeSharding(t *testing.T) {
 		c := batch.NewCall()
 		c.Owner = test.owner
 		delivered = 0
-		store.Ask(q, c, time.Now())
+		store.Enter(q, c, time.Now())
 		hits, _ := test.owner.([]ratelimit.Hit)
 		if delivered != test.delivered || len(c.Decisions) != len(hits) {
 			t.Errorf("%v: %d calls delivered, decisions %v; want %d and %d", test.owner, delivered,

@@ -95,7 +95,7 @@ func (c *simCounter) startWindow(start int64) {
 func (c *simCounter) take(hit simAdmitted) bool {
 	l := c.limit
 	if l.Algorithm == ratelimit.GCRA || l.Algorithm == ratelimit.SlidingLog {
-		return algorithm.Of(l).Take(l, &c.row, hit.at, 1, hit.cost) == 1
+		return algorithm.Of(l).Charge(l, &c.row, hit.at, 1, hit.cost) == 1
 	}
 	c.used += hit.cost
 	window := l.Window.Microseconds()

@@ -267,7 +267,7 @@ func (s *simServer) executeOnRows(proxy int, st *simStatement, a *pgdb.Statement
 		n := int64(0)
 		switch st.meaning.Kind {
 		case "take":
-			n = d.Take(l, r, now, e.n, e.cost)
+			n = d.Charge(l, r, now, e.n, e.cost)
 			partial = partial || st.meaning.AllOrNothing && n < e.n
 			s.recordWindow(e.id, r)
 			s.recordUnits(proxy, e.id, n*e.cost)

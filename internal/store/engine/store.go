@@ -120,7 +120,7 @@ type Store struct {
 	closed      int32 // 1 after Close; atomic
 
 	mu        sync.Mutex                // guards the fields below
-	byTimeout map[queueKey]*batch.Queue // the queues of Decide
+	byTimeout map[queueKey]*batch.Queue // the queues of Call
 	queues    []*batch.Queue            // all queues
 }
 
@@ -191,10 +191,10 @@ func (s *Store) Health() *health.Health { return s.server.health }
 // nil otherwise. Only a request detects that the database has stopped answering.
 func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
 
-// Decide decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
+// Call decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
 // batch. arrived is the time from which health.Health.Patience counts. The hits must be valid, and decisions
 // as long as hits; a reset needs no decisions.
-func (s *Store) Decide(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
+func (s *Store) Call(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
 		return s.server.health.Ended(ctx) // nothing is charged

@@ -87,7 +87,7 @@ func (w *work) newTransactions(requests []*request, lockWait time.Duration,
 }
 
 // begin sets the first state: peeking if a hit is not a plain charge or a row has refused lately, otherwise
-// taking.
+// charging.
 func (t *transaction) begin() {
 	for _, r := range t.requests {
 		r.passes = true

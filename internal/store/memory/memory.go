@@ -79,7 +79,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	passes, err := s.decide(hits, decisions)
+	passes, err := s.decideRows(hits, decisions)
 	if err != nil {
 		return err
 	}
@@ -109,8 +109,8 @@ func (s *Store) releaseSlots(h ratelimit.Hit) {
 	}
 }
 
-// decide decides hits, and reports whether all of them are allowed, except those that are Independent.
-func (s *Store) decide(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
+// decideRows decides hits, and reports whether all of them are allowed, except those that are Independent.
+func (s *Store) decideRows(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
 	keys, stripes, err := s.lock(hits)
 	defer unlock(stripes)
 	if err != nil {

@@ -106,7 +106,7 @@ func (s *Slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 	s.ticking = true
 	s.mu.Unlock()
 	if len(lost) > 0 {
-		go s.retake(lost)
+		go s.regain(lost)
 	}
 	if tick {
 		go s.tick()

@@ -87,7 +87,7 @@ type heldSlots struct {
 	Range
 	slot  *ratelimit.Slot
 	ended bool // the hit has released them
-	// next is the Slot that retake fills after a new session has started; nil before.
+	// next is the Slot that regain fills after a new session has started; nil before.
 	next *ratelimit.Slot
 }
 
@@ -123,22 +123,22 @@ func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
 	s.mu.Unlock()
 	h.Slot.Hold(func() { s.releaseHeld(held) })
 	if !current {
-		go s.retake([]*heldSlots{held})
+		go s.regain([]*heldSlots{held})
 	}
 }
 
-// retake takes slots of the new session for requests in flight, and retries until each has a decision.
-func (s *Slots) retake(lost []*heldSlots) {
+// regain takes slots of the new session for requests in flight, and retries until each has a decision.
+func (s *Slots) regain(lost []*heldSlots) {
 	for len(lost) > 0 && s.Closing.Err() == nil {
-		if lost = s.tryRetake(lost); len(lost) > 0 {
+		if lost = s.tryRegain(lost); len(lost) > 0 {
 			health.Sleep(s.Closing, renewInterval)
 		}
 	}
 }
 
-// tryRetake tries once to take slots for requests, and returns the undecided ones. Refused requests lose
+// tryRegain tries once to take slots for requests, and returns the undecided ones. Refused requests lose
 // their slots.
-func (s *Slots) tryRetake(lost []*heldSlots) []*heldSlots {
+func (s *Slots) tryRegain(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
 		next := nextSlot(h)

@@ -15,7 +15,7 @@ import "time"
 // $1 is the result of Clock.
 const (
 	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch'
-	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
+	+ nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{prelude})`
 	lockSQL  = `, set_config('lock_timeout', ($1::bigint[])[2]::text, true)`
 	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
 	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby

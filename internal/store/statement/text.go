@@ -168,21 +168,21 @@ func (s *Texts) write(key Key) *Text {
 		returned += ", expires_at"
 	}
 	t := s.tables[tableName(key.Durable)]
-	settings := lockSQL + t.Guard // the lock timeout also bounds the guard
+	prelude := lockSQL + t.Guard // the lock timeout also bounds the guard
 	switch {
 	case key.Kind == Peek:
-		settings = ""
+		prelude = ""
 	case key.Kind == Release && key.Durable && !key.Sync:
-		settings = diskSQL + settings
+		prelude = diskSQL + prelude
 	default:
-		settings = commitSQL(key.Sync) + settings
+		prelude = commitSQL(key.Sync) + prelude
 	}
 	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(templates[key.Kind])
 	sql = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
 		"{granted}", granted)...).Replace(sql)
 	update := strings.NewReplacer(append(updated, "{now}", "(SELECT now FROM clock)",
 		"{claimed}", claimedSQL)...)
-	sql = strings.NewReplacer("{columns}", step.Columns, "{returned}", returned, "{settings}", settings,
+	sql = strings.NewReplacer("{columns}", step.Columns, "{returned}", returned, "{prelude}", prelude,
 		"{reset}", step.Reset, "{step}", update.Replace(step.Step), "{adjust}", update.Replace(step.Adjust),
 		"{adjust_where}", update.Replace(step.AdjustWhere)).Replace(sql)
 	return &Text{SQL: s.named(sql, t), Parameters: parameters}
@@ -195,7 +195,7 @@ func (s *Texts) Cleanup(durable, slots bool) string {
 	if slots {
 		none = "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"
 	}
-	return s.named(strings.NewReplacer("{settings}", commitSQL(false), "{no_slots}", none).
+	return s.named(strings.NewReplacer("{prelude}", commitSQL(false), "{no_slots}", none).
 		Replace(cleanupSQL), s.tables[tableName(durable)])
 }
 
@@ -209,11 +209,11 @@ func (s *Texts) NextPrefix(durable bool) string {
 func (s *Texts) OnSessions(statement *pgdb.Statement) []*pgdb.Statement {
 	t := s.tables[processesTable]
 	statement.SQL = s.named(statement.SQL, t)
-	settings := "SELECT true" + diskSQL
+	prelude := "SELECT true" + diskSQL
 	if t.Guard != "" {
-		settings += guardedSQL + t.Guard
+		prelude += guardedSQL + t.Guard
 	}
-	return []*pgdb.Statement{{SQL: settings, Joined: true, Unnamed: true}, statement}
+	return []*pgdb.Statement{{SQL: prelude, Joined: true, Unnamed: true}, statement}
 }
 
 // guardedSQL precedes a guard in a statement without lockSQL, and bounds the guard's wait for locks.

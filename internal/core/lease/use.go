@@ -34,7 +34,7 @@ func maxLife(s *Set, l *ratelimit.Limit) int64 { return Horizon(s, l) * 3 / 2 }
 
 // Demand returns the numbers of hits on limits with leases, by the index of their rows; see Hashes. They
 // start again at 0 after each Options.Horizon. The caller counts a hit by atomic.AddInt32 before it calls
-// Take.
+// Use.
 func Demand(s *Set) []int32 {
 	now := Now(s)
 	since := atomic.LoadInt64(&s.hitsSince)
@@ -44,11 +44,11 @@ func Demand(s *Set) []int32 {
 	return s.hits.Load().([]int32)
 }
 
-// Take decides a request from leases if they have units for all of its hits. It then uses the units, sets
-// decisions, and returns true. Otherwise it uses none, and decisions have no meaning. Take also begins
-// leases, and refunds those near the end of the quota. rows must be empty. Take appends an element for each
+// Use decides a request from leases if they have units for all of its hits. It then uses the units, sets
+// decisions, and returns true. Otherwise it uses none, and decisions have no meaning. Use also begins
+// leases, and refunds those near the end of the quota. rows must be empty. Use appends an element for each
 // hit: its row, or nil if the Set has none. The hits have stored keys.
-func Take(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
+func Use(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
 	now := Now(s)
 	locked := uint32(0) // a bit for each stripe; all goroutines lock stripes in the same order
 	for i := range hits {
