@@ -25,27 +25,29 @@ import (
 
 // ServeHTTP passes the request on or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	var flight *serve.Flight
-	defer func() { // also after a panic
-		if flight != nil {
-			flight.End()
-		}
-	}()
-	w, settling, err := h.admit(w, r, &flight)
-	if err != nil || w == nil {
+	p, err := h.limit(w, r)
+	if p.writer == nil {
 		return err
 	}
-	if flight != nil {
+	if p.flight != nil {
+		defer p.flight.End() // also after a panic
 		// Caddy's placeholders and matchers refer to r, so the next handlers must get r itself and not a
 		// copy.
 		before := r.Context()
-		*r = *r.WithContext(flight.Context)
+		*r = *r.WithContext(p.flight.Context)
 		defer func() { *r = *r.WithContext(before) }() // error routes do not end with the flight
 	}
-	if settling != nil {
-		return serveSettled(settling, w, r, next)
+	if p.settling != nil {
+		return serveSettled(p.settling, p.writer, r, next)
 	}
-	return next.ServeHTTP(w, r)
+	return next.ServeHTTP(p.writer, r)
+}
+
+// pass is what ServeHTTP needs to serve a request that passes.
+type pass struct {
+	writer   http.ResponseWriter // for the response
+	flight   *serve.Flight       // to end after the response; nil if the request holds no slots
+	settling *serve.Settling     // to end after the response; nil if the request is not settled
 }
 
 // serveSettled passes a request on and settles it after its response, even if the response is incomplete.
@@ -67,12 +69,9 @@ func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Reque
 // freeRequests pools Requests, to save allocations.
 var freeRequests = sync.Pool{New: func() any { return new(serve.Request) }}
 
-// admit decides a request. If the request passes, admit returns the writer for its response, and the
-// settlement to end after the response, or nil. Otherwise admit has responded and returns nil, or returns an
-// error for the site's error routes. admit sets *flight if the request holds slots.
-func (h *Handler) admit(
-	w http.ResponseWriter, r *http.Request, flight **serve.Flight,
-) (http.ResponseWriter, *serve.Settling, error) {
+// limit decides a request. If the request does not pass, the pass has no writer: limit has responded, or
+// returns an error for the site's error routes.
+func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
@@ -80,40 +79,42 @@ func (h *Handler) admit(
 	q := freeRequests.Get().(*serve.Request)
 	q.HTTP, q.Data, q.Conn = r, repl, w
 	defer func() {
-		*flight = q.Flight
+		if p.writer == nil && q.Flight != nil { // also after a panic
+			q.Flight.End()
+		}
 		q.Release()
 		freeRequests.Put(q)
 	}()
-	if err := serve.Handle(h.site, q); err != nil {
-		return nil, nil, err
+	if err = serve.Handle(h.site, q); err != nil {
+		return pass{}, err
 	}
 	if len(q.Hits) > 0 {
 		h.count(q)
 	} else if !q.Asked && q.Outcome.Status == 0 {
-		return w, nil, nil // no limit applies to the request
+		return pass{writer: w, flight: q.Flight}, nil // no limit applies to the request
 	}
-	own := responseWriterIn(w) // the writer of an earlier handler
-	if own == nil {
-		own = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
-		repl.Map(own.facts.value)
+	rw := responseWriterIn(w) // the writer of an earlier handler
+	if rw == nil {
+		rw = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+		repl.Map(rw.facts.value)
 		if q.Outcome.Status == 0 {
-			w = own
+			w = rw
 		}
 	}
-	own.facts.set(q)
+	rw.facts.set(q)
 	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
-		own.facts.addTo(span)
+		rw.facts.addTo(span)
 	}
 	respond.SetFields(w.Header(), h.site.Fields, h.site.Salt, &q.Outcome, q.Hits, q.Decisions)
-	own.own = respond.OwnIn(w.Header(), own.memory[:])
+	rw.headers = respond.OwnIn(w.Header(), rw.memory[:])
 	if q.Settling != nil {
-		own.settling = append(own.settling, q.Settling)
+		rw.settling = append(rw.settling, q.Settling)
 	}
 	if q.Outcome.Status != 0 {
-		h.emitRefused(&own.facts)
-		return nil, nil, h.refuse(w, r, q)
+		h.emitRefused(&rw.facts)
+		return pass{}, h.refuse(w, r, q)
 	}
-	return w, q.Settling, nil
+	return pass{writer: w, flight: q.Flight, settling: q.Settling}, nil
 }
 
 // clientAddress returns the address of the client according to trusted_proxies, or the zero Addr without a
@@ -129,9 +130,9 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 // response. All handlers of a request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own    respond.Own // the headers of all limits so far
-	memory [respond.OwnCount]string
-	wrote  bool // the final headers were written
+	headers respond.Own // the headers of all limits so far
+	memory  [respond.OwnCount]string
+	wrote   bool // the final headers were written
 
 	facts    facts             // the facts for placeholders, which the latest handler sets
 	settling []*serve.Settling // an element for each handler that settles the request
@@ -140,8 +141,8 @@ type responseWriter struct {
 // responseWriterIn returns the responseWriter of an earlier handler, or nil.
 func responseWriterIn(w http.ResponseWriter) *responseWriter {
 	for {
-		if own, ok := w.(*responseWriter); ok {
-			return own
+		if rw, ok := w.(*responseWriter); ok {
+			return rw
 		}
 		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
 		if !ok {

@@ -15,7 +15,7 @@ import (
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
 		serve.ReadHeaders(status, w.Header(), w.settling...)
-		respond.Restore(w.Header(), w.own)
+		respond.Restore(w.Header(), w.headers)
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	}
 	w.ResponseWriter.WriteHeader(status)

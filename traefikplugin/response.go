@@ -54,7 +54,7 @@ func wrapAgain(u *upstream) { atomic.StoreInt32(&u.wraps, maxWraps) }
 // needs no responseWriter.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	rw := newWriter(w)
-	if rw.own == nil {
+	if rw.headers == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
@@ -81,8 +81,8 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 
 // newWriter returns a responseWriter that keeps the headers now in w.
 func newWriter(w http.ResponseWriter) *responseWriter {
-	own := respond.OwnIn(w.Header(), make(respond.Own, respond.OwnCount))
-	return &responseWriter{ResponseWriter: w, settling: nil, own: own}
+	headers := respond.OwnIn(w.Header(), make(respond.Own, respond.OwnCount))
+	return &responseWriter{ResponseWriter: w, settling: nil, headers: headers}
 }
 
 // serveWrapped serves a request with a responseWriter.
@@ -106,7 +106,7 @@ func serveWrapped(u *upstream, rw *responseWriter, r *http.Request) {
 type responseWriter struct {
 	http.ResponseWriter
 
-	own      respond.Own     // the headers of the limit
+	headers  respond.Own     // the headers of the limit
 	settling *serve.Settling // nil if the request is not settled
 
 	wrote    bool   // sent the final headers
@@ -133,7 +133,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		len(h["X-Ratelimit-Remaining"]) == 1 && len(h["X-Ratelimit-Reset"]) < 2 {
 		// Another limit in this proxy may have refused the request, and its headers then stay. A header of an
 		// upstream would be a second value beside ours, unless an informational response has cleared ours.
-		respond.Restore(h, respond.WithoutX(w.own))
+		respond.Restore(h, respond.WithoutX(w.headers))
 	} else {
 		restore(w, h)
 	}
@@ -168,7 +168,7 @@ func flush(w *responseWriter) {
 
 // restore replaces an upstream's headers by the headers of the limit.
 func restore(w *responseWriter, h http.Header) {
-	if respond.Restore(h, w.own) {
+	if respond.Restore(h, w.headers) {
 		w.needed = true
 	}
 }

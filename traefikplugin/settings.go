@@ -15,9 +15,9 @@ type compiledConfig struct {
 	site    *serve.Site
 	forward bool // see handler
 
-	// own has the settings of the middleware, its limit and its store. policy and history are nil if the
+	// values has the settings of the middleware, its limit and its store. policy and history are nil if the
 	// configuration has none.
-	own, policy, history settings.Values
+	values, policy, history settings.Values
 
 	store    settings.Store
 	dsns     *serve.DSNs
@@ -28,7 +28,7 @@ type compiledConfig struct {
 func (c *Config) compile() (*compiledConfig, error) {
 	a, err := newAddresses(c.IPStrategy)
 	r := &reader{err: err}
-	compiled := &compiledConfig{own: r.values("", c.Other, "history ipStrategy match policy zones",
+	compiled := &compiledConfig{values: r.values("", c.Other, "history ipStrategy match policy zones",
 		settings.LimitTable, settings.HandlerTable, settings.StoreTable, dsnFile)}
 	if part := r.part("", c.Other, "policy"); part != nil {
 		compiled.policy = r.values("policy.", part, "", settings.PolicyTable, dsnFile, forwardHeaders)
@@ -36,8 +36,8 @@ func (c *Config) compile() (*compiledConfig, error) {
 	compiled.forward, err = settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
 	r.fail("policy.", err)
 	c.readHistory(r, compiled)
-	configuration := &serve.Configuration{Handler: compiled.own, Limit: compiled.own, Matches: c.Match != nil,
-		Policy: compiled.policy, Parse: a.parseText}
+	configuration := &serve.Configuration{Handler: compiled.values, Limit: compiled.values,
+		Matches: c.Match != nil, Policy: compiled.policy, Parse: a.parseText}
 	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
 		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
 	}
@@ -54,7 +54,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 	}
 	site.Address = a.address
 	compiled.site = site
-	r.read("", settings.StoreTable, compiled.own, read)
+	r.read("", settings.StoreTable, compiled.values, read)
 	compiled.store = read.Store
 	c.setMatchers(r, site)
 	return compiled, r.err
@@ -110,7 +110,7 @@ func (c *Config) readHistory(r *reader, to *compiledConfig) {
 // readDSNs returns the DSNs, including the DSNs in files.
 func (c *compiledConfig) readDSNs() (*serve.DSNs, error) {
 	r := &reader{}
-	dsns := &serve.DSNs{Where: "here, in a file that dsnFile names,", Limits: r.dsn("", c.own),
+	dsns := &serve.DSNs{Where: "here, in a file that dsnFile names,", Limits: r.dsn("", c.values),
 		Policy: r.dsn("policy.", c.policy), History: r.dsn("history.", c.history)}
 	return dsns, r.err
 }
@@ -129,6 +129,6 @@ func (c *compiledConfig) dataSources() (*host.DataSources, error) {
 		return nil, err
 	}
 	c.dsns = dsns
-	sources, err := c.site.DataSources(c.store, dsns, c.own["audit"], c.recorded)
+	sources, err := c.site.DataSources(c.store, dsns, c.values["audit"], c.recorded)
 	return sources, nameError("", err)
 }
