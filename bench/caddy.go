@@ -42,7 +42,11 @@ func (p *proxy) directive() string {
 		return fmt.Sprintf("rate_limit {\nzone api {\nkey %s\nevents %d\nwindow %s\n}\n}", key,
 			l.events(), l.window())
 	case onRedis:
-		return fmt.Sprintf("redis_rate %s %s %d %s", p.redis, key, l.events(), l.window())
+		directive := fmt.Sprintf("redis_rate %s %d %s %s", p.redis, l.events(), l.window(), key)
+		for _, zone := range l.zones {
+			directive += " " + zone + ":" + key
+		}
+		return directive
 	}
 	store := fmt.Sprintf("dsn %q\ntimeout %s\non_error deny\n", p.dsn, decisionTimeout)
 	if l.policy {

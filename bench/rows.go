@@ -31,12 +31,12 @@ type row struct {
 
 // limitSpec describes a limit of pg_ratelimit or of another limiter.
 type limitSpec struct {
-	peer      limiter  // "": pg_ratelimit. With a peer, only limit is used.
+	peer      limiter  // "": pg_ratelimit. With a peer, only limit and zones are used.
 	algorithm string   // "": sliding_window
 	limit     string   // events and window
 	lease     string   // maximum share of the quota in a lease; "": no lease
 	options   string   // further lines of a Caddyfile, without an effect on Traefik
-	zones     []string // further limits of the same request
+	zones     []string // further limits of the same request, in Caddy only, and not in memory
 	// policy replaces the limits of the configuration by the rules of policyRowsOf.
 	policy      bool
 	forwardAuth bool // whether Traefik asks a Caddy that has the limit, by forwardAuth
@@ -94,6 +94,7 @@ var (
 	exact      = &limitSpec{limit: ample}
 	leased     = &limitSpec{limit: ample, lease: share}
 	withPolicy = &limitSpec{policy: true}
+	exact4     = &limitSpec{limit: ample, zones: furtherZones}
 )
 
 // Limits of the peers in the memory of Caddy and of Traefik, and on Redis.
@@ -101,7 +102,11 @@ var (
 	caddyRate   = &limitSpec{peer: inProcess, limit: ampleLog}
 	traefikRate = &limitSpec{peer: inProcess, limit: ample}
 	redisRate   = &limitSpec{peer: onRedis, limit: ample}
+	redisRate4  = &limitSpec{peer: onRedis, limit: ample, zones: furtherZones}
 )
+
+// furtherZones are the second to fourth limit of the rows with four limits on each request.
+var furtherZones = []string{"team", "route", "everybody"}
 
 // column builds the rows of one proxy under one load.
 type column struct {
@@ -124,8 +129,9 @@ func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 }
 
 // compare adds the rows of the proxy without a limit, with the peer in memory, with the peer on Redis, and
-// with our limits: exact, leased and with a policy. It returns the exact row. Above 64 connections it leaves
-// out the peer in memory and the policy.
+// with our limits: exact, leased and with a policy. For a Caddy, it adds rows with four limits on each
+// request, on Redis and exact. It returns the row with one exact limit. Above 64 connections it leaves out the
+// peer in memory and the policy.
 func (c *column) compare() (exactRow *row) {
 	fewerRows := c.load.connections > usualLoad.connections
 	memoryName, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
@@ -146,6 +152,10 @@ func (c *column) compare() (exactRow *row) {
 	}
 	for _, r := range ours {
 		r.memory, r.redis = memory, redis
+	}
+	if !c.traefik {
+		redis4 := c.add("+ 4 limits, redis_rate, on Redis", "", plain, redisRate4)
+		c.add("+ 4 limits, exact", "", plain, exact4).redis = redis4
 	}
 	return exactRow
 }

@@ -19,11 +19,11 @@ func init() {
 }
 
 // redisRate is a handler that limits requests with redis_rate, as a Go program would: one
-// command to Redis for each request.
+// command to Redis for each key of a request, one after another until one refuses.
 type redisRate struct {
 	Address string          `json:"address"`
-	Key     string          `json:"key"`
 	Limit   redisrate.Limit `json:"limit"`
+	Keys    []string        `json:"keys"`
 
 	client  *redis.Client
 	limiter *redisrate.Limiter
@@ -34,14 +34,15 @@ func (*redisRate) CaddyModule() caddy.ModuleInfo {
 		New: func() caddy.Module { return new(redisRate) }}
 }
 
-// parseRedisRate parses "redis_rate <address> <key> <events> <window>".
+// parseRedisRate parses "redis_rate <address> <events> <window> <key>...".
 func parseRedisRate(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	var events, window string
 	r := &redisRate{}
 	h.Next()
-	if !h.Args(&r.Address, &r.Key, &events, &window) {
+	if !h.Args(&r.Address, &events, &window) {
 		return nil, h.ArgErr()
 	}
+	r.Keys = h.RemainingArgs()
 	n, err := strconv.Atoi(events)
 	if err != nil {
 		return nil, h.Errf("events: %v", err)
@@ -65,16 +66,25 @@ func (r *redisRate) Cleanup() error { return r.client.Close() }
 
 func (r *redisRate) ServeHTTP(w http.ResponseWriter, request *http.Request, next caddyhttp.Handler) error {
 	replacer := request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	result, err := r.limiter.Allow(request.Context(), replacer.ReplaceAll(r.Key, ""), r.Limit)
-	if err != nil {
-		return caddyhttp.Error(http.StatusServiceUnavailable, err)
+	var least *redisrate.Result // the result to show the client
+	for _, key := range r.Keys {
+		result, err := r.limiter.Allow(request.Context(), replacer.ReplaceAll(key, ""), r.Limit)
+		if err != nil {
+			return caddyhttp.Error(http.StatusServiceUnavailable, err)
+		}
+		if least == nil || result.Allowed == 0 || result.Remaining < least.Remaining {
+			least = result
+		}
+		if result.Allowed == 0 {
+			break
+		}
 	}
 	header := w.Header()
 	header.Set("X-RateLimit-Limit", strconv.Itoa(r.Limit.Burst))
-	header.Set("X-RateLimit-Remaining", strconv.Itoa(result.Remaining))
-	header.Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(result.ResetAfter).Unix(), 10))
-	if result.Allowed == 0 {
-		header.Set("Retry-After", strconv.Itoa(int(result.RetryAfter/time.Second)+1))
+	header.Set("X-RateLimit-Remaining", strconv.Itoa(least.Remaining))
+	header.Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(least.ResetAfter).Unix(), 10))
+	if least.Allowed == 0 {
+		header.Set("Retry-After", strconv.Itoa(int(least.RetryAfter/time.Second)+1))
 		return caddyhttp.Error(http.StatusTooManyRequests, nil)
 	}
 	return next.ServeHTTP(w, request)
