@@ -130,8 +130,8 @@ func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 
 // compare adds the rows of the proxy without a limit, with the peer in memory, with the peer on Redis, and
 // with our limits: exact, leased and with a policy. For a Caddy, it adds rows with four limits on each
-// request, on Redis and exact. It returns the row with one exact limit. Above 64 connections it leaves out the
-// peer in memory and the policy.
+// request, on Redis and exact. It returns the row with one exact limit. Above 64 connections it leaves out
+// the peer in memory and the policy.
 func (c *column) compare() (exactRow *row) {
 	fewerRows := c.load.connections > usualLoad.connections
 	memoryName, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
