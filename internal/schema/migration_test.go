@@ -139,23 +139,6 @@ func TestTablesInAnotherSchema(t *testing.T) {
 	s.Expect("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }
 
-// Every table, column, view and function has a comment.
-func TestEverythingHasAComment(t *testing.T) {
-	s := sqltest.New(t)
-	s.Exec("SELECT rate_limit_upkeep()")
-	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
-	s.Expect(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%'
-		AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname NOT IN `+counters+`
-		AND obj_description(c.oid, 'pg_class') IS NULL`, "")
-	s.Expect(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a
-		JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%'
-		AND c.relkind IN ('r', 'p', 'v')
-		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped
-			AND col_description(a.attrelid, a.attnum) IS NULL`, "")
-	s.Expect(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%'
-		AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
-}
-
 // A store that counts makes the tables of counts and of the registry, and nothing else.
 func TestStoreMakesNoPolicyTables(t *testing.T) {
 	s := sqltest.Open(t)

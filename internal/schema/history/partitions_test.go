@@ -12,6 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
+func TestTranscripts(t *testing.T) { sqltest.ReplayTranscripts(t) }
+
 // newHistory makes a database with only the tables of the history.
 func newHistory(t testing.TB) *sqltest.DB {
 	t.Helper()
