@@ -2,6 +2,7 @@ package command_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -55,35 +56,6 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	}
 }
 
-// An argument that is missing or invalid is an error that names the argument. If less than a week is between
-// --before and the retention, archive succeeds with a warning, because rows may be deleted before they are
-// archived. The tests of package archive cover the other invalid times and destinations.
-func TestArchiveReportsInvalidArguments(t *testing.T) {
-	s := newShell(t, schema.File)
-	dir := t.TempDir()
-	for _, c := range []struct {
-		want string
-		args []string
-	}{
-		{`"before"`, []string{"--to", dir}},
-		{`"to"`, []string{"--before", "60d"}},
-		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
-		{"a folder that exists", []string{"--before", "60d", "--to", dir + "/missing"}},
-		{"takes no arguments", []string{"--before", "60d", "--to", dir, "more"}},
-	} {
-		s.expectError([]string{c.want}, append([]string{"archive"}, c.args...)...)
-	}
-	out := s.run("archive", "--before", "90d", "--to", dir)
-	if out.err != nil {
-		t.Errorf("with the default retention: error %v, want none", out.err)
-	}
-	for _, want := range []string{"Warning: --before", "rate_limit_retention"} {
-		if !strings.Contains(out.stderr, want) {
-			t.Errorf("with the default retention: stderr %q, want a warning with %q", out.stderr, want)
-		}
-	}
-}
-
 // A role without the privilege to archive gets an error that names the owner of the tables.
 func TestArchiveNamesThePermittedRole(t *testing.T) {
 	s := newShell(t, schema.File)
@@ -92,8 +64,11 @@ func TestArchiveNamesThePermittedRole(t *testing.T) {
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - 61)")
 	to := t.TempDir()
 	owner := cluster.Query[string](t, s.dsn, "SELECT current_user::text")
-	want := []string{"the role \"" + role + "\" may not archive", "GRANT " + owner + " TO "}
-	s.asRole(role).expectError(want, "archive", "--before", "60d", "--to", to)
+	want := regexp.MustCompile(fmt.Sprintf("the role %q may not archive.*GRANT %s TO ", role, owner))
+	out := s.asRole(role).run("archive", "--before", "60d", "--to", to)
+	if !want.MatchString(fmt.Sprint(out.err)) {
+		t.Errorf("archive as the role: error %v, want %s", out.err, want)
+	}
 	if files, err := filepath.Glob(filepath.Join(to, "*")); err != nil || len(files) > 0 {
 		t.Errorf("the destination has the files %q, error %v, want none", files, err)
 	}

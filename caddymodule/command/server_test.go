@@ -8,54 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The command `migrate` creates missing tables, does nothing if they are up to date, and upgrades older
-// tables without a change to their rows. Without tables, another command fails with an error that names
-// `migrate`.
-func TestMigrateUpgradesTablesAndKeepsRows(t *testing.T) {
-	s := newShell(t)
-	s.expectError([]string{"tables are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
-	expectOutput := func(want string, args ...string) {
-		t.Helper()
-		if got := s.mustRun(append([]string{"migrate"}, args...)...); got != want {
-			t.Errorf("migrate printed %q, want %q", got, want)
-		}
-	}
-	expectOutput("counters  created\nhistory   created\npolicy    created\n")
-	s.mustRun("rules", "set", "plan", "per_hour=7")
-	expectOutput(`{
-  "counters": "up to date",
-  "history": "up to date",
-  "policy": "up to date"
-}
-`, "--json")
-	s.sql(
-		"ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, " +
-			"rate_limit_history_version",
-	)
-	expectOutput("counters  upgraded\nhistory   upgraded\npolicy    upgraded\n")
-	if got := s.mustRun("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
-		t.Errorf("after the upgrade the rules are %q, want per_hour 7/1h", got)
-	}
-}
-
-// If another program has a table with the same name, the error of `migrate` and of the commands that use the
-// table names the table. In another schema, the commands then work.
-func TestErrorNamesTableOfAnotherProgram(t *testing.T) {
-	for table, use := range map[string][]string{
-		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},
-	} {
-		s := newShell(t)
-		s.sql("CREATE TABLE " + table + " (rule_id uuid PRIMARY KEY, rule_name text)")
-		want := []string{"the table public." + table + " is of another program", "search_path"}
-		s.expectError(want, "migrate")
-		s.expectError(want, use...)
-		s.sql("CREATE SCHEMA limits")
-		limits := &shell{t: t, dsn: s.dsn + "&search_path=limits"}
-		limits.mustRun("migrate")
-		limits.mustRun("rules", "list")
-	}
-}
-
 // The SQL that `migrate --print` prints without a database creates the tables that `migrate` creates.
 func TestMigratePrintsItsSQL(t *testing.T) {
 	s := newShell(t)

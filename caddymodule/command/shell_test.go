@@ -76,20 +76,6 @@ func (s *shell) mustRun(args ...string) string {
 	return out.stdout
 }
 
-// expectError runs a command that must fail with an error that contains each of texts.
-func (s *shell) expectError(texts []string, args ...string) {
-	s.t.Helper()
-	out := s.run(args...)
-	if out.err == nil {
-		s.t.Fatalf("%q: no error, want %q; stdout\n%s", args, texts, out.stdout)
-	}
-	for _, want := range texts {
-		if !strings.Contains(out.err.Error(), want) {
-			s.t.Errorf("%q: error %q, want one that contains %q", args, out.err, want)
-		}
-	}
-}
-
 // sql executes SQL as the owner of the database.
 func (s *shell) sql(sql string) {
 	s.t.Helper()

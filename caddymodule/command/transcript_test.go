@@ -21,10 +21,12 @@ var variableTexts = []struct {
 	{regexp.MustCompile(`[0-9a-f]{12}\.\.\.`), "<DIGEST...>"},
 	{regexp.MustCompile(`"20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"`), `"<TIME>"`},
 	{regexp.MustCompile(`20[23]\d-\d\d-\d\d \d\d:\d\d:\d\dZ`), "<TIME>"},
+	{regexp.MustCompile(`20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\dZ or later`), "<TIME> or later"},
 	{regexp.MustCompile(`(rate_limit_(?:audit|metrics_minute|metrics_hour))_20\d{6}\b`), "${1}_<DAY>"},
 	{regexp.MustCompile(`"seconds_ago": [0-9.e-]+`), `"seconds_ago": <SECONDS>`},
 	{regexp.MustCompile(`-?[0-9.]+(ms|s) ago`), "<SECONDS> ago"},
 	{regexp.MustCompile(`"retry_after": \d\d\d+\.\d+`), `"retry_after": <SECONDS>`},
+	{regexp.MustCompile(`(?i)(in force .*after) \d\.\d s`), "$1 <SECONDS> s"},
 	{regexp.MustCompile(`again in [0-9hms.]+`), "again in <TIME>"},
 }
 

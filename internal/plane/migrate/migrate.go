@@ -7,8 +7,8 @@
 // behind Run. With Citus, Run also creates the tables of the shards. The number of shards cannot change
 // later.
 //
-// The command tests it in caddymodule/command (TestMigrateUpgradesTablesAndKeepsRows), and package schema the
-// SQL (TestMigrationsMakeSameTables).
+// The command tests it in caddymodule/command (testdata/migrate.txt), and package schema the SQL
+// (TestMigrationsMakeSameTables).
 package migrate
 
 import (
