@@ -66,9 +66,15 @@ func (s *shell) rowsRead() (rows, scans int64) {
 const rowsPerRange = 16 * 77
 
 // Each list, and the page's report on a user, reads at most twice the rows that it shows or counts. Where
-// only the index on time finds rows of the audit log, it also reads some whole block ranges.
+// only the index on time finds rows of the audit log, it also reads some whole block ranges. Soon after
+// midnight, the day's partition is so small that the server reads it whole.
 func TestListsReadFewRows(t *testing.T) {
 	s := newBigDatabase(t)
+	day := cluster.Query[int64](t, s.dsn, `SELECT count(*) FROM rate_limit_audit
+		WHERE time >= date_trunc('day', now(), 'UTC')`)
+	if day > rowsPerRange {
+		day = 0
+	}
 	rowsPerHour := int64(*listRows / 24 / 3)
 	rowsOfUser := int64(*listRows / *listUsers)
 	keysOfUser := int64(*listKeys / *listUsers)
@@ -85,7 +91,7 @@ func TestListsReadFewRows(t *testing.T) {
 			return scansAfter > scans
 		})
 		t.Logf("%s: %v, %d rows", name, took.Round(time.Millisecond), rowsAfter-rows)
-		if most := 2*needed + ranges*rowsPerRange; rowsAfter-rows > most {
+		if most := 2*needed + ranges*rowsPerRange + day; rowsAfter-rows > most {
 			t.Errorf("%s reads %d rows, want at most %d", name, rowsAfter-rows, most)
 		}
 	}

@@ -60,6 +60,7 @@ func (s *Servers) server(ctx context.Context) (*cluster.Cluster, error) {
 		"max_connections":                    "200",
 		"citus.node_conninfo":                "sslmode=disable",
 		"citus.enable_statistics_collection": "off",
+		"citus.recover_2pc_interval":         "1s", // a killed server leaves transactions that hold locks
 		"fsync":                              "off",
 		"full_page_writes":                   "off",
 		"shared_buffers":                     "64MB",
