@@ -151,10 +151,10 @@ func (r *Runner) enter(ctx context.Context, timeout time.Duration) error {
 func (r *Runner) giveUp(waiter chan bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, w := range r.waiters {
-		if w == waiter {
+	for i := range r.waiters {
+		if r.waiters[i] == waiter {
 			r.waiters = append(r.waiters[:i], r.waiters[i+1:]...)
-			w <- false
+			waiter <- false
 			return
 		}
 	}

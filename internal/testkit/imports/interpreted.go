@@ -24,7 +24,7 @@ package imports
 //     either of two events replaces it (setup.go in package engine).
 //   - A struct type that refers back to itself through several other types: Yaegi takes one type for two.
 //   - append(x, nil): use a typed nil. Comparing two values of an interface of ours. The index of a range
-//     over a string, which counts characters.
+//     over a string, which counts characters. A range with a value over channels, which panics.
 //   - Named results that are read before they are set. A call of a method, of a closure or through a function
 //     value begins with new results, and a call of a declared function by its name does not: with x = f() the
 //     result begins with the value of x, in a loop with := it begins with the previous result of the same

@@ -13,6 +13,7 @@ import (
 //     value. They change with the variable.
 //   - Two interface values differ, even if they have the same pointer.
 //   - The index in a range over a string counts characters, not bytes.
+//   - A range with a value over channels, such as a []chan bool, panics.
 func misreadValues(file *ast.File, info *types.Info) map[ast.Node]string {
 	found := make(map[ast.Node]string)
 	again := reassignedVariables(file, info)
@@ -55,6 +56,11 @@ func misreadValues(file *ast.File, info *types.Info) map[ast.Node]string {
 			text, ok := info.TypeOf(n.X).Underlying().(*types.Basic)
 			if ok && text.Info()&types.IsString != 0 && n.Key != nil && types.ExprString(n.Key) != "_" {
 				found[n] = "ranges over a string, whose index counts characters in Yaegi"
+			}
+			if name, ok := n.Value.(*ast.Ident); ok && name.Name != "_" {
+				if _, ok := info.Defs[name].Type().Underlying().(*types.Chan); ok {
+					found[n] = "ranges over channels with a value, which panics in Yaegi"
+				}
 			}
 		}
 		return true
