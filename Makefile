@@ -82,7 +82,7 @@ test-all: need-go ## run all other tests: in full with the race detector and the
 	@[ -n '$(CITUS_SOURCE)' ] || echo 'Without CITUS_SOURCE, the archive of its source, nothing is tested on Citus.'
 	@.ci/steps 'packages, race detector' '$(AGAIN) test-race' 'packages, without it' '$(AGAIN) test-unraced' \
 		'integration' '$(AGAIN) test-integration' 'other modules' '$(AGAIN) test-modules' \
-		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=6s' 'soak' '$(AGAIN) soak DURATION=60s SEED=1' \
+		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=3s' 'soak' '$(AGAIN) soak DURATION=60s SEED=1' \
 		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=$(OTHER_VERSIONS)' \
 		$(if $(CITUS_SOURCE),'Citus' '$(AGAIN) test-citus')
 AGAIN = $(MAKE) --no-print-directory
@@ -94,10 +94,14 @@ OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | 
 # with it, the simulation runs ten seeds of few proxies.
 UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation)$$
 
-# These packages start no goroutine, and neither do their tests, which check millions of
-# random steps: the race detector would find nothing, and take four times as long.
-SINGLE = internal/core/algorithm internal/core/lease internal/proxy/usage
-RACED_PACKAGES = $$($(GO) list ./... | grep -v $(SINGLE:%=-e /%$$))
+# These packages start no goroutine, and neither do their tests: the race detector would find
+# nothing, and take four times as long.
+SINGLE = internal/core/algorithm internal/core/lease internal/proxy/usage internal/testkit/journey
+
+# Neither do these, and make test has run all of their tests.
+TESTED = internal/core/option internal/proxy/settings internal/release internal/schema internal/schema/counters \
+	internal/testkit/citus internal/testkit/imports
+RACED_PACKAGES = $$($(GO) list ./... | grep -v $(patsubst %,-e /%$$,$(SINGLE) $(TESTED)))
 
 # Most tests of integration look at programs of their own. With the race detector they report
 # what is no fault: Yaegi completes types when they are first needed, without a lock, and all
