@@ -125,8 +125,7 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 			"algorithm": "fixed_window", "key": "{header.X-Case}", "cost": settleReserve, "settle": settle})
 	}
 	counted := func(proxy, kind, key string) int64 {
-		return cluster.Query[int64](t, dsn, `SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral
-			WHERE prefix = $1 AND key = $2`, proxy+"-"+kind, key)
+		return countOf(t, dsn, proxy+"-"+kind, key)
 	}
 	proxies := bothProxies(t, dsn, upstream.URL, object{"zones": zones})
 	for _, r := range responses {

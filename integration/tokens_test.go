@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
@@ -30,10 +29,6 @@ func TestTokensOfLanguageModelsAreCounted(t *testing.T) {
 	proxies := bothProxies(t, dsn, upstream.URL, object{"policy": object{"user": "{header.X-User}"},
 		"zones": []object{{"prefix": "PROXY", "limit": "1000000 1h", "algorithm": "fixed_window",
 			"key": "{header.X-Case}", "unit": "tokens", "output": 500}}})
-	counted := func(prefix, key string) int64 {
-		return cluster.Query[int64](t, dsn, `SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral
-			WHERE prefix = $1 AND key = $2`, prefix, key)
-	}
 	for proxy, url := range proxies {
 		for name, a := range answers {
 			for _, suffix := range []string{"", " gzip"} {
@@ -42,9 +37,9 @@ func TestTokensOfLanguageModelsAreCounted(t *testing.T) {
 				for _, prefix := range []string{proxy, "rule/llm/tpm"} {
 					what := fmt.Sprintf("%s, %s%s: the count of %s to be %d", proxy, name, suffix, prefix,
 						a.Cost(0))
-					await(t, what, func() bool { return counted(prefix, key) == a.Cost(0) })
+					await(t, what, func() bool { return countOf(t, dsn, prefix, key) == a.Cost(0) })
 				}
-				if got := counted("rule/llm/rpm", key); got != 1 {
+				if got := countOf(t, dsn, "rule/llm/rpm", key); got != 1 {
 					t.Errorf("%s: %d requests are counted, want 1", key, got)
 				}
 			}

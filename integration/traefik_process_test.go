@@ -60,7 +60,7 @@ func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes [
 	t.Helper()
 	program := traefikProgram(t)
 	dir := t.TempDir()
-	linkPlugin(t, filepath.Join(dir, "plugins-local"))
+	harness.LinkPlugin(t, "..", filepath.Join(dir, "plugins-local"))
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"),
 		backend: startBackend(t)}

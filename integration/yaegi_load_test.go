@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -21,8 +20,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// modulePath is the plugin's name in Traefik.
-const modulePath = "github.com/pgratelimit/pg-ratelimit"
+// modulePath is the name of the plugin in Traefik.
+const modulePath = harness.ModulePath
 
 // manifest is .traefik.yml.
 type manifest struct {
@@ -52,22 +51,6 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// linkPlugin links the repository into a GOPATH, in which Traefik searches for the sources of a local plugin.
-func linkPlugin(t testing.TB, dir string) {
-	t.Helper()
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	link := filepath.Join(dir, "src", filepath.FromSlash(modulePath))
-	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(root, link); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // plugin is the plugin in a new interpreter.
 type plugin struct {
 	interpreter       *interp.Interpreter
@@ -81,7 +64,7 @@ func loadPlugin(t testing.TB, env ...string) *plugin {
 	m := readManifest(t)
 	p := &plugin{out: &harness.Buffer{}, err: &harness.Buffer{}}
 	dir := t.TempDir()
-	linkPlugin(t, dir)
+	harness.LinkPlugin(t, "..", dir)
 	p.interpreter = interp.New(interp.Options{GoPath: dir, Env: append(os.Environ(), env...), Stdout: p.out,
 		Stderr: p.err})
 	if err := p.interpreter.Use(stdlib.Symbols); err != nil {

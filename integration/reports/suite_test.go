@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -226,20 +224,4 @@ func isBody(body, want string) bool {
 // countText formats the counts of statuses.
 func countText(counts map[int]int) string {
 	return (&harness.Result{Status: counts}).String()
-}
-
-// link links the repository to where Traefik searches for the sources of a local plugin.
-func link(t *testing.T, dir string) {
-	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(modulePath))
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(root, path); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -17,9 +17,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// modulePath is the plugin's name in Traefik.
-const modulePath = "github.com/pgratelimit/pg-ratelimit"
-
 // startTraefik starts a Traefik with all its sites.
 func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 	t.Helper()
@@ -28,7 +25,7 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	link(t, dir)
+	harness.LinkPlugin(t, "../..", filepath.Join(dir, "plugins-local"))
 	p.name, p.trusted, p.open = "traefik", harness.FreeAddress(t), harness.FreeAddress(t)
 	trusts := object{"trustedIPs": []string{"127.0.0.1/32"}}
 	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
@@ -37,7 +34,7 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 		"entryPoints": object{"trusted": object{"address": p.trusted, "forwardedHeaders": trusts},
 			"open": object{"address": p.open}},
 		"providers":    object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
-		"experimental": object{"localPlugins": object{"pg-ratelimit": object{"moduleName": modulePath}}},
+		"experimental": object{"localPlugins": object{"pg-ratelimit": object{"moduleName": harness.ModulePath}}},
 	})
 	routers, middlewares := object{}, object{}
 	forEachSite(p.name, func(s *site, id string) {
@@ -164,8 +161,8 @@ func dial(t *testing.T, address, host string) *client {
 // earlyLink is the header with the Link of status 103 in a response of ask.
 const earlyLink = "Test-Early-Link"
 
-// send sends a request with a line such as GET /, and returns its method.
-func (c *client) send(t *testing.T, line, headers string) string {
+// ask sends a request with a line such as GET /, and reads the response.
+func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
 	t.Helper()
 	method, path, _ := strings.Cut(line, " ")
 	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, c.host)
@@ -182,13 +179,6 @@ func (c *client) send(t *testing.T, line, headers string) string {
 		t.Fatal(err)
 	}
 	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))
-	return method
-}
-
-// ask sends a request, and reads the response.
-func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
-	t.Helper()
-	method := c.send(t, line, headers)
 	response, err := http.ReadResponse(c.in, &http.Request{Method: method})
 	link := ""
 	if err == nil && response.StatusCode == http.StatusEarlyHints {

@@ -7,7 +7,27 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"testing"
 )
+
+// ModulePath is the plugin's name in Traefik.
+const ModulePath = "github.com/pgratelimit/pg-ratelimit"
+
+// LinkPlugin links the repository into a GOPATH, in which Traefik searches for the sources of a local plugin.
+func LinkPlugin(t testing.TB, root, gopath string) {
+	t.Helper()
+	link := filepath.Join(gopath, "src", filepath.FromSlash(ModulePath))
+	target, err := filepath.Abs(root)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(link), 0o755)
+	}
+	if err == nil {
+		err = os.Symlink(target, link)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // Traefik builds Traefik from the module in integration/traefik, and returns the program's path. integration
 // is the path of the folder integration. Later calls in any process find the program in integration/.cache.
