@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	webpage "github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
@@ -70,9 +71,6 @@ func (c *invocation) close() {
 	_ = c.conn.Close(ctx) // after an error, the server detects the end of the connection by itself
 }
 
-// connectTimeout applies to a DSN without connect_timeout.
-const connectTimeout = 10 * time.Second
-
 // database returns the DSN of --dsn or of the environment, with its placeholders replaced.
 func (g *globalFlags) database() (string, error) {
 	dsn := cmp.Or(g.dsn, os.Getenv(settings.EnvDSN))
@@ -98,21 +96,13 @@ func (c *invocation) connect() (err error) {
 		return err
 	}
 	db.Close()
-	pool, err := pgxdb.ParseDSN(c.expandedDSN) // a DSN may have settings for a pool
+	pool, err := webpage.ConfigOf(c.expandedDSN, "caddy pg-ratelimit") // a DSN may have settings for a pool
 	if err != nil {
 		return err
 	}
 	config := pool.ConnConfig
-	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, connectTimeout)
-	config.RuntimeParams["application_name"] = cmp.Or(
-		config.RuntimeParams["application_name"],
-		"caddy pg-ratelimit",
-	)
-	config.RuntimeParams["client_encoding"] = "UTF8"
 	// The server parses and formats times.
 	config.RuntimeParams["timezone"], config.RuntimeParams["datestyle"] = "UTC", "ISO"
-	// Do not prepare statements, because a pooler may run each transaction in another session.
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
 		return fmt.Errorf("dsn: no connection to the database: %w", err)
 	}

@@ -23,6 +23,8 @@ const (
 	maxSenderQueries, maxConnections = 3, 8
 	// idleTime bounds the time for which an unused connection stays open.
 	idleTime = time.Minute
+	// application is the name of the page's sessions.
+	application = "caddy pg-ratelimit page"
 	// connectTimeout bounds a login if the DSN sets no timeout.
 	connectTimeout = 10 * time.Second
 )
@@ -57,7 +59,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 		if p.byDSN[dsn] != nil {
 			continue
 		}
-		config, err := configOf(dsn)
+		config, err := ConfigOf(dsn, application)
 		if err != nil {
 			return nil, "", err
 		}
@@ -73,7 +75,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 			if err != nil {
 				return err
 			}
-			renewed, err := configOf(options.dsns()[data])
+			renewed, err := ConfigOf(options.dsns()[data], application)
 			if err == nil {
 				*c = *renewed.ConnConfig
 			}
@@ -86,19 +88,15 @@ func newPools(o *Options) (p *pools, names string, err error) {
 	return p, names, nil
 }
 
-// configOf parses a DSN.
-func configOf(dsn string) (*pgxpool.Config, error) {
+// ConfigOf parses a DSN for pgx. A DSN without a name of the application gets the one given.
+func ConfigOf(dsn, application string) (*pgxpool.Config, error) {
 	config, err := pgxdb.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
 	c := config.ConnConfig
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "caddy pg-ratelimit page"
-	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = connectTimeout
-	}
+	c.RuntimeParams["application_name"] = cmp.Or(c.RuntimeParams["application_name"], application)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
 	c.RuntimeParams["client_encoding"] = "UTF8"
 	// Do not prepare statements, because a pooler may run each transaction in another session.
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
