@@ -69,44 +69,6 @@ func TestCaddyfilesOfPagesAreValid(t *testing.T) {
 	}
 }
 
-// acceptedSettings returns the settings that a block accepts, from Caddy's error about an unknown one.
-func acceptedSettings(t *testing.T, caddyfile string) []string {
-	t.Helper()
-	_, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--config", writeConfig(t, "Caddyfile",
-		caddyfile))
-	names := regexp.MustCompile(`must be one of ([a-z0-9_, ]+)`).FindStringSubmatch(log)
-	if err == nil || names == nil {
-		t.Fatalf("error %v, want one that lists the settings:\n%s", err, log)
-	}
-	// The list ends before ", at Caddyfile:3".
-	return slices.DeleteFunc(strings.Split(names[1], ", "), func(name string) bool {
-		return name == "" || strings.Contains(name, " ")
-	})
-}
-
-// The tables of docs/settings.md have exactly the settings that Caddy accepts in each block.
-func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
-	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
-	sameNames(t, "docs/settings.md, A limit and The handler,", handler,
-		acceptedSettings(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
-	zone := tableNames(t, settingsPage, "A limit")[1:]
-	zone = append(zone, tableNames(t, settingsPage, "A zone")...)
-	sameNames(t, "docs/settings.md, A limit and A zone,", append(zone, "match"), // the prefix is an argument
-		acceptedSettings(t, ":80 {\n\tpg_ratelimit {\n\t\tzone x {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
-	sameNames(t, "docs/settings.md, The policy,", tableNames(t, settingsPage, "The policy"),
-		acceptedSettings(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
-	sameNames(t, "docs/settings.md, The database,", append(tableNames(t, settingsPage, "The database"),
-		"dsn"),
-		acceptedSettings(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
-	history := tableNames(t, settingsPage, "The history")
-	at := slices.Index(history, "retention") + 1
-	sameNames(t, "docs/settings.md, The history,", history[:at],
-		acceptedSettings(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
-	sameNames(t, "docs/settings.md, The history, retention,", history[at:],
-		acceptedSettings(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention "+
-			"{\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
-}
-
 // Each JSON block of the documentation is a handler that Caddy accepts, or a body that a proxy sends.
 func TestJSONOfPagesIsHandlerOrBody(t *testing.T) {
 	bodies := []string{refusal(t, "web", "text"), refusal(t, "tpm", "object"), outage(t)}

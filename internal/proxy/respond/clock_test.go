@@ -90,7 +90,8 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 }
 
 // If a request passes a limit with a quota and an in_flight limit, the X-RateLimit headers describe the
-// quota, because a client can plan with it. The headers of a refusal describe the limit that refused.
+// quota, because a client can plan with it. The headers of a refusal describe the limit that refused, and of
+// several the one that can never admit the request.
 func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
 	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}
@@ -99,6 +100,7 @@ func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 	free := ratelimit.Decision{Allowed: true, Quota: 4, Remaining: 3}
 	some := ratelimit.Decision{Allowed: true, Quota: 1000, Remaining: 700}
 	spent := ratelimit.Decision{Quota: 1000, RetryAfter: time.Second}
+	never := ratelimit.Decision{Quota: 1000, RetryAfter: ratelimit.Never}
 	undecided := ratelimit.Decision{Allowed: true, Quota: 1000, Source: ratelimit.Undecided}
 	type list = []ratelimit.Decision
 	for name, c := range map[string]struct {
@@ -109,6 +111,7 @@ func TestHeadersDescribeQuotaBesideSlots(t *testing.T) {
 		"no slot":            {decisions: list{full, some}, want: "slots, limit 4, wait 3"},
 		"no quota":           {decisions: list{free, spent}, want: "tokens, limit 1000, wait 1"},
 		"neither":            {decisions: list{full, spent}, want: "slots, limit 4, wait 3"},
+		"no slot, and never": {decisions: list{full, never}, want: "tokens, limit 1000, wait "},
 		"no slot, by memory": {decisions: list{full, undecided}, want: "slots, limit 4, wait 3"},
 		"only slots":         {decisions: list{full}, want: "slots, limit 4, wait 3"},
 	} {
