@@ -101,23 +101,6 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	return true
 }
 
-// localEngine returns the engine that remembers the row of a hit. Before the shards are found, it is the
-// engine of the database. The caller holds the mutex.
-func (s *Store) localEngine(h *ratelimit.Hit) *engine.Store {
-	if len(s.engines) == 0 {
-		return s.base
-	}
-	return s.engines[s.shardOf(h)]
-}
-
-// serverTime returns the time of the server of an engine in microseconds.
-func (s *Store) serverTime(e *engine.Store) int64 {
-	if s.options.Now != nil {
-		return s.options.Now().UnixMicro()
-	}
-	return lease.ServerNow(e.Leases())
-}
-
 // Local describes the decisions of TakeLocal in the current or the last outage.
 type Local struct {
 	On                bool      // limits are not exact now

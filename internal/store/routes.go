@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
@@ -243,4 +244,13 @@ func (r *routes) close() {
 		startClose(&r.closing, db)
 	}
 	r.closing.Wait()
+}
+
+// startClose closes a store or a DB in the background and counts it in closing until it is closed.
+func startClose(closing *sync.WaitGroup, c interface{ Close() }) {
+	closing.Add(1)
+	go func() {
+		_ = batch.PanicError(func() { c.Close() })
+		closing.Done()
+	}()
 }

@@ -165,35 +165,6 @@ func (w *work) decideRequests() error {
 	return err
 }
 
-// clearRefunded clears the remembered refusals of the rows that a request refunds or resets, whether or not
-// the refund has taken effect. It also ends their leases, because another batch may have charged units for a
-// lease since this batch ended the leases.
-func (w *work) clearRefunded(r *request) {
-	for i := range r.Hits {
-		if r.Reset || r.Hits[i].Cost < 0 {
-			lease.ClearRefusal(w.store.rows, rowOf(&r.Hits[i]))
-			lease.EndLease(w.store.rows, rowOf(&r.Hits[i]))
-		}
-	}
-}
-
-// finish finishes requests, with their decisions if err is nil, unless they are finished already. A
-// remembered refusal replaces err.
-func (w *work) finish(requests []*request, err error) {
-	calls := make([]*batch.Call, 0, len(requests))
-	for _, r := range requests {
-		if !r.finished {
-			r.finished = true
-			calls = append(calls, r.Call)
-		}
-	}
-	if err != nil {
-		w.failCalls(calls, err)
-		return
-	}
-	batch.Finish(w.queue, calls, nil)
-}
-
 // fail finishes the unfinished requests and jobs of a batch with err. Their statements may have taken effect.
 func (w *work) fail(err error) {
 	var unfinished []*request
@@ -210,9 +181,4 @@ func (w *work) fail(err error) {
 	if len(w.jobs) > 0 {
 		w.endJobs(err)
 	}
-}
-
-// noDecision returns the error for the calls of a batch that failed with err.
-func (w *work) noDecision(err error) error {
-	return w.store.server.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
 }

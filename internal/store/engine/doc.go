@@ -24,5 +24,9 @@
 //   - A row occurs at most once in a statement, and all statements lock rows in the same order.
 //   - No lock in the database is held from one round trip to the next.
 //
+// The files, from the top down: store.go, queue.go, decide.go, locks.go, round.go, jobs.go, transaction.go,
+// slots.go, apply.go, finish.go, leases.go, memory.go, lanes.go, plan.go, group.go, cleanup.go, server.go,
+// setup.go, replaced.go, stats.go.
+//
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package engine

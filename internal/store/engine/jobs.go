@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -16,44 +14,6 @@ import (
 
 // defaultSettleWait is the maximum time that a settlement waits for a request's batch.
 const defaultSettleWait = 5 * time.Millisecond
-
-// lane decides the calls that may wait for a synchronous standby, or all others. If the standby is lost,
-// the others do not wait with them.
-type lane struct {
-	backlog *batch.Backlog
-	queue   *batch.Queue // runs batches without requests
-}
-
-// laneOf returns the index of the lane of hits: 1 if the commit of one may wait for a standby, otherwise 0.
-func laneOf(hits []ratelimit.Hit) int {
-	for i := range hits {
-		if hits[i].Limit.AwaitsDisk() {
-			return 1
-		}
-	}
-	return 0
-}
-
-// openLanes makes the lanes of a new store.
-func (s *Store) openLanes(report func(error)) {
-	for i := range s.lanes {
-		l := &lane{}
-		s.lanes[i] = l
-		l.backlog = batch.NewBacklog(batch.BacklogOptions{
-			Closing: s.server.closing, Health: s.server.health,
-			Send: func() { batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
-			Report: func(lost int, err error) {
-				report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
-			},
-		})
-		l.queue = s.newQueue(closeTimeout, i, nil, nil)
-	}
-}
-
-// addJob adds a job to the backlog of its lane, see batch.Add.
-func addJob(lanes [2]*lane, j *batch.Job, wait time.Duration) {
-	batch.Add(lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
-}
 
 // Settle corrects a charge in the background. It does nothing if the database did not make the charge.
 func (s *Store) Settle(h *batch.Settlement) {

@@ -2,14 +2,11 @@ package engine
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -49,30 +46,6 @@ func (w *work) findLocked(r *request) lease.LockState {
 		}
 	}
 	return highest
-}
-
-// recordLocks records lock timeouts of rows that had their own statement, and clears the lock timeouts of
-// rows that statements have locked. It reports whether any statement of the plan reached its lock timeout.
-func (w *work) recordLocks(p *plan) bool {
-	waited := false
-	for _, g := range p.groups {
-		waited = waited || g.statement.Code == pg.LockNotAvailable
-	}
-	w.timedOut = w.timedOut || waited
-	if !waited && atomic.LoadInt64(&w.store.rows.LockCount) == 0 {
-		return false
-	}
-	for _, g := range p.groups {
-		s := &g.statement
-		for _, e := range g.entries {
-			if s.Code == pg.LockNotAvailable && len(g.entries) == 1 {
-				lease.RecordLockTimeout(w.store.rows, e.id)
-			} else if g.key.Kind != statement.Peek && (s.Err == nil || s.Rows > 0) {
-				lease.ClearLockTimeouts(w.store.rows, e.id)
-			}
-		}
-	}
-	return waited
 }
 
 // refuseLocked fails the requests on rows that count as locked, and returns the requests with free rows only.

@@ -8,11 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -232,99 +229,3 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 
 // Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.rows }
-
-// startMaintenance starts maintainLeases, unless it was started before.
-func (s *Store) startMaintenance() {
-	if atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
-		go s.maintainLeases()
-	}
-}
-
-// maintainLeases ends and charges leases until the store is closed.
-func (s *Store) maintainLeases() {
-	closing := s.server.closing
-	s.server.report(batch.PanicError(func() {
-		for closing.Err() == nil {
-			health.Sleep(closing, lease.SweepInterval(s.rows))
-			for _, row := range lease.Sweep(s.rows) {
-				s.chargeLease(row)
-			}
-			s.refundLeases()
-		}
-	}))
-}
-
-// chargeLease charges the units of NextCharge for a row's lease in the background, unless the row had a
-// recent lock timeout. row may be nil.
-func (s *Store) chargeLease(row *lease.Row) {
-	if row == nil || lease.HadLockTimeout(s.rows, row.ID) {
-		return
-	}
-	if l, n := lease.NextCharge(s.rows, row); n > 0 {
-		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: row.ID.Key, Cost: n}, Row: row,
-			After: true, Partial: true}, 0)
-	}
-}
-
-// refundLeases refunds units of leases in the background. It holds the mutex of checkIdentity, which could
-// otherwise miss a refund that is no longer in the Set and not yet in the backlog.
-func (s *Store) refundLeases() {
-	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
-	for _, r := range lease.Refunds(s.rows) {
-		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
-			Claim: r.Claim, Window: r.Claim}, 0)
-	}
-}
-
-// chargeUnits adds charges for leases to the entries of a plan, as additional hits of their entries. A row
-// grants the hits of requests first.
-func (w *work) chargeUnits(p *plan) {
-	for _, e := range p.entries {
-		if e.row == nil || e.kind != statement.Charge || p.latest[e.id] != e {
-			continue
-		}
-		if _, n := lease.NextCharge(w.store.rows, e.row); n > 0 {
-			e.leaseUnits = (n + e.cost - 1) / e.cost
-			e.n += e.leaseUnits
-		}
-	}
-}
-
-// updateLeases passes the results of charges to the leases of their rows. The first result starts
-// maintainLeases.
-func (w *work) updateLeases(p *plan) {
-	s := w.store
-	for _, e := range p.entries {
-		if e.row == nil || e.kind != statement.Charge || e.view.Limit.Lease <= 0 || e.err != nil ||
-			!e.answered {
-			continue
-		}
-		if atomic.LoadInt32(&s.maintained) == 0 {
-			s.startMaintenance()
-		}
-		answer := lease.Answer{View: &e.view, Sent: w.sent, Requested: e.leaseUnits > 0,
-			Units: (e.granted - (e.n - e.leaseUnits)) * e.cost}
-		if answer.Units < 0 {
-			answer.Units = 0
-			answer.Refused = true
-		}
-		lease.Update(s.rows, e.row, &answer)
-	}
-}
-
-// addLeasedUnits adds the units of leases to Remaining in the decisions of a call. The units that a round
-// charges for a lease are the last granted units of their entry, so Remaining already includes them. To count
-// them once, a round of single hits calls addLeasedUnits before updateLeases. A transaction charges no units
-// for leases.
-func (w *work) addLeasedUnits(c *batch.Call) {
-	for i, row := range c.Rows {
-		if row == nil || c.Hits[i].Limit.Lease <= 0 {
-			continue
-		}
-		if units := lease.Units(w.store.rows, row); units > 0 {
-			d := &c.Decisions[i]
-			d.Remaining = algorithm.Remaining(d.Quota, d.Remaining+units)
-		}
-	}
-}

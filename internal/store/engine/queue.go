@@ -1,10 +1,11 @@
 package engine
 
 import (
+	"context"
+	"fmt"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
 
 // maxTimeouts is the number of different timeouts that get their own queue. A program uses one or two, unless
@@ -123,30 +124,18 @@ func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 	decideInDatabase(d, calls, deadline)
 }
 
-// finishDecidedCalls finishes the calls with decisions or an error, and returns the other calls.
-func (d *decider) finishDecidedCalls(calls []*batch.Call) []*batch.Call {
-	var decided []*batch.Call
-	n := 0
-	for _, c := range calls {
-		if len(c.Decisions) > 0 || c.Err != nil {
-			decided = append(decided, c)
-			continue
-		}
-		calls[n] = c
-		n++
+// openLanes makes the lanes of a new store.
+func (s *Store) openLanes(report func(error)) {
+	for i := range s.lanes {
+		l := &lane{}
+		s.lanes[i] = l
+		l.backlog = batch.NewBacklog(batch.BacklogOptions{
+			Closing: s.server.closing, Health: s.server.health,
+			Send: func() { batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
+			Report: func(lost int, err error) {
+				report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
+			},
+		})
+		l.queue = s.newQueue(closeTimeout, i, nil, nil)
 	}
-	batch.Finish(d.queue, decided, nil)
-	return calls[:n]
-}
-
-// failCalls finishes calls that the database did not decide, with a remembered refusal or err.
-func (d *decider) failCalls(calls []*batch.Call, err error) {
-	for _, c := range calls { // a row may have been remembered after its call arrived
-		c.Decisions = c.Decisions[:0]
-		c.Rows = lease.Find(d.store.rows, c.Hits, c.Rows[:0])
-	}
-	if d.store.refuseRemembered(calls, err) > 0 {
-		calls = d.finishDecidedCalls(calls)
-	}
-	batch.Finish(d.queue, calls, err)
 }

@@ -173,17 +173,6 @@ func (o Options) Report(err error) {
 	}
 }
 
-// Prepare connects and migrates in the background, so that the first decision does not wait.
-func (s *Store) Prepare() { _, _ = s.server.start() }
-
-// Ready reports whether the tables of counts exist in the current version, here or in other stores.
-func (s *Store) Ready() bool { return atomic.LoadInt32(&s.server.ready) == 1 }
-
-// Await waits for up to timeout until the store is ready.
-func (s *Store) Await(ctx context.Context, timeout time.Duration) error {
-	return s.server.await(ctx, timeout)
-}
-
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.server.health }
 

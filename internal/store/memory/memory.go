@@ -6,6 +6,8 @@
 // stripes of its hits in the order of their indexes, decides all hits, and unlocks them, so that its hits are
 // charged all together or not at all.
 //
+// The files, from the top down: memory.go, stripe.go.
+//
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package memory
 

@@ -4,6 +4,8 @@
 // A Node counts the requests. Its report is a JSON object in the row, which the view rate_limit_proxies
 // reads. About once a second, each store of the process calls Poll, which counts the proxies and renews the
 // row. A policy that has applied a change calls Poll at once: commands wait until the row says so.
+//
+// The files, from the top down: registry.go, node.go.
 package registry
 
 import (

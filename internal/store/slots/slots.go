@@ -15,6 +15,8 @@
 // for all requests in flight. A request for which no slots are left loses its slots (ratelimit.Slot.Lost).
 // During an outage no process can take slots, so no request loses its slots to another.
 //
+// The files, from the top down: session.go, slots.go, releases.go.
+//
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package slots
 

@@ -7,6 +7,8 @@
 //   - A statement sets the lock timeout and synchronous_commit itself, so it needs no explicit transaction.
 //   - A statement finds rows by the primary key, also on a table without statistics.
 //
+// The files, from the top down: text.go, sql.go.
+//
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package statement
 

@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+)
+
+// finish finishes requests, with their decisions if err is nil, unless they are finished already. A
+// remembered refusal replaces err.
+func (w *work) finish(requests []*request, err error) {
+	calls := make([]*batch.Call, 0, len(requests))
+	for _, r := range requests {
+		if !r.finished {
+			r.finished = true
+			calls = append(calls, r.Call)
+		}
+	}
+	if err != nil {
+		w.failCalls(calls, err)
+		return
+	}
+	batch.Finish(w.queue, calls, nil)
+}
+
+// clearRefunded clears the remembered refusals of the rows that a request refunds or resets, whether or not
+// the refund has taken effect. It also ends their leases, because another batch may have charged units for a
+// lease since this batch ended the leases.
+func (w *work) clearRefunded(r *request) {
+	for i := range r.Hits {
+		if r.Reset || r.Hits[i].Cost < 0 {
+			lease.ClearRefusal(w.store.rows, rowOf(&r.Hits[i]))
+			lease.EndLease(w.store.rows, rowOf(&r.Hits[i]))
+		}
+	}
+}
+
+// noDecision returns the error for the calls of a batch that failed with err.
+func (w *work) noDecision(err error) error {
+	return w.store.server.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
+}
+
+// failCalls finishes calls that the database did not decide, with a remembered refusal or err.
+func (d *decider) failCalls(calls []*batch.Call, err error) {
+	for _, c := range calls { // a row may have been remembered after its call arrived
+		c.Decisions = c.Decisions[:0]
+		c.Rows = lease.Find(d.store.rows, c.Hits, c.Rows[:0])
+	}
+	if d.store.refuseRemembered(calls, err) > 0 {
+		calls = d.finishDecidedCalls(calls)
+	}
+	batch.Finish(d.queue, calls, err)
+}
+
+// finishDecidedCalls finishes the calls with decisions or an error, and returns the other calls.
+func (d *decider) finishDecidedCalls(calls []*batch.Call) []*batch.Call {
+	var decided []*batch.Call
+	n := 0
+	for _, c := range calls {
+		if len(c.Decisions) > 0 || c.Err != nil {
+			decided = append(decided, c)
+			continue
+		}
+		calls[n] = c
+		n++
+	}
+	batch.Finish(d.queue, decided, nil)
+	return calls[:n]
+}

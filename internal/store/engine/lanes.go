@@ -1,0 +1,30 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// lane decides the calls that may wait for a synchronous standby, or all others. If the standby is lost,
+// the others do not wait with them.
+type lane struct {
+	backlog *batch.Backlog
+	queue   *batch.Queue // runs batches without requests
+}
+
+// laneOf returns the index of the lane of hits: 1 if the commit of one may wait for a standby, otherwise 0.
+func laneOf(hits []ratelimit.Hit) int {
+	for i := range hits {
+		if hits[i].Limit.AwaitsDisk() {
+			return 1
+		}
+	}
+	return 0
+}
+
+// addJob adds a job to the backlog of its lane, see batch.Add.
+func addJob(lanes [2]*lane, j *batch.Job, wait time.Duration) {
+	batch.Add(lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
+}
