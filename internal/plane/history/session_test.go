@@ -88,34 +88,3 @@ func TestWrongClockDeletesNothing(t *testing.T) {
 		d.query("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
 			"interval '7 days'"), "7")
 }
-
-// Of several proxies, only one runs the upkeep in each interval. A last upkeep in the future does not block
-// the next one.
-func TestOneOfManyWritersRunsUpkeep(t *testing.T) {
-	d := newTestDB(t)
-	const aheadAndExpired = "SELECT count(*) FILTER (WHERE begins > now()), " +
-		"count(*) FILTER (WHERE begins < '2021-01-01') FROM rate_limit_partitions()"
-	// runUpkeep removes the partitions ahead, adds an expired one, and runs the upkeep on a new Writer.
-	runUpkeep := func(node, want string) {
-		t.Helper()
-		w := d.newWriter(history.Settings{Node: node})
-		flush(t, w)
-		d.exec("DO $$ DECLARE p text; BEGIN FOR p IN SELECT name FROM rate_limit_partitions() " +
-			"WHERE begins > now() LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$; " +
-			"SELECT rate_limit_make_partition('2020-01-01')")
-		if err := history.RunUpkeep(w); err != nil {
-			t.Fatal(err)
-		}
-		check.Equal(t, "partitions ahead, and expired, after "+node, d.query(aheadAndExpired), want)
-	}
-	// Only the first upkeep creates the 7 partitions ahead, and drops the expired one.
-	runUpkeep("n1", "7 0")
-	runUpkeep("n2", "0 1")
-	runUpkeep("n3", "0 1")
-	// The next upkeep is due a minute after the last. A last time in the future, which a wrong clock of the
-	// server may leave behind, does not block the next upkeep.
-	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
-		d.exec("UPDATE rate_limit_retention SET upkeep_at = " + last)
-		runUpkeep(last, "7 0")
-	}
-}
