@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
@@ -19,10 +18,6 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	s.sql("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")
-	got, want := s.mustRun("archive", "--before", "60d", "--to", dir), "The audit log has no day to archive"
-	if !strings.HasPrefix(got, want) {
-		t.Errorf("without rows archive printed %q, want %q", got, want)
-	}
 	// The days are 62, 61 and 10 days old, with 2, 1 and 1 rows. The first two are to be archived.
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
 		"70) n WHERE n IN (61, 62, 10)")
@@ -42,7 +37,7 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 	if want := (archivedDay{d.Day, "archived", d.File, 2, d.Bytes, false}); d != want || d.Bytes == 0 {
 		t.Errorf("the first day is %+v, want %+v", d, want)
 	}
-	got = s.mustRun("archive", "--before", "60d", "--to", dir, "--drop")
+	got := s.mustRun("archive", "--before", "60d", "--to", dir, "--drop")
 	for _, d := range days {
 		if !regexp.MustCompile(d.Day + ` .* unchanged +yes +` + regexp.QuoteMeta(d.File)).MatchString(got) {
 			t.Errorf("with --drop archive printed %q, want a line for %s", got, d.Day)
