@@ -112,20 +112,3 @@ func TestRowsWithoutTriggersTakeEffect(t *testing.T) {
 	await.Within(t, time.Minute, "the rules",
 		func() bool { return verdictOf(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
-
-// Changes older than 30 days are deleted: at most 10,000 at a time, at most once a minute.
-func TestOldChangesAreDeleted(t *testing.T) {
-	d := newTestDB(t)
-	d.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 " +
-		"days' FROM generate_series(1, 25000)")
-	d.exec("INSERT INTO rate_limit_changes (kind, by, at) VALUES ('user', 'test', now() - interval '29 " +
-		"days')")
-	p := d.newPolicy(policy.Settings{})
-	for range 3 {
-		d.advance(2 * time.Minute)
-		refresh(t, p)
-	}
-	if n := d.queryInt("SELECT count(*) FROM rate_limit_changes WHERE kind = 'user'"); n != 1 {
-		t.Errorf("changes that are left: got %d, want 1", n)
-	}
-}
