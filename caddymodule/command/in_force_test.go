@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
-// A role that may not read the registry does not wait until proxies apply its change. testdata/in_force.txt has
-// the commands that wait.
+// A role that may not read the registry does not wait until proxies apply its change. testdata/in_force.txt
+// has the commands that wait.
 func TestRoleWithoutTheRegistryDoesNotWait(t *testing.T) {
 	s := newShell(t, schema.File)
 	role := s.newRole()

@@ -161,8 +161,8 @@ func dial(t *testing.T, address, host string) *client {
 // earlyLink is the header with the Link of status 103 in a response of ask.
 const earlyLink = "Test-Early-Link"
 
-// ask sends a request with a line such as GET /, and reads the response.
-func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
+// send sends a request with a line such as GET /, and returns its method.
+func (c *client) send(t *testing.T, line, headers string) string {
 	t.Helper()
 	method, path, _ := strings.Cut(line, " ")
 	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, c.host)
@@ -179,6 +179,13 @@ func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
 		t.Fatal(err)
 	}
 	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	return method
+}
+
+// ask sends a request, and reads the response.
+func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
+	t.Helper()
+	method := c.send(t, line, headers)
 	response, err := http.ReadResponse(c.in, &http.Request{Method: method})
 	link := ""
 	if err == nil && response.StatusCode == http.StatusEarlyHints {
