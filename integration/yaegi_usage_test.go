@@ -27,7 +27,8 @@ func ReadPrompt(path string, body []byte) string {
 	return fmt.Sprint(p, err)
 }`
 
-// Traefik's interpreter reads prompts as compiled code does. TestTokensOfLanguageModelsAreCounted reads answers.
+// Traefik's interpreter reads prompts as compiled code does. TestTokensOfLanguageModelsAreCounted reads
+// answers.
 func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
 	gopath := t.TempDir()
 	harness.LinkPlugin(t, "..", gopath)

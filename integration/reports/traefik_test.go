@@ -33,8 +33,9 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 		"log":    object{"noColor": true},
 		"entryPoints": object{"trusted": object{"address": p.trusted, "forwardedHeaders": trusts},
 			"open": object{"address": p.open}},
-		"providers":    object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
-		"experimental": object{"localPlugins": object{"pg-ratelimit": object{"moduleName": harness.ModulePath}}},
+		"providers": object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
+		"experimental": object{"localPlugins": object{
+			"pg-ratelimit": object{"moduleName": harness.ModulePath}}},
 	})
 	routers, middlewares := object{}, object{}
 	forEachSite(p.name, func(s *site, id string) {

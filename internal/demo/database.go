@@ -64,7 +64,7 @@ func ping(ctx context.Context, dsn string) error {
 	return db.Exec(ctx, connectTimeout, "SELECT 1")
 }
 
-// redact returns a DSN without its password.
+// redact returns a DSN without its password, or if it is not a URL, words that stand for it.
 func redact(dsn string) string {
 	u, err := url.Parse(dsn)
 	if err != nil || u.Scheme == "" {

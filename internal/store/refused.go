@@ -5,13 +5,15 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // RefuseRemembered returns the decisions on hits if a remembered refusal refuses one of them, and nil if none
 // does. It refuses no request with a hit that is Independent, which the database has to count.
 func (s *Store) RefuseRemembered(hits []ratelimit.Hit) []ratelimit.Decision {
+	for i := range hits {
+		if hits[i].Independent {
+			return nil
+		}
+	}
 	var refused ratelimit.Decision
 	at := -1
 	for i := range hits {
 		h := &hits[i]
-		if h.Independent {
-			return nil
-		}
 		if e := s.Engine(subjectOf(h)); at < 0 && e != nil && e.Remembers(h, &refused) {
 			at = i
 		}

@@ -191,8 +191,8 @@ func (s *Store) run() {
 	}
 }
 
-// tick ends the time of local limits, renews the row in the registry, and checks in the
-// background whether the engines' servers were restored or replaced.
+// tick ends local limits once those of the database are exact again, renews the row in the registry, and
+// checks in the background whether the engines' servers were restored or replaced.
 func (s *Store) tick() error {
 	for _, e := range s.allEngines() {
 		e.Tick()

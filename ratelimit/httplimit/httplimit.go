@@ -49,6 +49,10 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 		if err := o.Limit.Validate(); err != nil {
 			return nil, err
 		}
+		if o.Limit.Algorithm == ratelimit.InFlight {
+			return nil, &ratelimit.FieldError{Field: "Limit", Value: o.Limit.Algorithm.String(),
+				Want: "another algorithm: set Hits, and give each hit a Slot that the handler releases"}
+		}
 		o.Hits = hitsByAddress(*o.Limit)
 	}
 	if o.Timeout < 0 {

@@ -23,14 +23,16 @@ type Job struct {
 	Repeat  bool       // retry after any failure; otherwise only if the job certainly had no effect
 	Partial bool       // charge as much of the cost as fits
 	Claim   int64      // the charge to correct (see Definition.Adjust), or the first slot to release
-	Window  int64      // the result of algorithm.WindowOf; jobs in one window of a row may be added up
+	Window  int64      // the result of algorithm.WindowOf; jobs in one window of a row may be added; 0 is any
 
 	Isolated bool // send the job in a statement of its own, because it failed by itself before
 	failedAt time.Time
 
-	// Err is the reason why the job had no effect, and Granted the charged cost of a Partial job. End, unless
+	// Err is the reason why the job had no effect, and Unsent that its batch was not sent, so that the job is
+	// not to blame. Granted is the charged cost of a Partial job. End, unless
 	// it is nil, is called once: after the decision, or with an error if the job is lost.
 	Err     error
+	Unsent  bool
 	Granted int64
 	End     func(granted int64, err error)
 }
@@ -128,6 +130,9 @@ func send(b *Backlog, wait time.Duration) {
 		}
 	})
 	if err != nil {
+		b.mu.Lock()
+		b.sending = false // the next job starts another send
+		b.mu.Unlock()
 		o.Report(0, err)
 	}
 }
@@ -200,10 +205,11 @@ func End(b *Backlog, jobs []*Job, err error) {
 		if j.Err != nil {
 			failure = j.Err
 			j.Err = nil
-			if !j.Isolated {
-				j.Isolated = true
+			if j.failedAt.IsZero() {
 				j.failedAt = now
 			}
+			j.Isolated = j.Isolated || !j.Unsent
+			j.Unsent = false
 			again = again || now.Sub(j.failedAt) < retryTime
 		}
 		if failure != nil && again {

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var errTest = errors.New("test")
+var errTest, errUnsent = errors.New("test"), errors.New("unsent")
 
 // fakeSender sends the jobs of a Backlog. fail gets the number of attempts so far, and returns two errors:
 // that of the job alone, and that of its whole batch.
@@ -43,6 +43,7 @@ func (c *fakeSender) send() {
 	for _, job := range jobs {
 		job.Granted = job.Hit.Cost
 		job.Err, together = c.fail(c.tries)
+		job.Unsent = errors.Is(job.Err, errUnsent)
 		if c.tries++; job.Isolated {
 			c.alone++
 		}
@@ -77,6 +78,7 @@ func TestJobIsRetriedUntilItTakesEffect(t *testing.T) {
 		"answered":            {fail: failOnce(nil, nil), tries: 1},
 		"the answer is lost":  {fail: failOnce(nil, errTest), tries: 1, lost: true},
 		"failed by itself":    {fail: failOnce(errTest, nil), tries: 2, alone: 1},
+		"not sent":            {fail: failOnce(errUnsent, nil), tries: 2},
 		"repeated":            {repeat: true, fail: failOnce(nil, errTest), tries: 2},
 		"fails for a minute":  {fail: failTimes(1e9), tries: 307, alone: 306, lost: true},
 		"repeated for longer": {repeat: true, fail: failTimes(1000), tries: 1001, alone: 1000},

@@ -31,6 +31,7 @@ type Call struct {
 
 	cancelable bool  // Enter sets it if its context can end
 	finished   int32 // 1 once Finish or Enter has ended the wait of a cancelable call
+	ended      error // the error of Enter if its context has ended the wait
 	done       chan struct{}
 
 	part      *callPart // not nil in a part of another call

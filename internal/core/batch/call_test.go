@@ -118,8 +118,9 @@ func TestCanceledCallerStopsWaiting(t *testing.T) {
 			time.AfterFunc(test.at, func() { cancel(enough) })
 			var took time.Duration
 			reusable := true
+			var err error
 			go func() {
-				reusable = batch.Enter(ctx, d.queue, c, time.Now())
+				reusable, err = batch.Enter(ctx, d.queue, c, time.Now())
 				took = time.Since(start)
 			}()
 			synctest.Wait()
@@ -127,7 +128,7 @@ func TestCanceledCallerStopsWaiting(t *testing.T) {
 			waitForCalls(start, first, other)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
-			check.Equal(t, when+": reusable", fmt.Sprintf("%t after %v: %v", reusable, took, c.Err), test.end)
+			check.Equal(t, when+": reusable", fmt.Sprintf("%t after %v: %v", reusable, took, err), test.end)
 			if c.Err == nil && c.Decisions[0].Remaining != 7 {
 				t.Errorf("%s: decisions %+v, want the cost 7", when, c.Decisions)
 			}
@@ -150,10 +151,10 @@ func TestCancelRacesWithFinish(t *testing.T) {
 		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go cancel(enough)
-		batch.Enter(ctx, d.queue, c, time.Now())
-		isDecided := c.Err == nil && c.Decisions[0].Remaining == 7
-		if !isDecided && !errors.Is(c.Err, enough) {
-			t.Fatalf("got %v, %+v; want the decision or the cause of the end", c.Err, c.Decisions)
+		_, err := batch.Enter(ctx, d.queue, c, time.Now())
+		isDecided := err == nil && c.Decisions[0].Remaining == 7
+		if !isDecided && !errors.Is(err, enough) {
+			t.Fatalf("got %v; want the decision or the cause of the end", err)
 		}
 	}
 }
@@ -183,8 +184,8 @@ func TestBatchErrorFailsItsCalls(t *testing.T) {
 			for range 2 {
 				c.Prepare(nil, true)
 				c.Owner = owner
-				if batch.Enter(t.Context(), q, c, time.Now()); !errors.Is(c.Err, want) || !c.Reset {
-					t.Errorf("%v: error %v, want %v", owner, c.Err, want)
+				if _, err := batch.Enter(t.Context(), q, c, time.Now()); !errors.Is(err, want) || !c.Reset {
+					t.Errorf("%v: error %v, want %v", owner, err, want)
 				}
 			}
 		}
@@ -208,9 +209,9 @@ func TestEachCallIsDecidedOnce(t *testing.T) {
 				cost := int64(1000*i + n)
 				c.Prepare([]ratelimit.Hit{{Cost: cost}, {Cost: -cost}}[:1+n%2], false)
 				c.Owner = i
-				batch.Enter(t.Context(), d.queue, c, time.Now())
-				if c.Err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
-					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, c.Err, c.Decisions,
+				_, err := batch.Enter(t.Context(), d.queue, c, time.Now())
+				if err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
+					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, err, c.Decisions,
 						cost)
 					return
 				}

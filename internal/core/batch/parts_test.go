@@ -70,9 +70,9 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 		for range 2 { // a call can be used again
 			parts = ""
 			c.Prepare(test.hits, false)
-			batch.Enter(t.Context(), q, c, time.Now())
-			got := fmt.Sprint(c.Err)
-			if c.Err == nil {
+			_, err := batch.Enter(t.Context(), q, c, time.Now())
+			got := fmt.Sprint(err)
+			if err == nil {
 				var costs []any
 				for _, d := range c.Decisions {
 					costs = append(costs, d.Remaining)
@@ -100,7 +100,7 @@ func TestCanceledCallIgnoresFailedPart(t *testing.T) {
 	q := f.open(batch.Options{})
 	c := batch.NewCall()
 	c.Prepare(newHits("1i 2"), false)
-	batch.Enter(ctx, q, c, time.Now())
+	_, err := batch.Enter(ctx, q, c, time.Now())
 	batch.Finish(q, parts, errors.ErrUnsupported)
-	check.Equal(t, "the error", c.Err, context.Canceled)
+	check.Equal(t, "the error", err, context.Canceled)
 }

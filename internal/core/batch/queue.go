@@ -104,25 +104,28 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 // Wait waits until a sent call is finished.
 func Wait(c *Call) { <-c.done }
 
-// Enter sends a call, waits until it is finished or ctx ends, and reports whether the caller may reuse the
-// call. arrived is as in Send. If ctx ends first, Err is that of Health.Ended, and the call stays in its
-// batch: its hits may or may not be charged.
-func Enter(ctx context.Context, q *Queue, c *Call, arrived time.Time) bool {
+// Enter sends a call, waits until it is finished or ctx ends, and returns Err and whether the caller may
+// reuse the call. arrived is as in Send. If ctx ends first, the error is that of Health.Ended, and the call
+// stays in its batch, which may still change it: its hits may or may not be charged.
+func Enter(ctx context.Context, q *Queue, c *Call, arrived time.Time) (bool, error) {
 	c.cancelable = ctx.Done() != nil
 	if !c.cancelable {
 		Send(q, c, arrived)
 		<-c.done
-		return true
+		return true, c.Err
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
-			c.Err = q.Health.Ended(ctx)
+			c.ended = q.Health.Ended(ctx)
 			c.done <- struct{}{}
 		}
 	})
 	Send(q, c, arrived)
 	<-c.done
-	return stop()
+	if c.ended != nil {
+		return false, c.ended
+	}
+	return stop(), c.Err
 }
 
 // Busy reports whether a worker of q runs.

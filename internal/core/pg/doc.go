@@ -6,8 +6,8 @@
 // time or their plan. Guard adds statements before each transaction, in the same pipeline and transaction.
 // They therefore work through a pooler that gives each transaction another session, change nothing for later
 // users of the session, and take no round trip. Their results also show whether a setting does harm. If no
-// setting does, a driver guards only the first Run of a connection, and then one Run after each recheck Runs
-// without a guard, because settings of a server can change.
+// setting does, a driver guards only the first Run of a connection, and then each Run that comes after a
+// number of Runs (recheck) without a guard, because settings of a server can change.
 //
 // Guard turns JIT off in each Run that begins with an Unnamed statement: such a statement is planned each
 // time, and may be costly enough for the server to compile it. Harmful names the settings that a guard cannot

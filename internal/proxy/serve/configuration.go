@@ -111,8 +111,9 @@ func (c *Configuration) hasLimit() bool {
 	return c.Matches
 }
 
-// add compiles a limit and appends it to the zones of s. With a policy, the prefix of the limit must not
-// start like the prefixes of rules, since a request that is charged to both could hit one row twice.
+// add compiles a limit and appends it to the zones of s. A limit without ipv6_prefix gets that of the
+// handler. With a policy, the prefix of the limit must not start like the prefixes of rules, since a request
+// that is charged to both could hit one row twice.
 func (c *Configuration) add(s *Site, values settings.Values) error {
 	if values["ipv6_prefix"] == "" {
 		values["ipv6_prefix"] = c.IPv6Prefix

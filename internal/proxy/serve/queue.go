@@ -45,9 +45,9 @@ func DeliverCalls(calls []*batch.Call) {
 	Deliver(delivered)
 }
 
-// Deliver ends requests on one database as deliverOne does. It takes frequent requests of Traefik in one
-// loop, because the interpreter takes long for each call. With deliverOne for all of them, a request takes
-// 2.4 times the processor time.
+// Deliver ends requests on one database as deliverOne does. It handles the frequent requests of Traefik in
+// one loop, because a call is slow in the interpreter: with deliverOne for all of them, a request needs 2.4
+// times the processor time.
 func Deliver(requests []*Request) {
 	if len(requests) == 0 {
 		return

@@ -43,8 +43,8 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// Deliver sets Delivered and Passed, and for a refusal Status and Body of the response. It sets the
-	// headers in Writer. If Writer is nil, the proxy responds.
+	// deliverOne or Deliver sets Delivered and Passed, and for a refusal Status and Body of the response. It
+	// sets the headers in Writer. If Writer is nil, the proxy responds.
 	Delivered bool
 	Passed    bool
 	Status    int
@@ -85,7 +85,7 @@ func Handle(s *Site, q *Request) error {
 // Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
 // policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
 // the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller
-// always calls Deliver. Callers set Site and Began before Begin.
+// always calls deliverOne or Deliver. Callers set Site and Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}

@@ -23,8 +23,8 @@ const (
 	// uploadTime bounds the time that a client takes to send an Upload.
 	uploadTime = time.Minute
 
-	// An Upload is held in chunks of chunkSize, but for the first one, which is firstChunk, and the last one.
-	// So a client that sends little has little held.
+	// The first chunk of an Upload has firstChunk bytes, further ones have chunkSize, and the last one has
+	// what is left. So a client that sends little has little held.
 	firstChunk = 4 << 10
 	chunkSize  = 16 << 10
 
@@ -114,8 +114,8 @@ func ReadUpload(q *Request) (waits bool) {
 	return false
 }
 
-// refusedFromMemory reports whether a limit of a request is known to be used up. If so, it sets the decisions
-// on a request that is charged 1 by limits of tokens.
+// refusedFromMemory reports whether a limit of a request is known to be used up. If so, it sets the
+// decisions. The body is not read yet, so limits of tokens are asked for one unit.
 func refusedFromMemory(q *Request) bool {
 	inPostgres, ok := q.Site.Store.(*store.Store)
 	if !ok {

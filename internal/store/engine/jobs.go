@@ -44,7 +44,7 @@ type job struct {
 	position position
 }
 
-// collectJobs adds waiting jobs to a batch with requests. It fails those on rows with a recent lock timeout.
+// collectJobs moves waiting jobs into the batch. It fails those on rows with a recent lock timeout.
 func (w *work) collectJobs(requests []*request) {
 	w.store.refundLeases()
 	idle := true

@@ -147,14 +147,15 @@ func storeKeys(calls []*batch.Call) {
 	}
 }
 
-// refuseRemembered refuses the calls with a remembered refusal, and returns their number. unavailable is the
-// error during an outage, or nil.
-func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
-	if errors.Is(unavailable, ratelimit.ErrClosed) {
+// refuseRemembered refuses the calls with a remembered refusal, and returns their number. otherwise is the
+// error that the other calls get, or nil if they are not decided yet. With an error, refusals also count that
+// are too old to be trusted while the database answers.
+func (s *Store) refuseRemembered(calls []*batch.Call, otherwise error) int {
+	if errors.Is(otherwise, ratelimit.ErrClosed) {
 		return 0
 	}
 	refused := 0
-	outage := unavailable != nil
+	outage := otherwise != nil
 	var last refusedHit
 	for _, c := range calls {
 		if len(c.Rows) == 0 || c.HasIndependent && !outage || c.Err != nil {
@@ -166,7 +167,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, unavailable error) int {
 			}
 			h := &c.Hits[i]
 			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 &&
-				!h.Peek && !c.Reset && len(c.Decisions) == 0 {
+				!h.Peek && !h.Independent && !c.Reset && len(c.Decisions) == 0 {
 				c.Decisions = append(c.Decisions, last.decision)
 				refused++
 				break

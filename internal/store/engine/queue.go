@@ -131,9 +131,9 @@ func (s *Store) openLanes(report func(error)) {
 		s.lanes[i] = l
 		l.backlog = batch.NewBacklog(batch.BacklogOptions{
 			Closing: s.server.closing, Health: s.server.health,
-			Send: func() { batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
+			Send: func() { _, _ = batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
 			Report: func(lost int, err error) {
-				report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
+				report(fmt.Errorf("ratelimit/postgres: %d changes of counters are lost: %w", lost, err))
 			},
 		})
 		l.queue = s.newQueue(closeTimeout, i, nil, nil)

@@ -32,8 +32,8 @@ func (c *queueCaller) take(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) 
 	call, o := batch.NewCall(), &callOwner{}
 	call.Prepare(hits, false)
 	call.Owner = o
-	batch.Enter(context.Background(), c.queue, call, time.Now())
-	return o.delivered, call.Err
+	_, err := batch.Enter(context.Background(), c.queue, call, time.Now())
+	return o.delivered, err
 }
 
 // A queue fills a call with its hits before the store selects the shard of the call. The queue delivers the

@@ -13,7 +13,7 @@ import (
 // another round, because their statement reached its lock timeout or failed because of another request.
 //
 // The first round of a batch also sends jobs. If oneByOne is set, as in a retry of requests that failed
-// together, each hit gets its own statement, and the round has no jobs.
+// together, each entry gets its own statement, and the round has no jobs.
 func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne bool) ([]*request, error) {
 	singles, several := requests, []*request(nil)
 	if w.hasSeveral {
@@ -49,6 +49,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		if errors.Is(err, pgdb.ErrNotSent) {
 			for _, j := range w.jobs {
 				j.Err = err // the job certainly had no effect
+				j.Unsent = true
 			}
 		}
 		return nil, err

@@ -192,14 +192,15 @@ func (s *Store) Call(ctx context.Context, arrived time.Time, timeout time.Durati
 	c.Prepare(hits, reset)
 	unavailable := s.unavailable(timeout)
 	reusable := true
+	var err error
 	switch {
 	case decideFromMemory(s, []*batch.Call{c}, unavailable) > 0:
+		err = c.Err
 	case unavailable != nil:
-		c.Err = unavailable
+		err = unavailable
 	default:
-		reusable = batch.Enter(ctx, s.queueFor(timeout, laneOf(hits)), c, arrived)
+		reusable, err = batch.Enter(ctx, s.queueFor(timeout, laneOf(hits)), c, arrived)
 	}
-	err := c.Err
 	if err == nil {
 		copy(decisions, c.Decisions)
 	}

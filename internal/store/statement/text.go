@@ -55,7 +55,7 @@ type Key struct {
 	Kind         Kind
 	Definition   *algorithm.Definition
 	Durable      bool
-	Sync         bool // the commit waits for the disk
+	Sync         bool // the commit waits for the disk and for a synchronous standby
 	AllOrNothing bool // a charge of a transaction that fails if a row grants less
 	Uniform      bool // a charge of entries with one limit and one cost
 }
