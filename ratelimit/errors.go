@@ -6,7 +6,7 @@ import (
 )
 
 var (
-	// ErrClosed is returned by the methods of a closed store.
+	// ErrClosed is returned by the methods of a closed store, and wrapped by those of what uses it.
 	ErrClosed = errors.New("ratelimit: the store is closed")
 	// ErrTimeout is returned if the database does not decide within the timeout.
 	ErrTimeout = errors.New("ratelimit: no decision within the timeout")

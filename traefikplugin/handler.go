@@ -103,7 +103,7 @@ func readUpload(rq *requestQueue, q *serve.Request) bool {
 }
 
 // deliver delivers a request that no worker delivered, because its store is closed, its hits are on several
-// shards, or a delivery panicked. Without a queue, the store decides the request first.
+// shards, or a delivery panicked. Without a queue, or if the store was closed, it is decided first.
 func deliver(h *handler, q *serve.Request) {
 	defer recoverPanic(h, q)
 	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {

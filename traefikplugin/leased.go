@@ -73,7 +73,7 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	} else {
 		id.Key = leasedKey(z, r)
 	}
-	header := w.Header() // outside the lock, because other middlewares implement it
+	header := w.Header()
 	rows := z.rows
 	s := rows.Stripes[maphash.String(rows.Seed, id.Key)%lease.StripeCount]
 	s.Mu.Lock()
@@ -84,10 +84,12 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	}
 	row.N -= cost
 	row.Used += cost
-	header["X-Ratelimit-Limit"] = z.quota
-	header["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(row.Rest+row.N, 10)}
-	header["X-Ratelimit-Reset"] = row.ResetText
+	left := row.Rest + row.N
+	reset := row.ResetText
 	s.Mu.Unlock()
+	header["X-Ratelimit-Limit"] = z.quota
+	header["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(left, 10)}
+	header["X-Ratelimit-Reset"] = reset
 	atomic.AddInt64(z.admitted, 1)
 	pass(z.upstream, header, w, r)
 	return true

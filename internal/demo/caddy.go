@@ -50,6 +50,7 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = caddyStop
 	if c.leash, err = leash.New(syscall.SIGTERM); err != nil {
+		c.cancel()
 		return nil, err
 	}
 	if err := c.cmd.Start(); err != nil {

@@ -977,7 +977,7 @@ requests: All requests: the next six columns together. A request counts once, fo
 admitted: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
-rejected: Requests that were refused because of their API key or their path.
+rejected: Requests that were refused because of their API key, their path or their body.
 overloaded: Requests that were not decided in time while others were.
 failed: Other requests without a decision, whether they passed or not.
 shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
@@ -2323,8 +2323,8 @@ DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
-		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule, unit')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule, unit, '
+		'algorithm')) AS t(name, events)
 	LOOP
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
 			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()', checked.events, checked.name);

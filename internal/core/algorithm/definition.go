@@ -24,7 +24,7 @@ type Definition struct {
 	Name string
 
 	// Charge charges as many of n hits of the given cost (1 ≤ cost ≤ Capacity) as fit, and returns their
-	// number. If none fits, the row does not change.
+	// number. If none fits, no count changes.
 	Charge func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
 
 	// Adjust refunds cost, never beyond the full quota. A negative cost is charged even if it does not fit:

@@ -20,8 +20,9 @@ const (
 
 // NextCharge returns the limit of a row's lease and the number of units to charge for it now, or nil and 0. A
 // charge raises the units of the lease to the least of three numbers: the units that hits use in a horizon at
-// the present rate, maxGrowth times the units used since the last charge, and maxUnits. The caller must send
-// a charge that NextCharge returns: until its answer or answerTimeout, NextCharge returns no other.
+// the present rate, maxGrowth times the units used since the last charge, and maxUnits. If the present units
+// expire soon, it charges one more, so that the answer extends their life. The caller must send a charge that
+// NextCharge returns: until its answer or answerTimeout, NextCharge returns no other.
 func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
@@ -32,7 +33,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 	}
 	horizon := Horizon(s, r.Limit)
 	elapsed := now - r.usedSince
-	if shortest := horizon/maxGrowth + 1; elapsed < shortest {
+	if shortest := horizon/maxGrowth + 1; elapsed < shortest { // so target is at most maxGrowth times Used
 		elapsed = shortest
 	}
 	target := int64(float64(r.Used) * float64(horizon) / float64(elapsed))

@@ -148,8 +148,8 @@ type Verdict struct {
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
 
-	// EndedSender is the sender of a request that is refused because its API key is revoked or has expired,
-	// else nil. It must not be changed.
+	// EndedSender is the sender of a request that is refused, if its API key is revoked or has expired, else
+	// nil. It must not be changed.
 	EndedSender *Identity
 
 	// Exempt reports that no limit of the policy applies.

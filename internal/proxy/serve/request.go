@@ -136,8 +136,8 @@ func Begin(q *Request) (waits bool, err error) {
 }
 
 // Fill sets the hits of requests and of their Calls: a hit for each of the limits of the configuration, then
-// further hits on these limits if their keys have several values, then the hits of the policy. If a panic
-// ends Fill, the current request has no hits.
+// further hits on these limits if their keys have several values, then those of Site.Hits, then the hits of
+// the policy. If a panic ends Fill, the current request has no hits.
 func Fill(requests []*Request) {
 	for _, q := range requests {
 		f := q.Limits

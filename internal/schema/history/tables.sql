@@ -144,7 +144,7 @@ requests: All requests: the next six columns together. A request counts once, fo
 admitted: Requests that passed.
 limited: Requests that a limit refused.
 blocked: Requests that a ban or a block rule refused.
-rejected: Requests that were refused because of their API key or their path.
+rejected: Requests that were refused because of their API key, their path or their body.
 overloaded: Requests that were not decided in time while others were.
 failed: Other requests without a decision, whether they passed or not.
 shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.

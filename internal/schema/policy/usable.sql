@@ -55,7 +55,8 @@ DECLARE
 	checked record;
 BEGIN
 	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
-		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule, unit')) AS t(name, events)
+		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule, unit, '
+		'algorithm')) AS t(name, events)
 	LOOP
 		-- There is no CREATE OR REPLACE of a constraint trigger.
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass

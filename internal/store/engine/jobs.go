@@ -79,7 +79,7 @@ func addJobs(p *plan, jobs []*job, after bool) {
 			e.n += h.Cost - 1
 			if j.Row != nil {
 				e.row = j.Row
-				e.leaseUnits += h.Cost
+				e.leaseHits += h.Cost
 				p.remembered = true
 			}
 		case h.Limit.Algorithm == ratelimit.InFlight:

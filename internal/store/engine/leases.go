@@ -19,8 +19,8 @@ func (w *work) chargeUnits(p *plan) {
 			continue
 		}
 		if _, n := lease.NextCharge(w.store.rows, e.row); n > 0 {
-			e.leaseUnits = (n + e.cost - 1) / e.cost
-			e.n += e.leaseUnits
+			e.leaseHits = (n + e.cost - 1) / e.cost
+			e.n += e.leaseHits
 		}
 	}
 }
@@ -37,8 +37,8 @@ func (w *work) updateLeases(p *plan) {
 		if atomic.LoadInt32(&s.maintained) == 0 {
 			s.startMaintenance()
 		}
-		answer := lease.Answer{View: &e.view, Sent: w.sent, Requested: e.leaseUnits > 0,
-			Units: (e.granted - (e.n - e.leaseUnits)) * e.cost}
+		answer := lease.Answer{View: &e.view, Sent: w.sent, Requested: e.leaseHits > 0,
+			Units: (e.granted - (e.n - e.leaseHits)) * e.cost}
 		if answer.Units < 0 {
 			answer.Units = 0
 			answer.Refused = true

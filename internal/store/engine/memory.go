@@ -25,10 +25,10 @@ func (s *Store) unavailable(timeout time.Duration) error {
 	return err
 }
 
-// decideFromMemory decides calls from memory: a call passes if leases have units for all its hits, and is
-// refused if a refusal of one of its hits is remembered. unavailable is the reason why the database cannot
-// decide the other calls, or nil. decideFromMemory returns the number of decided calls, with those that fail
-// by ErrOwes. First, decideFromMemory replaces the keys of hits by their stored keys.
+// decideFromMemory replaces the keys of hits by their stored keys, and decides calls from memory: a call
+// passes if leases have units for all its hits, and is refused if a refusal of one of its hits is remembered.
+// unavailable is the reason why the database cannot decide the other calls, or nil. decideFromMemory returns
+// the number of decided calls, with those that fail by ErrOwes.
 func decideFromMemory(s *Store, calls []*batch.Call, unavailable error) int {
 	storeKeys(calls)
 	decided := 0

@@ -248,7 +248,7 @@ type entry struct {
 
 	isolated bool // the entry has a statement of its own
 
-	leaseUnits    int64 // for a charge: the part of n that charges a lease
+	leaseHits     int64 // for a charge: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
 	firstSlot     int64 // for a charge on a limit InFlight, or a release: the first slot
 
