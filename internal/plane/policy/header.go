@@ -159,8 +159,9 @@ func KeyValues(values []string, accepted string) []string {
 // OtherSpelling reports whether headers have a name in another spelling than the canonical name, see
 // HeaderValues.
 func OtherSpelling(h http.Header, name string) bool {
+	n := len(name)
 	for other := range h {
-		if len(other) == len(name) && isSpelling(other, name) {
+		if len(other) == n && other != name && isSpelling(other, name) {
 			return true
 		}
 	}

@@ -52,8 +52,8 @@ func refusal(status int, reason policy.Reason) respond.Outcome {
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.
 const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// plainKey has the characters of keys of policy.NewKey.
-const plainKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+// plainKey has the characters of keys that keyOf does not change.
+const plainKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
 // setFacts sets the facts of a request for the policy. setFacts returns a reason to refuse the request: an
 // ambiguous path, or several values of the API key, the user or the tier, of which the server may read any.
@@ -63,15 +63,18 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	p := s.Policy
 	f := &q.Facts
 	r := q.HTTP
-	key := ""
+	value, key := "", ""
 	reason := policy.NotRefused
 	several := false
 	// No header has the name "".
 	if values := r.Header[p.key]; len(values) == 1 && !policy.OtherSpelling(r.Header, p.key) {
-		key = strings.TrimPrefix(values[0], "Bearer ")
+		value = values[0]
+		key = strings.TrimPrefix(value, "Bearer ")
 	}
 	q.User = ""
-	if !strings.HasPrefix(key, policy.KeyPrefix) || strings.Trim(key, plainKey) != "" {
+	isOwn := strings.HasPrefix(key, policy.KeyPrefix)
+	if strings.Trim(key, plainKey) != "" || !isOwn && (key != value || key == "" ||
+		strings.EqualFold(key, "bearer")) {
 		key, several = keyOf(p, q)
 		if key == "" && !several && p.User != nil {
 			q.User, several = p.User.one(q)
