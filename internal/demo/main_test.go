@@ -264,6 +264,7 @@ func TestRedactHidesPassword(t *testing.T) {
 		"postgres://u@h:1/db?sslmode=disable":        "postgres://u@h:1/db?sslmode=disable",
 		"postgres://u:secret@h/db":                   "postgres://u:xxxxx@h/db",
 		"postgres://h/db?password=secret&sslmode=no": "postgres://h/db?password=xxxxx&sslmode=no",
+		"postgres://h/db?sslpassword=secret":         "postgres://h/db?sslpassword=xxxxx",
 		"host=h password=secret":                     "of DATABASE_URL",
 	} {
 		if got := redact(dsn); got != want {

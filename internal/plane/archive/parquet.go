@@ -115,6 +115,9 @@ func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, colum
 					h.names[v.Column()])}
 			}
 		}
+		if len(read[0]) > len(row) {
+			return &problem{fmt.Sprintf("row %d has more values than the table", rows)}
+		}
 		return nil
 	})
 	if err == nil && rows != f.NumRows() {
