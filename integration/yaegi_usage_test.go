@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -11,40 +12,58 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
-// readPrompt is a program in Yaegi that reads a prompt.
-const readPrompt = `package main
+// readUsage is a program in Yaegi that reads a body in parts, or a prompt.
+const readUsage = `package main
 
 import (
 	"fmt"
+	"net/http"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 )
+
+func Read(h http.Header, body []byte, size int) string {
+	var total int64
+	r := usage.New(h, &total)
+	for len(body) > size {
+		r.Write(body[:size])
+		body = body[size:]
+	}
+	r.Write(body)
+	return fmt.Sprint(r.End(), total)
+}
 
 func ReadPrompt(path string, body []byte) string {
 	p, err := usage.ReadPrompt(path, body)
 	return fmt.Sprint(p, err)
 }`
 
-// Traefik's interpreter reads prompts as compiled code does. TestTokensOfLanguageModelsAreCounted reads
-// answers.
-func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
+// interpretedUsage returns a function of readUsage.
+func interpretedUsage(t *testing.T, name string) any {
+	t.Helper()
 	gopath := t.TempDir()
 	harness.LinkPlugin(t, "..", gopath)
 	i := interp.New(interp.Options{GoPath: gopath})
 	err := i.Use(stdlib.Symbols)
 	if err == nil {
-		_, err = i.Eval(readPrompt)
+		_, err = i.Eval(readUsage)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := i.Eval("main.ReadPrompt")
+	v, err := i.Eval("main." + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := v.Interface().(func(string, []byte) string)
+	return v.Interface()
+}
+
+// Traefik's interpreter reads prompts as compiled code does.
+func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
+	read := interpretedUsage(t, "ReadPrompt").(func(string, []byte) string)
 	long := strings.Repeat(`,"x":"\"n\""`, 20000)
 	for _, body := range []string{`{"model":"m","max_tokens":7,"n":2}`, `{"n":1,"N":2}`, `{"model":1`,
 		`{"options":{"num_predict":9},"x":{"options":1}}`, `{"options":{"num_predict":9},"options":1}`,
@@ -54,6 +73,22 @@ func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
 			p, err := usage.ReadPrompt(path, []byte(body))
 			got := read(path, []byte(body))
 			check.Equal(t, fmt.Sprintf("%s %.60s", path, body), got, fmt.Sprint(p, err))
+		}
+	}
+}
+
+// Traefik's interpreter reads usage as compiled code does.
+func TestUsageIsReadTheSameInterpreted(t *testing.T) {
+	read := interpretedUsage(t, "Read").(func(http.Header, []byte, int) string)
+	for name, a := range llm.Answers(t) {
+		h := http.Header{"Content-Type": {a.ContentType}}
+		var total int64
+		r := usage.New(h, &total)
+		_, _ = r.Write(a.Body)
+		want := fmt.Sprint(r.End(), 0)
+		for _, size := range []int{7, len(a.Body)} {
+			check.Equal(t, fmt.Sprintf("%s in parts of %d bytes", name, size), read(h, a.Body, size),
+				want)
 		}
 	}
 }
