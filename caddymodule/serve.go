@@ -43,7 +43,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return next.ServeHTTP(p.writer, r)
 }
 
-// pass is what ServeHTTP needs to serve a request that passes.
+// pass holds the writer of a request that passes, and what to end after the response.
 type pass struct {
 	writer   http.ResponseWriter // for the response
 	flight   *serve.Flight       // to end after the response; nil if the request holds no slots

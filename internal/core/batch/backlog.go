@@ -28,9 +28,9 @@ type Job struct {
 	Isolated bool // send the job in a statement of its own, because it failed by itself before
 	failedAt time.Time
 
-	// Err is the reason why the job had no effect, and Unsent that its batch was not sent, so that the job is
-	// not to blame. Granted is the charged cost of a Partial job. End, unless
-	// it is nil, is called once: after the decision, or with an error if the job is lost.
+	// Err is the reason why the job had no effect. Unsent is set if its batch was not sent, which is no fault
+	// of the job. Granted is the charged cost of a Partial job. End, unless it is nil, is called once: after
+	// the decision, or with an error if the job is lost.
 	Err     error
 	Unsent  bool
 	Granted int64

@@ -72,9 +72,9 @@ func setFacts(s *Site, q *Request) policy.Reason {
 		key = strings.TrimPrefix(value, "Bearer ")
 	}
 	q.User = ""
-	isOwn := strings.HasPrefix(key, policy.KeyPrefix)
-	if strings.Trim(key, plainKey) != "" || !isOwn && (key != value || key == "" ||
-		strings.EqualFold(key, "bearer")) {
+	isFrequent := strings.HasPrefix(key, policy.KeyPrefix) ||
+		key == value && key != "" && !strings.EqualFold(key, "bearer")
+	if !isFrequent || strings.Trim(key, plainKey) != "" {
 		key, several = keyOf(p, q)
 		if key == "" && !several && p.User != nil {
 			q.User, several = p.User.one(q)
