@@ -24,6 +24,20 @@ func TestOperatingPageDescribesTheHistory(t *testing.T) {
 		WHERE attrelid::regclass::text = ANY (names) AND attnum > 0 AND NOT attisdropped`)
 }
 
+// The views of rules and of the audit log have the columns of their tables.
+func TestViewsHaveTheColumnsOfTheirTables(t *testing.T) {
+	s := sqltest.New(t)
+	for _, c := range []struct{ table, view, others string }{
+		{"rate_limit_rules", "rate_limit_rule_states", "created_at,created_by,updated_at"},
+		{"rate_limit_audit", "rate_limit_audited", "retry_after_ms,duration_us"},
+	} {
+		s.Expect(`SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute a
+			WHERE attrelid = '`+c.table+`'::regclass AND attnum > 0 AND NOT attisdropped
+			AND attname NOT IN (SELECT attname FROM pg_attribute WHERE attrelid = '`+c.view+`'::regclass)`,
+			c.others)
+	}
+}
+
 // checkColumns compares a part of a page with tables of columns, which a query returns as
 // rate_limit_policy_columns does.
 func checkColumns(t *testing.T, page, query string) {
