@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
-	webpage "github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
@@ -96,7 +95,7 @@ func (c *invocation) connect() (err error) {
 		return err
 	}
 	db.Close()
-	pool, err := webpage.ConfigOf(c.expandedDSN, "caddy pg-ratelimit") // a DSN may have settings for a pool
+	pool, err := pgxdb.SessionConfig(c.expandedDSN, "caddy pg-ratelimit") // a DSN may have settings of pools
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package pgxdb
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"regexp"
@@ -84,7 +85,7 @@ type DB struct {
 // a DB that connects when it is first used. From then on, the DB keeps at least one connection. An error
 // never contains the password.
 func Open(dsn string, o Options) (*DB, error) {
-	config, err := ParseDSN(dsn)
+	config, err := parseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		renewed, err := ParseDSN(latest)
+		renewed, err := parseDSN(latest)
 		if err == nil {
 			valid = latest
 		} else if latest != refused && o.Refused != nil {
@@ -127,7 +128,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		}
 		if err != nil {
 			refused = latest
-			if renewed, err = ParseDSN(valid); err != nil {
+			if renewed, err = parseDSN(valid); err != nil {
 				return err // a file that it names has gone
 			}
 		}
@@ -205,9 +206,25 @@ func (d *DB) usePool(pool *pgxpool.Pool) *DB {
 // MaxConns returns the largest number of connections.
 func (d *DB) MaxConns() int { return cap(d.slots) }
 
-// ParseDSN reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx
+// SessionConfig reads a DSN for sessions of a program that is no proxy, such as a command. A DSN without the
+// name of an application gets the one given. An error is a *ratelimit.FieldError without the password.
+func SessionConfig(dsn, application string) (*pgxpool.Config, error) {
+	config, err := parseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	c := config.ConnConfig
+	c.RuntimeParams["application_name"] = cmp.Or(c.RuntimeParams["application_name"], application)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, loginTimeout)
+	c.RuntimeParams["client_encoding"] = "UTF8"
+	// Do not prepare statements, because a pooler may run each transaction in another session.
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return config, nil
+}
+
+// parseDSN reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx
 // accepts, and parameters of other programs. An error is a *ratelimit.FieldError without the password.
-func ParseDSN(dsn string) (*pgxpool.Config, error) {
+func parseDSN(dsn string) (*pgxpool.Config, error) {
 	values, err := pg.ParseDSN(dsn)
 	if err != nil {
 		return nil, invalid("a Postgres URL or key=value pairs: " + err.Error())

@@ -25,8 +25,6 @@ const (
 	idleTime = time.Minute
 	// application is the name of the page's sessions.
 	application = "caddy pg-ratelimit page"
-	// connectTimeout bounds a login if the DSN sets no timeout.
-	connectTimeout = 10 * time.Second
 )
 
 // dataset identifies data that may have a database of its own.
@@ -59,7 +57,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 		if p.byDSN[dsn] != nil {
 			continue
 		}
-		config, err := ConfigOf(dsn, application)
+		config, err := pgxdb.SessionConfig(dsn, application)
 		if err != nil {
 			return nil, "", err
 		}
@@ -75,7 +73,7 @@ func newPools(o *Options) (p *pools, names string, err error) {
 			if err != nil {
 				return err
 			}
-			renewed, err := ConfigOf(options.dsns()[data], application)
+			renewed, err := pgxdb.SessionConfig(options.dsns()[data], application)
 			if err == nil {
 				*c = *renewed.ConnConfig
 			}
@@ -86,21 +84,6 @@ func newPools(o *Options) (p *pools, names string, err error) {
 		}
 	}
 	return p, names, nil
-}
-
-// ConfigOf parses a DSN for pgx. A DSN without a name of the application gets the one given.
-func ConfigOf(dsn, application string) (*pgxpool.Config, error) {
-	config, err := pgxdb.ParseDSN(dsn)
-	if err != nil {
-		return nil, err
-	}
-	c := config.ConnConfig
-	c.RuntimeParams["application_name"] = cmp.Or(c.RuntimeParams["application_name"], application)
-	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, connectTimeout)
-	c.RuntimeParams["client_encoding"] = "UTF8"
-	// Do not prepare statements, because a pooler may run each transaction in another session.
-	c.DefaultQueryExecMode = pgx.QueryExecModeExec
-	return config, nil
 }
 
 // close closes the idle connections now, and each connection in use after its use.
