@@ -31,8 +31,8 @@ type Hit struct {
 	// it alike.
 	Secret bool
 
-	// Slot holds the units that a hit on an InFlight limit acquires. Such a hit requires one unless it is a
-	// peek. Other hits ignore it.
+	// Slot holds the units that a hit acquires on a limit that is InFlight or Reserves. Such a hit requires
+	// one unless it is a peek or a refund. Other hits ignore it.
 	Slot *Slot
 }
 
@@ -59,6 +59,9 @@ func ValidateHits(hits []Hit, decisions []Decision) error {
 			if h.Slot == nil {
 				return &FieldError{"slot", "", "a Slot for each hit on a limit in_flight"}
 			}
+		}
+		if h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Slot == nil {
+			return &FieldError{"slot", "", "a Slot for each hit on a limit that reserves"}
 		}
 		if h.Cost < 0 && h.Peek {
 			return &FieldError{"cost", "below 0", "1 or more for a hit that only asks (Peek)"}

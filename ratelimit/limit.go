@@ -62,6 +62,10 @@ type Limit struct {
 	// without a Calendar, and TokenBucket with a Burst of at least Events support leases, with a Window of
 	// 200 ms or more.
 	Lease float64
+	// Reserves makes a hit hold its Cost until its Slot is released, instead of charging it, for a cost that
+	// is known only later. A hit passes if anything is left. Proxies use it for limits of tokens, and charge
+	// the real cost after the response. Only SlidingWindow and FixedWindow support it, without a Lease.
+	Reserves bool
 }
 
 // Capacity returns the full quota: the largest cost that can pass in one burst. It is Burst if Burst
@@ -88,5 +92,6 @@ func (l *Limit) Equal(other *Limit) bool {
 	return l == other ||
 		l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
 			l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&
-			l.Anchor == other.Anchor && l.SynchronousCommit == other.SynchronousCommit
+			l.Anchor == other.Anchor && l.SynchronousCommit == other.SynchronousCommit &&
+			l.Reserves == other.Reserves
 }

@@ -2,8 +2,8 @@ package ratelimit
 
 import "sync"
 
-// Slot holds the units of a hit on an InFlight limit. The caller calls Release when its request
-// ends, whether or not the hit was allowed. The zero value is ready for use.
+// Slot holds the units of a hit on a limit that is InFlight or Reserves. The caller calls Release when its
+// request ends, whether or not the hit was allowed. The zero value is ready for use.
 type Slot struct {
 	// Lost, if not nil, is called when the slot may have gone to another request because this
 	// process was stopped for too long. The request should end. Lost must not block.

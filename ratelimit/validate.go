@@ -55,6 +55,9 @@ func (l *Limit) Validate() error {
 	if err := l.validateLease(); err != nil {
 		return err
 	}
+	if l.Reserves && (l.Lease > 0 || l.Algorithm != SlidingWindow && l.Algorithm != FixedWindow) {
+		return &FieldError{"reserves", "true", "left out for " + algorithm.name + ", and with a lease"}
+	}
 	if algorithm.check != nil {
 		return algorithm.check(l)
 	}

@@ -62,7 +62,7 @@ func charge(h *ratelimit.Hit, r *Row, now int64) bool {
 // Fits reports whether a hit of the given cost would pass at now.
 func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
 	free, _ := Of(l).Peek(l, r, now)
-	return free >= cost
+	return free >= cost || l.Reserves && free > 0
 }
 
 // Admitted returns the decision on an allowed hit. r is the row after the hit.

@@ -56,14 +56,14 @@ type Definition struct {
 	PeekAll func(views []*View)
 }
 
-// definitions holds the definitions by ratelimit.Algorithm, and the definition of calendar windows at
-// calendarWindow. Only init functions change it.
-var definitions [calendarWindow + 1]*Definition
+// definitions holds the definitions by ratelimit.Algorithm, the definition of calendar windows at
+// calendarWindow, and those of limits that reserve from reservingFrom on. Only init functions change it.
+var definitions [reservingFrom + 3]*Definition
 
 // calendarWindow is the index of the definition of a FixedWindow with a Calendar.
 const calendarWindow = ratelimit.InFlight + 1
 
-// define registers the definition of an algorithm, or of calendarWindow. Only init functions call it.
+// define registers the definition at an index of definitions. Only init functions call it.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
 	if d.PeekAll == nil {
@@ -84,6 +84,9 @@ func define(a ratelimit.Algorithm, name string, d Definition) {
 
 // Of returns the definition for a limit.
 func Of(l *ratelimit.Limit) *Definition {
+	if l.Reserves {
+		return ofReserving(l)
+	}
 	if l.Calendar != ratelimit.NoCalendar {
 		return definitions[calendarWindow]
 	}
@@ -93,5 +96,5 @@ func Of(l *ratelimit.Limit) *Definition {
 	return definitions[l.Algorithm]
 }
 
-// All returns all definitions.
-func All() []*Definition { return append([]*Definition(nil), definitions[:]...) }
+// All returns the definitions of limits that do not reserve.
+func All() []*Definition { return append([]*Definition(nil), definitions[:reservingFrom]...) }

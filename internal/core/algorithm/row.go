@@ -13,16 +13,18 @@ type Row struct {
 	Remainder int64   // see GCRA
 	Hits      []int64 // times, oldest first
 	Slots     int64   // see InFlight
+	Held      int64   // the units that running requests hold, see reserve.go
 	Expires   int64   // expires_at; from then on, the row has the same effect as no row
 }
 
 // Blank reports whether the row has the same effect as no row at any time.
 func (r *Row) Blank() bool {
-	return r.Start == 0 && !r.HasTokens && r.Refill == 0 && len(r.Hits) == 0 && r.Slots == 0
+	return r.Start == 0 && !r.HasTokens && r.Refill == 0 && len(r.Hits) == 0 && r.Slots == 0 &&
+		r.Held == 0
 }
 
 // Expired reports whether the row can be deleted.
-func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
+func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 && r.Held == 0 }
 
 // clockSlack is the tolerance, in microseconds, for statements that lock a row in another order than they
 // read the clock. The SQL steps use the same number.

@@ -24,6 +24,7 @@ func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 func ShareRow(r *Row, parts float64) {
 	r.Count = shareOf(r.Count, parts)
 	r.PrevCount = shareOf(r.PrevCount, parts)
+	r.Held = shareOf(r.Held, parts)
 	r.Tokens = math.Floor(r.Tokens/parts + rounding)
 	r.Remainder = 0 // less than a microsecond, or than a token
 	n := int64(len(r.Hits))

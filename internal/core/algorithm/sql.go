@@ -28,6 +28,10 @@ type SQL struct {
 	Fresh string
 	From  string
 
+	// Grants is the number of an entry's n hits that a key without a row grants; "" means as many as fit into
+	// the quota.
+	Grants string
+
 	// Step is a query that returns slot, granted, the columns and expires_at for a key with a row. It can use
 	// r (the current row), excluded (the row that Fresh would insert; excluded.granted bounds granted), and
 	// the parameters as in Fresh. A subquery computes each value that is used twice. Its OFFSET 0 prevents
@@ -65,7 +69,9 @@ var (
 	UnitParameter     = Parameter{"unit", "text"}
 	TimeZoneParameter = Parameter{"zone", "text"}
 	AnchorParameter   = Parameter{"anchor", "bigint"}
-	SlotParameter     = Parameter{"first", "bigint"} // the first slot that the entry takes
+	// SlotParameter is the first slot that the entry takes, or the session for which it holds units.
+	SlotParameter = Parameter{"first", "bigint"}
+	SumsParameter = Parameter{"sums", "text"} // the sums of the reservations, as an array of bigint
 )
 
 // Cell is a number or a time in a result. It has the layout of a column of eight bytes in Postgres's binary

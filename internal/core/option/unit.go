@@ -18,7 +18,7 @@ const (
 const defaultOutput = 4096
 
 // TokensOf returns the Settle of a limit with a unit, or nil for Requests. output is the setting output; 0
-// means its default. The error names the setting that does not suit the unit.
+// means its default. It makes l reserve. The error names the setting that does not suit the unit.
 func TokensOf(unit Unit, output int64, l *ratelimit.Limit) (*Settle, error) {
 	suits := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
 	wrong := &ratelimit.FieldError{Field: "unit", Value: string(unit)}
@@ -42,6 +42,7 @@ func TokensOf(unit Unit, output int64, l *ratelimit.Limit) (*Settle, error) {
 	if output == 0 {
 		output = defaultOutput
 	}
+	l.Reserves = true
 	return &Settle{Unit: unit, Output: output, Text: "unit " + string(unit)}, nil
 }
 

@@ -1,0 +1,168 @@
+package algorithm
+
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A limit that Reserves admits a hit while
+//
+//	used + held < Events
+//
+// where used is what its algorithm counts. The hit then holds its whole cost, which may be more than what is
+// left. A settlement later charges the real cost (Settle), and ends the hold. What becomes free fills the
+// lack first, so that a quota is used to its end, and not beyond it by one hit for each unit that becomes
+// free.
+//
+// State: held, in SQL an array of pairs, each of a session and the units that its running requests hold.
+// A session is a row of rate_limit_processes, as for InFlight, and its pair counts while it is alive.
+// A reservation changes nothing else in a row that exists. In a new row it begins a window.
+//
+// Each algorithm whose limits can reserve has a second Definition, which reserving makes from the first one.
+
+// heldRetry is RetryAfter, in microseconds, while the quota that is left is only held.
+const heldRetry = 1000000
+
+// reservingFrom is the index of the definition of limits SlidingWindow that reserve. Those of FixedWindow and
+// of calendar windows follow.
+const reservingFrom = calendarWindow + 1
+
+// ofReserving returns the definition of a limit that reserves.
+func ofReserving(l *ratelimit.Limit) *Definition {
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		return definitions[reservingFrom+2]
+	case l.Algorithm == ratelimit.FixedWindow:
+		return definitions[reservingFrom+1]
+	}
+	return definitions[reservingFrom]
+}
+
+// Reserves reports whether a definition is of limits that reserve.
+func Reserves(d *Definition) bool {
+	for _, one := range definitions[reservingFrom:] {
+		if d == one {
+			return true
+		}
+	}
+	return false
+}
+
+// unlimited returns a limit that counts like l, and admits any cost.
+func unlimited(l *ratelimit.Limit) *ratelimit.Limit {
+	all := *l
+	all.Reserves = false
+	all.Events = maxCount
+	return &all
+}
+
+// Unlimited returns a limit that reserves like l, and always admits.
+func Unlimited(l *ratelimit.Limit) *ratelimit.Limit {
+	all := *l
+	all.Events = maxCount
+	return &all
+}
+
+// Settle charges units, even beyond the quota, and ends the hold of held units.
+func Settle(l *ratelimit.Limit, r *Row, now, units, held int64) {
+	all := unlimited(l)
+	Of(all).Charge(all, r, now, units, 1)
+	r.Held = larger(0, r.Held-held)
+}
+
+// SettlingSQL returns the step of Settle in SQL, for the definition of a limit that does not reserve: Fresh
+// and Step, in which granted is the number of units.
+func SettlingSQL(d *Definition) (fresh, step string) {
+	all := strings.NewReplacer("{quota}", maxCountSQL, "{cost}", "1")
+	return all.Replace(d.SQL.Fresh), all.Replace(d.SQL.Step)
+}
+
+// defineReserving registers the definition of limits that reserve, made from the definition base of their
+// algorithm. Only init functions call it.
+func defineReserving(index, base ratelimit.Algorithm) {
+	d := definitions[base]
+	peek := func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+		free, reset = d.Peek(l, r, now)
+		return free - r.Held, reset
+	}
+	define(index, d.Name+" that reserves", Definition{
+		Charge: func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+			if r.Start == 0 { // begin a window
+				r.Count -= d.Charge(unlimited(l), r, now, 1, 1)
+			}
+			granted := int64(0)
+			for free, _ := peek(l, r, now); granted < n && free > 0; granted++ {
+				r.Held = smaller(maxCount, r.Held+cost)
+				free -= cost
+			}
+			return granted
+		},
+		Adjust: d.Adjust,
+		Peek:   peek,
+		Passes: func(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+			if free, _ := d.Peek(l, r, now); free > 0 {
+				return now + heldRetry
+			}
+			return d.Passes(l, r, now, 1)
+		},
+		SQL: reservingSQL(d.SQL),
+	})
+}
+
+const (
+	maxCountSQL = "2305843009213693952"
+
+	// sumSQL returns the sum of the units v in the rows that follow.
+	sumSQL = "SELECT least(coalesce(sum(v), 0), " + maxCountSQL + ")::bigint FROM "
+	// heldPairsSQL returns the pairs of a column held.
+	heldPairsSQL = "(SELECT held[i][1] AS s, held[i][2] AS v FROM generate_subscripts(held, 1) i) p"
+
+	// LiveHeldSQL returns the units that running requests hold in a row.
+	LiveHeldSQL = "(" + sumSQL + heldPairsSQL + " WHERE v > 0 AND (s = ANY (" + aliveSQL + ") OR s - " +
+		youngSQL + " BETWEEN 1 AND 3610))"
+)
+
+// reservingSQL returns the SQL of limits that reserve, from that of their algorithm. sums has, for n
+// reservations, the sum of the first 0, 1 … n of them: so many pass as there are sums below what is left. The
+// step of the algorithm tells what is left: the number of hits of cost 1 that it would grant. As a row grants
+// nothing to a session that has ended, a statement that arrives late holds nothing.
+func reservingSQL(base *SQL) *SQL {
+	s := *base
+	returned := base.Returned
+	if returned == "" {
+		returned = base.Columns
+	}
+	s.Columns = "held, " + base.Columns
+	s.Returned = "(" + sumSQL + heldPairsSQL + "), " + returned
+	s.PeekReturned = LiveHeldSQL + ", " + returned
+	s.Needs = append([]Parameter{SlotParameter, SumsParameter}, base.Needs...)
+	s.Reset = ", held = NULL"
+	s.Grants = "(SELECT count(*) FROM unnest((sums::bigint[])[:n]) p WHERE p < {quota})"
+	s.Fresh = "CASE WHEN i.granted > 0 THEN ARRAY[ARRAY[{first}, (i.sums::bigint[])[i.granted + 1]]] END, " +
+		strings.Replace(base.Fresh, "i.granted * {cost}", "0", 1)
+	left := strings.NewReplacer("excluded.granted", "{quota}", "{cost}", "1").Replace(base.Step)
+	s.Step = `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN live
+		ELSE (SELECT array_agg(ARRAY[s, v]) FROM (SELECT s, sum(v)::bigint AS v
+			FROM (SELECT live[i][1] AS s, live[i][2] AS v
+			FROM generate_subscripts(live, 1) i UNION ALL SELECT {first}, sums[granted + 1]) p
+			GROUP BY s) p) END,
+		r.count, r.prev_count, r.window_start, r.expires_at
+	FROM (SELECT *, CASE WHEN {first} = ANY (alive) OR {first} - young BETWEEN 1 AND 3610
+		THEN (SELECT count(*) FROM unnest(sums[:cardinality(sums) - 1]) p WHERE p < free) ELSE 0 END
+		AS granted
+	FROM (SELECT *, (SELECT granted FROM (` + left + `) s)
+		- (` + sumSQL + `(SELECT live[i][2] AS v FROM generate_subscripts(live, 1) i) p) AS free
+	FROM (SELECT alive, young, sums, (SELECT array_agg(ARRAY[s, v]) FROM (SELECT r.held[i][1] AS s,
+			r.held[i][2] AS v FROM generate_subscripts(r.held, 1) i) p
+		WHERE v > 0 AND (s = ANY (alive) OR s - young BETWEEN 1 AND 3610)) AS live
+	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young, {sums}::bigint[] AS sums
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d`
+	s.Read = func(cells []Cell, width int, rows []*Row) {
+		for i, r := range rows {
+			r.Held = cells[i*width].Value
+		}
+		base.Read(cells[1:], width, rows)
+	}
+	return &s
+}
