@@ -24,8 +24,8 @@ type LimitSettings struct {
 	// What the limit counts: `requests`, or tokens (docs/caddy.md#tokens-of-language-models) of language
 	// models: `tokens`, `input_tokens` or `output_tokens`. Default: `requests`.
 	Unit Text `json:"unit,omitempty"`
-	// With a unit of tokens: the output that a request is charged before its response, if it names no maximum
-	// (docs/llm.md#before-the-response). Default: 4096.
+	// With a unit of tokens: the output that a request holds until its response has ended, if it names no
+	// maximum (docs/llm.md#before-the-response). Default: 4096.
 	Output Text `json:"output,omitempty"`
 	// For `token_bucket`, the capacity. If `burst` is below the events of `limit`, tokens are added one by
 	// one, not once a window. For `gcra`, how many events may pass at once. Default: the events of `limit`.
@@ -36,9 +36,11 @@ type LimitSettings struct {
 	// The real cost of a request, from its response (docs/caddy.md#cost-after-the-response). Default: what it
 	// was charged.
 	Settle Text `json:"settle,omitempty"`
-	// Count in the logged table, which survives a crash of the database server. Default: off.
+	// Count in the logged table, which survives a crash of the database server. Default: off; on with a unit
+	// of tokens.
 	Durable Text `json:"durable,omitempty"`
-	// With `durable`: wait until the decision is on the disk of the database server. Default: off.
+	// With `durable`: wait until the decision is on the disk of the database server. Default: off; on with a
+	// unit of tokens.
 	SynchronousCommit Text `json:"synchronous_commit,omitempty"`
 	// Charge in advance (docs/leases.md) this share of the remaining quota: 0.1% to 50%. Default: none.
 	Lease Text `json:"lease,omitempty"`

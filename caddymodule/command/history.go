@@ -207,8 +207,8 @@ ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.toke
 LIMIT @number::bigint`, "There are no counters.")
 		}
 		return c.list(`SELECT u.rule, u.limit_name, u.key,
-	rate_limit_key_name(NULL, u.rule, u.key) AS key_name, u.algorithm, u.used, u.quota, u.percent,
-	u.resets_at FROM rate_limit_used u WHERE used > 0 AND quota IS NOT NULL
+	rate_limit_key_name(NULL, u.rule, u.key) AS key_name, u.algorithm, u.used, u.held, u.quota, u.percent,
+	u.resets_at FROM rate_limit_used u WHERE used + held > 0 AND quota IS NOT NULL
 	AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
 ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.")
 	},
@@ -219,7 +219,7 @@ const counterNoun = "counter of"
 
 // counterColumns selects a counter's columns, which the durable and the unlogged table share.
 const counterColumns = `c.key, t.durable, c.count, c.prev_count, c.window_start,
-	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at`
+	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.held, c.expires_at`
 
 var getCommand = commandSpec{
 	use: "get PREFIX KEY", noun: counterNoun,

@@ -18,6 +18,12 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	// outside the shards.
 	Shards = countersShards
 
+	// LedgerUpkeep makes the partitions of the ledger.
+	LedgerUpkeep = `SELECT rate_limit_ledger_upkeep()`
+
+	// LedgerUpkeepOf is LedgerUpkeep, also for the day $1, in days since 1970.
+	LedgerUpkeepOf = `SELECT rate_limit_ledger_upkeep(date 'epoch' + $1::int8::int)`
+
 	// GrantAgain grants the roles of rate_limit_grants their rights, also on the tables of the shards.
 	GrantAgain = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
 	JOIN pg_roles r ON r.rolname = g.role;`
@@ -37,7 +43,8 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard)
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schema
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
-	AND c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes')
+	AND c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes',
+		'rate_limit_ledger')
 JOIN pg_catalog.pg_dist_shard s ON s.logicalrelid = c.oid
 JOIN pg_catalog.pg_dist_placement l ON l.shardid = s.shardid
 JOIN pg_catalog.pg_dist_node w ON w.groupid = l.groupid AND w.noderole = 'primary'`

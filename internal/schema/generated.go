@@ -84,17 +84,18 @@ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
 		schemas := schemas || ARRAY(SELECT n.oid FROM rate_limit_shards() s JOIN pg_namespace n ON n.nspname = s.schema);
 	END IF;
-	RETURN QUERY SELECT r.privileges, o.object FROM (VALUES ('proxy', '(shard/)?(ephemeral|durable|processes)|nodes', 'SELECT, INSERT, UPDATE, DELETE'),
+	RETURN QUERY SELECT r.privileges, o.object FROM (VALUES ('proxy', '(shard/)?(ephemeral|durable|processes)|nodes', 'SELECT, INSERT, UPDATE, DELETE'), ('proxy', '(shard/)?ledger', 'SELECT, INSERT'),
 		('proxy', 'secrets|tiers|users|api_keys|rules|rule_limits|overrides|bans', 'SELECT'),
 		('proxy', 'changes', 'SELECT (seq, xid, kind, ref)'),
-		('proxy', '(begin_batch|drop_expired|forget|record_audit|record_metrics|retain|upkeep)/owner', 'EXECUTE'),
+		('proxy', '(begin_batch|drop_expired|forget|ledger_upkeep|record_audit|record_metrics|retain|upkeep)/owner', 'EXECUTE'),
 		('reader', '(?!secrets)(shard/)?[a-z_]+', 'SELECT'),
 		('reader', '.*/caller', 'EXECUTE'),
 		('administrator', 'tiers|users|api_keys|rules|rule_limits|overrides|bans', 'INSERT, UPDATE, DELETE'),
 		('administrator', 'ephemeral|durable', 'DELETE, UPDATE (slot)'),
 		('administrator', 'shard/(ephemeral|durable)', 'DELETE, UPDATE'),
 		('administrator', 'retention', 'UPDATE (keep, set_by, set_at)'),
-		('administrator', '(drop_expired|upkeep)/owner', 'EXECUTE')
+		('administrator', 'ledger_retention', 'UPDATE'),
+		('administrator', '(drop_expired|ledger_upkeep|upkeep)/owner', 'EXECUTE')
 	) AS r(kind, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name, c.oid::regclass::text AS object
 		FROM pg_class c WHERE c.relnamespace = ANY (schemas) AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND pg_has_role(c.relowner, 'USAGE')
 		UNION ALL
@@ -219,6 +220,21 @@ BEGIN
 		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c WHERE c.ref = ANY (refs);
 		RETURN NEXT;
 	END IF;
+	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2) OR EXISTS (
+			SELECT FROM jsonb_array_elements(charges) c WHERE c ->> ''key'' = ANY ($3))';
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted USING users, keys, texts;
+		ELSE
+			EXECUTE format('UPDATE %s SET user_id = NULL, key_id = NULL, charges = (SELECT jsonb_agg(c
+				|| ''{"key": null}'') FROM jsonb_array_elements(charges) c) %s', name, condition)
+				USING users, keys, texts;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+		END IF;
+		kept := deleted;
+		deleted := 0;
+		RETURN NEXT;
+	END LOOP;
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts
@@ -237,7 +253,70 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person from the counters, the history, the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
-	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, and counters of running requests.';
+	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key.';
+`
+
+const countersLedger = `
+CREATE TABLE IF NOT EXISTS rate_limit_ledger_retention ( keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
+INSERT INTO rate_limit_ledger_retention SELECT '400 days' WHERE NOT EXISTS (SELECT FROM rate_limit_ledger_retention);
+COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
+COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped.';
+CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
+		RETURN QUERY SELECT format('%s.rate_limit_ledger', c.relnamespace::regnamespace) FROM pg_class c WHERE c.oid = 'rate_limit_ledger'::regclass;
+	ELSE
+		RETURN QUERY SELECT quote_ident(p.schema) || '.rate_limit_ledger' FROM rate_limit_shards() p ORDER BY p.shard;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledgers IS 'The tables of the ledger, with their schemas: one, or on Citus one for each shard.';
+CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
+DECLARE
+	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+	first CONSTANT date := ((now() - (SELECT least(min(r.keep), interval '1000 years') FROM rate_limit_ledger_retention r)) AT TIME ZONE 'UTC')::date;
+	ledger text;
+	day date;
+	part text;
+	old record;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827694) THEN
+		RETURN;
+	END IF;
+	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
+		BEGIN
+			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, greatest(today - 7, least(today + 7, also))] LOOP
+				part := ledger || to_char(day, '_YYYYMMDD');
+				CONTINUE WHEN to_regclass(part) IS NOT NULL;
+				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', part, ledger);
+				EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', ledger, part, day, day + 1);
+			END LOOP;
+			FOR old IN SELECT c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = ledger::regclass AND c.relname ~ '_[0-9]{8}$'
+					AND right(c.relname, 8)::date < first
+			LOOP
+				EXECUTE format('DROP TABLE %s', old.name);
+			END LOOP;
+		EXCEPTION WHEN lock_not_available THEN
+			NULL;
+		END;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days (also). Drops those past their retention. A proxy runs it each hour.';
+CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL)
+RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, charges jsonb)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN QUERY EXECUTE format('SELECT min(l.time), l.day, l.id, min(l.user_id), min(l.key_id), l.ancestors,
+			min(l.model), min(l.input), min(l.cache_read), min(l.cache_write), min(l.output),
+			jsonb_agg(c ORDER BY c ->> ''prefix'', c ->> ''key'')
+		FROM (%s) l, jsonb_array_elements(l.charges) c GROUP BY l.day, l.id, l.ancestors ORDER BY 1, 3',
+		(SELECT string_agg(format('SELECT * FROM %s WHERE time >= $1 AND time < $2
+			AND day >= ($1 - interval ''31 days'')::date AND day <= $2::date
+			AND ($3 IS NULL OR user_id = $3)', t),
+			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, user_id;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus. user_id selects the requests of a user.';
+SELECT rate_limit_ledger_upkeep();
 `
 
 const countersNodes = `
@@ -454,7 +533,7 @@ COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without supp
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
+	remainder bigint, hits timestamptz[], slots bigint, held bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$
 DECLARE
 	shard record;
@@ -463,6 +542,13 @@ BEGIN
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
 			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
 				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
+		(SELECT coalesce(sum(p.units), 0)::bigint FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
+			FROM generate_subscripts(c.held, 1) i) p
+			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
+				BETWEEN 1 AND 3610
+				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p
+					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
+					AND statement_timestamp() + interval ''10 s''))),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
 			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
@@ -471,41 +557,63 @@ END $$;
 
 const countersTables = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
-	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
+	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], held         BIGINT[], PRIMARY KEY (prefix, key) );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slots BIGINT[], ADD COLUMN IF NOT EXISTS held BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slots BIGINT[], ADD COLUMN IF NOT EXISTS held BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint PRIMARY KEY, seen    timestamptz NOT NULL );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON TABLE rate_limit_processes IS 'The processes that hold slots of in_flight limits. Each renews its row every 3 seconds.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes with running requests that hold slots of in_flight limits, or tokens. Each renews its row every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
-COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, its slots are free.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, what its requests hold is free.';
+CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day         date NOT NULL, id          uuid NOT NULL, time        timestamptz NOT NULL, user_id     text, key_id      bigint, ancestors   text[] NOT NULL DEFAULT '{}', model       text,
+	input       bigint, cache_read  bigint, cache_write bigint, output      bigint, charges     jsonb NOT NULL, PRIMARY KEY (day, id) ) PARTITION BY RANGE (day);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
+COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens: a row for each request, or on Citus for each part of it.';
+COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
+COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
+COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
+COMMENT ON COLUMN rate_limit_ledger.user_id IS 'The user. NULL: unknown, or forgotten.';
+COMMENT ON COLUMN rate_limit_ledger.key_id IS 'The id of the API key. NULL: none, or forgotten.';
+COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'Reserved: empty.';
+COMMENT ON COLUMN rate_limit_ledger.model IS 'The model that the request named. NULL: none.';
+COMMENT ON COLUMN rate_limit_ledger.input IS 'The tokens of the prompt, without those from a cache. NULL: the response did not report them.';
+COMMENT ON COLUMN rate_limit_ledger.cache_read IS 'The tokens of the prompt that came from a cache, as input.';
+COMMENT ON COLUMN rate_limit_ledger.cache_write IS 'The tokens of the prompt that were written to a cache, as input.';
+COMMENT ON COLUMN rate_limit_ledger.output IS 'The tokens of the answer, as input.';
+COMMENT ON COLUMN rate_limit_ledger.charges IS 'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and the units.';
 `
 
 const countersUsage = `
 DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint, held bigint,
+	expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
 			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 			AND 3610
 			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
+		(SELECT coalesce(sum(p.units), 0)::bigint FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units FROM generate_subscripts(c.held, 1) i) p
+			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p
+					WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
+					AND statement_timestamp() + interval '10 s'))),
 		c.expires_at
 	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::float8, e.last_refill,
-			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
+			e.remainder, e.hits, e.slots, e.held, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
-		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::float8, d.last_refill, d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::float8, d.last_refill,
+			d.remainder, d.hits, d.slots, d.held, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: all. slots is the number of requests in flight.';
+COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
+	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
@@ -524,7 +632,7 @@ BEGIN
 	RETURN QUERY SELECT (s.place || t.name)::regclass, (s.place || 'rate_limit_processes')::regclass FROM unnest(places) AS s(place),
 			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots of its counters.';
+COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots or units of its counters.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
 	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -1134,8 +1242,8 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 `
 
 const policyAnswers = `
-CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, quota bigint,
-	percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
+CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, held bigint,
+	quota bigint, percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
 DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text, rate_limit_counter_key($1));
 BEGIN
@@ -1185,9 +1293,9 @@ $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
 		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
-			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse'), 'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; '
-			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
-		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
+			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable' WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'),
+			'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
+		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
@@ -1577,12 +1685,12 @@ COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document 
 `
 
 const policyEnd = `
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 9';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 10';
 COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of the tables of the policy. The last command of the migration creates it.';
 `
 
 // policyVersion is the number in policy/end.sql.
-const policyVersion = "9"
+const policyVersion = "10"
 
 const policyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
@@ -2153,7 +2261,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	calendar  text,
 	time_zone text,
 	burst     bigint,
-	durable   boolean NOT NULL DEFAULT false,
+	durable   boolean,
 	on_exceed text NOT NULL DEFAULT 'refuse',
 	unit      text NOT NULL DEFAULT 'requests',
 	output    bigint,
@@ -2208,13 +2316,13 @@ time_zone: The IANA name of the calendar's time zone, as for users. NULL: UTC. U
 	their own time zone.
 burst: The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket
 	with a burst below events refills evenly.
-durable: true: the counts survive a crash of the server.
+durable: true: the counts survive a crash of the server. NULL: true with a unit of tokens, else false.
 on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
 	responses.
 unit: What is counted: requests, or tokens of language models, which responses report: tokens,
 	input_tokens without those from a cache, or output_tokens.
-output: The tokens of output that a request is charged before its response if it names no maximum, with a
-	unit of tokens. NULL: 4096.
+output: The tokens of output that a request holds until its response has ended if it names no maximum, with
+	a unit of tokens. NULL: 4096.
 fields: false: neither fields of responses nor bodies say what is left.
 $$);
 `
@@ -2347,9 +2455,9 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
-		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, c.held, q.quota,
+		(100 * (u.used + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric) ::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, coalesce(l.durable, l.unit <> 'requests')) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
 			LATERAL rate_limit_override_of(l.rule, l.name, CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
 			CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, coalesce(o.burst, l.burst) AS burst) AS a
 	CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst,
@@ -2361,13 +2469,14 @@ algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
 used: The used units of the quota now.
+held: The units that running requests hold, of a limit of tokens.
 quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used as a percentage of quota, or of 1 if quota is 0.
+percent: used and held as a percentage of quota, or of 1 if quota is 0.
 resets_at: As in rate_limit_usage_of.
 $$);
-CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.held, u.quota, u.percent FROM rate_limit_used u WHERE u.used + u.held > 0 AND u.used + u.held >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
-The counters of rules with at least 80 % of their quota used. Unlimited counters do not appear.
+The counters of rules with at least 80 % of their quota used or held. Unlimited counters do not appear.
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
 	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL SELECT l.rule, l.name, l.name ||

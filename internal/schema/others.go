@@ -6,7 +6,7 @@ package schema
 // old.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
-	('rate_limit_processes', 'process')`
+	('rate_limit_processes', 'process'), ('rate_limit_ledger', 'charges')`
 	policyMarks = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'),
 		('rate_limit_api_keys', 'digest'),
 	('rate_limit_rules', 'count_by'), ('rate_limit_rule_limits', 'on_exceed'),

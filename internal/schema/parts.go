@@ -8,7 +8,8 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 // and then runs Nodes.
 const Counters = allCounters + Nodes
 
-const allCounters = refuseCounters + countersTables + refuseTypes + countersUsage + countersForget
+const allCounters = refuseCounters + countersTables + refuseTypes + countersUsage + countersLedger +
+	countersForget
 
 // Nodes creates or upgrades the registry of the proxies.
 const Nodes = refuseNodes + describe + grants + countersNodes + end

@@ -43,12 +43,13 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_
 // Ready returns three ints, each 0 or 1: whether Counters is up to date, whether Policy is up to date, and
 // whether RestoredInPart holds. The query only reads the catalog, and takes no lock on the tables.
 const Ready = `SELECT (SELECT bool_and(coalesce(
-	(SELECT count(*) = 13 FROM pg_attribute a ` + counterColumns + `
+	(SELECT count(*) = 14 FROM pg_attribute a ` + counterColumns + `
 		WHERE a.attrelid = to_regclass(t.name) AND a.atttypid = w.type::regtype)
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
-	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 5 FROM pg_proc p
+	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 6 FROM pg_proc p
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of',
-			'rate_limit_forget_person', 'rate_limit_counted_prefix') AND pg_function_is_visible(p.oid)))::int
+			'rate_limit_forget_person', 'rate_limit_counted_prefix', 'rate_limit_ledger_upkeep')
+		AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 ` + RestoredInPart + `::int`
@@ -57,7 +58,8 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 const counterColumns = `JOIN (VALUES ('prefix', 'text'), ('key', 'text'), ('count', 'bigint'),
 		('prev_count', 'bigint'), ('window_start', 'timestamptz'), ('tokens', 'float8'),
 		('last_refill', 'timestamptz'), ('expires_at', 'timestamptz'), ('hits', 'timestamptz[]'),
-		('remainder', 'bigint'), ('slot', 'int'), ('granted', 'bigint'), ('slots', 'bigint[]')
+		('remainder', 'bigint'), ('slot', 'int'), ('granted', 'bigint'), ('slots', 'bigint[]'),
+		('held', 'bigint[]')
 	) AS w(name, type) ON a.attname = w.name AND NOT a.attisdropped`
 
 // refuseTypes fails if a column of a table of counts has another type.

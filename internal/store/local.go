@@ -86,7 +86,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		d := &decisions[i]
 		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Independent)
 		switch {
-		case charged && h.Limit.Algorithm == ratelimit.InFlight:
+		case charged && (h.Limit.Algorithm == ratelimit.InFlight || h.Limit.Reserves):
 			s.localEngine(h).HoldLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
 		case charged && owed:
 			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, ErrOwes))
@@ -99,6 +99,28 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		d.DecidedAt = 0 // no settlement follows, because the database lacks the charge
 	}
 	return true
+}
+
+// settleLocal settles a request in the shares of its rows while the database makes no decisions.
+func (s *Store) settleLocal(one *batch.Bill) {
+	parts := float64(atomic.LoadInt32(&s.proxies))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.local.On {
+		return
+	}
+	for i := range one.Charges {
+		c := &one.Charges[i]
+		e := s.localEngine(&ratelimit.Hit{Limit: c.Limit, Key: c.Key, Subject: c.Subject})
+		limit := algorithm.ShareLimit(c.Limit, parts)
+		now := s.serverTime(e)
+		share := lease.ShareOf(e.Leases(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
+		held := e.Ledger().Held(c.Slot)
+		if held > limit.Events {
+			held = limit.Events // as TakeLocal has charged
+		}
+		algorithm.Settle(&limit, &share.Row, now, c.Units, held)
+	}
 }
 
 // Local describes the decisions of TakeLocal in the current or the last outage.

@@ -52,7 +52,7 @@ type route struct {
 
 const (
 	// tablesPerShard is the number of tables of a shard.
-	tablesPerShard = 3
+	tablesPerShard = 4
 	// findTimeout bounds each statement of find.
 	findTimeout = 30 * time.Second
 	// routesTimeout bounds a read of the routes from one server. A caller with a long timeout waits longer,

@@ -28,6 +28,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -51,16 +52,18 @@ type Store struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup // counts the goroutine
 
-	timeout int32 // the timeout of the last call, in milliseconds; atomic
-	proxies int32 // the number of shares of each limit; atomic
+	keptAt  time.Time // the time of the last upkeep of the ledger; only the goroutine uses it
+	timeout int32     // the timeout of the last call, in milliseconds; atomic
+	proxies int32     // the number of shares of each limit; atomic
 
 	mu        sync.Mutex // guards the fields below, and the shares of rows
 	closed    bool
 	usesLocal bool // see UseLocal
 	debts     map[*lease.State]*debt
-	debtCount map[bool]int // the number of debts, by Limit.Durable
-	repaying  bool         // a goroutine runs repay
-	charging  int64        // units of charges in flight
+	debtCount map[bool]int  // the number of debts, by Limit.Durable
+	repaying  bool          // a goroutine runs repay
+	charging  int64         // units of charges in flight
+	early     []*batch.Bill // those that came before the store was ready
 	local     Local
 }
 
@@ -79,7 +82,9 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	}
 	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.State]*debt{},
 		debtCount: map[bool]int{}, options: o}
+	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
+	o.Upkeep = s.keepLedger
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {
 		return nil, err
@@ -158,6 +163,42 @@ func (s *Store) Settle(h *batch.Settlement) {
 	}
 }
 
+// SettleBill settles a request on limits that reserve. Each shard settles its part.
+func (s *Store) SettleBill(one *batch.Bill) {
+	if !s.base.Ready() { // the shards are not known yet
+		s.mu.Lock()
+		if len(s.early) < maxDebts {
+			s.early = append(s.early, one)
+		}
+		s.mu.Unlock()
+		return
+	}
+	parts := map[*engine.Store]*batch.Bill{}
+	for i := range one.Charges {
+		c := &one.Charges[i]
+		subject := c.Subject
+		if subject == "" {
+			subject = c.Key
+		}
+		e := s.Engine(subject)
+		if e == nil {
+			continue
+		}
+		part := parts[e]
+		if part == nil {
+			p := *one
+			p.Charges = nil
+			part = &p
+			parts[e] = part
+		}
+		part.Charges = append(part.Charges, *c)
+	}
+	s.settleLocal(one)
+	for e, part := range parts {
+		e.Ledger().Settle(part)
+	}
+}
+
 // Stats returns the sums of the engines' Stats.
 func (s *Store) Stats() engine.Stats {
 	sum := engine.NewStats()
@@ -198,7 +239,32 @@ func (s *Store) tick() error {
 		e.Tick()
 	}
 	s.endLocal()
-	return s.pollRegistry()
+	s.mu.Lock()
+	early := s.early
+	s.early = nil
+	s.mu.Unlock()
+	for _, one := range early {
+		s.SettleBill(one)
+	}
+	err := s.pollRegistry()
+	if now := time.Now(); err == nil && now.Sub(s.keptAt) >= upkeepInterval {
+		s.keptAt = now
+		err = s.keepLedger(now.Unix() / (24 * 3600))
+	}
+	return err
+}
+
+// upkeepInterval is the time between two upkeeps of the ledger.
+const upkeepInterval = time.Hour
+
+// keepLedger makes the partitions of the ledger, also that of a day, in days since 1970, and drops those past
+// their retention. On Citus it does so for all shards.
+func (s *Store) keepLedger(day int64) error {
+	keep := &pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true}
+	if err := s.db.Run(s.closing, findTimeout, []*pgdb.Statement{keep}); err != nil {
+		return err
+	}
+	return keep.Err
 }
 
 // pollRegistry renews the row in the registry if that is due, and counts the proxies.

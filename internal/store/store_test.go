@@ -56,8 +56,14 @@ func makeShards(t testing.TB, dsn string) {
 	sql := engine.TableSQL
 	for shard := range numberOfShards {
 		sql += fmt.Sprintf("CREATE SCHEMA rl_s%d;", shard)
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
-			sql += fmt.Sprintf("CREATE TABLE rl_s%d.%s (LIKE %s INCLUDING ALL);", shard, table, table)
+		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes",
+			"rate_limit_ledger"} {
+			partitions := ""
+			if table == "rate_limit_ledger" {
+				partitions = " PARTITION BY RANGE (day)"
+			}
+			sql += fmt.Sprintf("CREATE TABLE rl_s%d.%s (LIKE %s INCLUDING ALL)%s;", shard, table, table,
+				partitions)
 		}
 	}
 	sql += fmt.Sprintf(`CREATE FUNCTION rate_limit_shards() RETURNS TABLE (shard int, schema text)
@@ -77,7 +83,8 @@ type shardsDB struct {
 const routesSQL = `SELECT p.shard::int, t.name, p.schema || '.' || t.name, 'pg_backend_pid()', 'host',
 	p.shard::int
 FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard),
-	unnest(ARRAY['rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes']) AS t(name)`
+	unnest(ARRAY['rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes', 'rate_limit_ledger'])
+		AS t(name)`
 
 func (d *shardsDB) At(string, int) (pgdb.DB, error) {
 	return &shardsDB{DB: d.open(), open: d.open}, nil

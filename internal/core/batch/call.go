@@ -208,3 +208,26 @@ type Settlement struct {
 	Reset     int64  // Decision.Reset of the charge, in microseconds
 	Source    ratelimit.Source
 }
+
+// Bill is the cost of a request on its limits that reserve. Its settlement counts once.
+type Bill struct {
+	Day   int64  // the day of the reservation in UTC, in days since 1970
+	ID    string // a UUID that no other request has
+	User  string // "" for an unknown one
+	KeyID int64  // of the API key; 0 without one
+	Model string // "" for an unknown one
+
+	Input, CacheRead, CacheWrite, Output int64 // the tokens of each kind; -1 for an unreported one
+
+	Charges []Charge
+}
+
+// Charge is the cost of a request on one limit.
+type Charge struct {
+	Limit   *ratelimit.Limit
+	Key     string // the stored key
+	Subject string // Hit.Subject
+	Unit    string
+	Units   int64
+	Slot    *ratelimit.Slot // the Slot of the hit, which need not hold anything
+}

@@ -23,8 +23,10 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -90,8 +92,10 @@ type Limit struct {
 	Cost         int64  `json:"cost"`
 	// Settle describes how the proxy reads the actual cost from the response. nil means that Cost is final.
 	Settle *string `json:"settle"`
-	// Remaining is the part of Amount that is not used yet. It is negative after overage.
+	// Remaining is the part of Amount that is neither used nor held. It is negative after overage.
 	Remaining *int64 `json:"left"`
+	// Held is what running requests hold of a limit of tokens, which is not in Remaining. nil: no such limit.
+	Held *int64 `json:"held"`
 	// Resets is ratelimit.Decision.Reset, or nil if the limit is unlimited or the request can never pass.
 	// RetryAfter is in seconds, or nil if the request would pass now or can never pass. Effect describes what
 	// the limit would do now, such as "refuse, again in 30s".
@@ -215,9 +219,34 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 		return nil, err
 	}
 	for i := range hits {
-		limits = append(limits, newLimit(&hits[i], v.Marks[i], &decisions[i]))
+		l := newLimit(&hits[i], v.Marks[i], &decisions[i])
+		if hits[i].Limit.Reserves {
+			if l.Held, err = heldOf(ctx, db, &hits[i]); err != nil {
+				return nil, err
+			}
+		}
+		limits = append(limits, l)
 	}
 	return limits, nil
+}
+
+// heldOf returns the units that running requests hold in the row of a hit.
+func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (*int64, error) {
+	prefix := cmp.Or(h.Limit.CountedAs, h.Limit.Prefix)
+	s := &pgdb.Statement{SQL: `SELECT coalesce(sum(held), 0)::bigint
+		FROM rate_limit_counters($1::text, $2::bigint = 1, ARRAY[$3::text])`,
+		Args: []any{prefix, int64(0), h.StoredKey()}, Unnamed: true}
+	if h.Limit.Durable {
+		s.Args[1] = int64(1)
+	}
+	if err := cmp.Or(db.Run(ctx, peekTimeout, []*pgdb.Statement{s}), s.Err); err != nil {
+		return nil, err
+	}
+	held := pg.Bigints(s.Result)
+	if len(held) != 1 {
+		return nil, pg.ErrColumns
+	}
+	return &held[0], nil
 }
 
 // newLimit describes the limit of a hit. decision is the result of a peek, or nil if the limit is unlimited.

@@ -302,6 +302,11 @@ func (r *replayer) decide(c *counter, row *recordedRow, n int64) int64 {
 		if !algorithm.Decide(r.hits, r.rows, r.times, r.decisions) {
 			return passed // all later requests of the row have the same time, so they are refused as well
 		}
+		for i := range r.hits {
+			if h := &r.hits[i]; h.Limit.Reserves { // each response comes before the next request
+				algorithm.Settle(h.Limit, r.rows[i], now, h.Cost, h.Cost)
+			}
+		}
 	}
 	return n
 }

@@ -52,7 +52,7 @@ const (
 	lockPause = 200 * time.Millisecond
 	// lockNotAvailable is the SQLSTATE of a lock timeout.
 	lockNotAvailable = "55P03"
-	// maxShards bounds the number of shards. Each shard has three tables, and a queue in each proxy.
+	// maxShards bounds the number of shards. Each shard has four tables, and a queue in each proxy.
 	maxShards = 256
 )
 
@@ -166,7 +166,7 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 	}
 	// Create the function last, because proxies use the shards as soon as the function exists.
 	return created, run(ctx, conn, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names,
-		", ")+"]", 1)+"\n"+schema.GrantAgain)
+		", ")+"]", 1)+"\n"+schema.GrantAgain+"\n"+schema.LedgerUpkeep+";\n")
 }
 
 // run runs commands in one transaction. It sends each command in a query of its own, because Citus forwards

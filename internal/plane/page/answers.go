@@ -56,7 +56,7 @@ WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
 SELECT r.*, rate_limit_key_name(NULL, substring(prefix FROM '^rule/(.*)$'), name) AS key_name
 FROM rate_limit_refused(now() - interval '1 hour') AS r`},
 	"near": {policyData, 5 * time.Second, maxAge, askTimeout, `
-SELECT rule, limit_name, key, rate_limit_key_name(NULL, rule, key) AS key_name, used, quota, percent,
+SELECT rule, limit_name, key, rate_limit_key_name(NULL, rule, key) AS key_name, used, held, quota, percent,
 	count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
 	"bans": {policyData, 2 * time.Second, maxAge, askTimeout, `

@@ -236,7 +236,10 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			want := "left out with " + l.tokens.Text + ": the response reports the cost"
 			return nil, &ratelimit.FieldError{Field: "settle", Value: r.row.Settle, Want: want}
 		}
-		r.tokens = r.tokens || l.tokens != nil
+		if l.tokens != nil {
+			r.tokens = true
+			l.row.Limit.SynchronousCommit = l.row.Limit.Durable
+		}
 		calendar := l.row.Limit.Calendar
 		l.periodic = r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
 		l.own, err = newAmount(l, &Override{Events: l.row.Limit.Events, Unlimited: l.row.Unlimited}, "rule")

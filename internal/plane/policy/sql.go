@@ -50,7 +50,7 @@ var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.
 	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
 	'Zone', rate_limit_known_zone(l.time_zone),
 	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
-	'Durable', l.durable)) ORDER BY l.name)
+	'Durable', coalesce(l.durable, l.unit <> 'requests'))) ORDER BY l.name)
 	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
 
 // algorithms returns the names of the algorithms, by ratelimit.Algorithm.

@@ -6,8 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Flight holds the slots of a request's in_flight limits, and its Upload. The adapter serves the request with
-// Context, and calls End when the request finishes, even after a refusal or a panic.
+// Flight holds the slots of a request's limits that are in_flight or reserve, and its Upload. The adapter
+// serves the request with Context, and calls End when the request finishes, even after a refusal or a panic.
 type Flight struct {
 	// Context is derived from the request's context. It also ends if the process loses a slot of the request.
 	Context context.Context
@@ -17,29 +17,46 @@ type Flight struct {
 	upload *Upload // nil without one
 }
 
-// hasSlots reports whether one of the hits is on a limit in_flight.
+// hasSlots reports whether one of the hits is on a limit that is in_flight or reserves.
 func hasSlots(hits []ratelimit.Hit) bool {
 	for i := range hits {
-		if hits[i].Limit.Algorithm == ratelimit.InFlight {
+		if l := hits[i].Limit; l.Reserves || l.Algorithm == ratelimit.InFlight {
 			return true
 		}
 	}
 	return false
 }
 
-// Attach sets the Slot of each hit on a limit in_flight. Further calls for the same hits set the same slots.
+// Attach sets the Slot of each hit on a limit that is in_flight or reserves. Further calls for the same hits
+// set the same slots.
 func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0
 	for i := range hits {
-		if hits[i].Limit.Algorithm != ratelimit.InFlight {
+		l := hits[i].Limit
+		if !l.Reserves && l.Algorithm != ratelimit.InFlight {
 			continue
 		}
 		if n == len(f.slots) {
-			f.slots = append(f.slots, &ratelimit.Slot{Lost: f.cancel})
+			s := &ratelimit.Slot{}
+			if !l.Reserves {
+				s.Lost = f.cancel
+			}
+			f.slots = append(f.slots, s)
 		}
 		hits[i].Slot = f.slots[n]
 		n++
 	}
+}
+
+// detach returns the slot of a hit, which End then does not release.
+func (f *Flight) detach(slot *ratelimit.Slot) *ratelimit.Slot {
+	for i, s := range f.slots {
+		if s == slot {
+			f.slots = append(f.slots[:i:i], f.slots[i+1:]...)
+			return s
+		}
+	}
+	return nil
 }
 
 // End cancels Context and releases the slots and the Upload.

@@ -24,7 +24,7 @@ type LimitSet struct {
 	Shadow   bool // one of Hits is Independent
 	Settled  bool // one of Settles is not nil
 	Tokens   bool // a limit of tokens that is enforced applies
-	InFlight bool // one of Hits is on a limit in_flight
+	InFlight bool // one of Hits is on a limit that is in_flight or reserves
 	Mixed    bool // one of Zones counts tokens, or has no fields
 	Awaits   bool // a commit of one of Hits may wait for a synchronous standby
 	Simple   bool // none of Shadow, Settled, InFlight, Mixed and Site.Hits, and X fields alone

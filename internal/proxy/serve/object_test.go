@@ -107,7 +107,7 @@ func TestFieldsDescribeRequestsTokensAndNothingHidden(t *testing.T) {
 		want    []string // of each response: the limits and what remains of requests, and of tokens
 	}{
 		{"both", nil, []settings.Values{window("a", "7"), tokens}, []string{"7 6 9000 5000", "7 5 9000 1000",
-			"7 5 9000 1000"}},
+			"7 4 9000 0", "7 4 9000 0"}},
 		{"tokens alone", nil, []settings.Values{tokens}, []string{"  9000 5000"}},
 		{"a hidden limit", nil, []settings.Values{window("a", "7"), window("b", "1", "fields", "off")},
 			[]string{"7 6  ", "   "}},

@@ -105,31 +105,17 @@ func addPair(pairs []string, h *ratelimit.Hit) []string {
 
 // setCounts sets the fields of a record that metrics use, and the request's outcome.
 func setCounts(r *history.Record, q *Request, now time.Time) {
-	s := q.Site
 	r.Time = now
 	r.Duration = now.Sub(q.Began)
 	r.Audit = q.Limits.Audit
-	if s.UserOf != nil {
-		r.User = s.UserOf(q.HTTP)
-		if s.Hidden.User {
-			r.User = ""
-		}
-	}
+	r.User, r.KeyID = senderOf(q)
 	if q.Asked {
 		p := &q.Verdict
 		r.Endpoint = q.Facts.Route
 		if r.Endpoint == "" {
 			r.Endpoint = p.Endpoint
 		}
-		r.KeyID = p.KeyID
 		r.Tier = p.Tier
-		if p.User != "" {
-			r.User = p.User
-		}
-		if p.EndedSender != nil {
-			r.KeyID = p.EndedSender.KeyID
-			r.User = p.EndedSender.User
-		}
 	}
 	if r.Endpoint == "" {
 		r.Endpoint = q.Limits.Endpoint
@@ -150,6 +136,26 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	} else if o.Hit < len(q.Hits) {
 		setHit(r, &q.Hits[o.Hit], d)
 	}
+}
+
+// senderOf returns the user of a request, unless it is hidden, and the number of its API key.
+func senderOf(q *Request) (string, int64) {
+	s := q.Site
+	user := ""
+	if s.UserOf != nil && !s.Hidden.User {
+		user = s.UserOf(q.HTTP)
+	}
+	if !q.Asked {
+		return user, 0
+	}
+	p := &q.Verdict
+	if p.EndedSender != nil {
+		return p.EndedSender.User, p.EndedSender.KeyID
+	}
+	if p.User != "" {
+		user = p.User
+	}
+	return user, p.KeyID
 }
 
 // setDetails sets the fields of a record that describe the source and the target of the request. It redacts

@@ -19,8 +19,9 @@ import (
 )
 
 // Settling watches the response of a request that passed. At the end of the response, it settles the
-// request's hits: the store charges or refunds the difference between the charge and the real cost. One
-// goroutine at a time calls ReadHeaders and Body.
+// request's hits: the store charges or refunds the difference between the charge and the real cost, or on
+// limits that reserve, charges the real cost and ends what the hit holds. One goroutine at a time calls
+// ReadHeaders and Body.
 type Settling struct {
 	site   *Site
 	hits   []settledHit
@@ -34,20 +35,25 @@ type Settling struct {
 	client    context.Context // the request's context, which ends early if the client leaves
 	unsettled []bool          // a true for each hit of the request that is settled
 	recorded  history.Settled // the record to complete, if there is a history
+	bill      *batch.Bill     // nil unless a hit is on a limit that reserves
 }
 
 // clientLeft is the status of a request if its client left before the response.
 const clientLeft = 499
 
 // settler is a store that can settle, such as a proxy's store.
-type settler interface{ Settle(s *batch.Settlement) }
+type settler interface {
+	Settle(s *batch.Settlement)
+	SettleBill(s *batch.Bill)
+}
 
 // settledHit is a hit with the setting settle. If the hit was not charged, its Limit is nil: the hit is not
 // settled, and only the header with its cost is removed.
 type settledHit struct {
 	how    *option.Settle
-	cost   int64    // the charged cost
-	values []string // the texts of the cost in the response; nil without one
+	cost   int64           // the charged cost, or what the hit holds
+	slot   *ratelimit.Slot // the Slot of a hit on a limit that reserves
+	values []string        // the texts of the cost in the response; nil without one
 	batch.Settlement
 }
 
@@ -84,8 +90,12 @@ func NewSettling(site *Site, q *Request) *Settling {
 			continue
 		}
 		one := settledHit{how: how, cost: h.Cost}
-		if d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 &&
-			h.Limit.Algorithm != ratelimit.InFlight {
+		charged := d.Allowed && d.DecidedAt != 0 && h.Limit.Algorithm != ratelimit.InFlight ||
+			h.Limit.Reserves && (d.Allowed || q.Outcome.Err != nil) // costs even without a decision
+		if charged && !h.Peek && h.Cost >= 1 {
+			if h.Limit.Reserves && q.Flight != nil {
+				one.slot = q.Flight.detach(h.Slot)
+			}
 			one.Settlement = batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Subject: h.Subject,
 				DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
 			s.unsettled[i] = true
@@ -106,6 +116,9 @@ func NewSettling(site *Site, q *Request) *Settling {
 	}
 	if s.hits == nil {
 		return nil
+	}
+	if s.tokens != nil {
+		s.bill = newBill(q)
 	}
 	if s.ReadsBody() {
 		q.HTTP.Header.Del("Accept-Encoding") // so that the body is plain
@@ -222,6 +235,11 @@ func (s *Settling) settle() {
 	}
 	site := s.site
 	store, settles := site.Store.(settler)
+	defer func() {
+		for i := range s.hits {
+			s.hits[i].slot.Release() // has no effect after a settlement
+		}
+	}()
 	for i := range s.hits {
 		one := &s.hits[i]
 		if one.Limit == nil {
@@ -238,9 +256,13 @@ func (s *Settling) settle() {
 				kind = SettledLess
 			}
 			settlement := one.Settlement
-			if settles {
+			if settles && !one.Limit.Reserves {
 				store.Settle(&settlement)
 			}
+		}
+		if one.Limit.Reserves && cost > 0 {
+			s.bill.Charges = append(s.bill.Charges, batch.Charge{Limit: one.Limit, Key: one.Key,
+				Subject: one.Subject, Unit: string(one.how.Unit), Units: cost, Slot: one.slot})
 		}
 		if site.History != nil {
 			s.recorded.Prefix = prefix
@@ -261,6 +283,12 @@ func (s *Settling) settle() {
 			site.Log(host.Line{Level: host.Warn, Text: "a request is charged an estimate", Prefix: prefix,
 				Err: err, Dropped: dropped})
 		}
+	}
+	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
+		u := &s.tokens.usage
+		s.bill.Input, s.bill.CacheRead = u.Input, u.CacheRead
+		s.bill.CacheWrite, s.bill.Output = u.CacheWrite, u.Output
+		store.SettleBill(s.bill)
 	}
 }
 

@@ -1,8 +1,12 @@
 package serve
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"net/http"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
@@ -39,6 +43,20 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 			hits[first+i].Cost = chargeOf(q, m.Settle, m.Quota)
 		}
 	}
+}
+
+// newBill returns the settlement of a request on limits of tokens, without its cost.
+func newBill(q *Request) *batch.Bill {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	text := hex.EncodeToString(id[:])
+	one := &batch.Bill{Day: time.Now().Unix() / (24 * 3600),
+		ID: text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]}
+	if q.Upload != nil {
+		one.Model = q.Upload.Prompt.Model
+	}
+	one.User, one.KeyID = senderOf(q)
+	return one
 }
 
 // tokensOf returns the cost of a hit on a limit of tokens. Without a report of the response, the cost is the

@@ -53,7 +53,8 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 	return nil, fieldErr
 }
 
-// readTokens sets the Settle of a limit of tokens, and refuses settings that do not suit the unit.
+// readTokens sets the Settle of a limit of tokens, which is durable and waits for the disk unless its
+// settings say otherwise. It refuses settings that do not suit the unit.
 func readTokens(l *ConfiguredLimit, values Values) error {
 	tokens, err := option.TokensOf(l.Unit, l.Output, &l.Limit)
 	if err != nil {
@@ -73,6 +74,12 @@ func readTokens(l *ConfiguredLimit, values Values) error {
 		}
 	}
 	l.Settle = tokens
+	if values["durable"] == "" {
+		l.Limit.Durable = true
+	}
+	if values["synchronous_commit"] == "" {
+		l.Limit.SynchronousCommit = l.Limit.Durable
+	}
 	return nil
 }
 

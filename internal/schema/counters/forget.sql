@@ -94,6 +94,23 @@ BEGIN
 		RETURN NEXT;
 	END IF;
 
+	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2) OR EXISTS (
+			SELECT FROM jsonb_array_elements(charges) c WHERE c ->> ''key'' = ANY ($3))';
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted
+				USING users, keys, texts;
+		ELSE
+			EXECUTE format('UPDATE %s SET user_id = NULL, key_id = NULL, charges = (SELECT jsonb_agg(c
+				|| ''{"key": null}'') FROM jsonb_array_elements(charges) c) %s', name, condition)
+				USING users, keys, texts;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+		END IF;
+		kept := deleted;
+		deleted := 0;
+		RETURN NEXT;
+	END LOOP;
+
 	-- Counters come last, and all counters of a table are found before the first one is locked, because
 	-- proxies wait for locked counters until the transaction ends. A key can consist of several values with
 	-- spaces between them. Where a rule counts by API key, only the id of an API key matches, because the
@@ -123,4 +140,4 @@ COMMENT ON FUNCTION rate_limit_forget_person IS
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
 	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
 	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '
-	'proxies need, and counters of running requests.';
+	'proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key.';

@@ -8,6 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
+func TestTranscripts(t *testing.T) { sqltest.ReplayTranscripts(t) }
+
 // A proxy that wrote its row while the server's clock was ahead is not live until it writes the row again.
 func TestProxySeenInFutureIsNotLive(t *testing.T) {
 	s := sqltest.New(t)

@@ -39,7 +39,8 @@ CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_du
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8,
 	last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
+	remainder bigint, hits timestamptz[], slots bigint, held bigint,
+	expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$
 DECLARE
 	shard record;
@@ -52,6 +53,13 @@ BEGIN
 				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN '
 					'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + '
 					'interval ''10 s'')),
+		(SELECT coalesce(sum(p.units), 0)::bigint FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
+			FROM generate_subscripts(c.held, 1) i) p
+			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
+				BETWEEN 1 AND 3610
+				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p
+					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
+					AND statement_timestamp() + interval ''10 s''))),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
 			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END)
 				USING prefix, keys;

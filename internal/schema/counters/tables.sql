@@ -3,10 +3,11 @@
 -- Keys have the collation "C" in every database, because comparing bytes costs less than following the rules
 -- of a language. Tables that the npm library created keep the collation of their database.
 --
--- The columns of the npm library come first. Three columns are for algorithms that the library lacks: hits
--- for sliding_log, remainder for gcra, and slots for in_flight. An element of slots is the number of a slot,
--- with the process in its high 32 bits. Only a running statement uses the columns slot and granted: slot is
--- the place of the row's entry in the parameters, and granted is the number of admitted hits.
+-- The columns of the npm library come first. Four columns are for what the library lacks: hits for
+-- sliding_log, remainder for gcra, slots for in_flight, and held for limits of tokens. An element of slots is
+-- the number of a slot, with the process in its high 32 bits. An element of held is a pair: a process, and
+-- the units that its running requests hold. Only a running statement uses the columns slot and granted: slot
+-- is the place of the row's entry in the parameters, and granted is the number of admitted hits.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT COLLATE "C" NOT NULL,
@@ -22,6 +23,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	slot         INT,
 	granted      BIGINT,
 	slots        BIGINT[],
+	held         BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMARY KEY (prefix, key));
@@ -31,15 +33,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (LIKE rate_limit_ephemeral, PRIMAR
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
 	ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slots BIGINT[], ADD COLUMN IF NOT EXISTS held BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
 	ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
-		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slots BIGINT[], ADD COLUMN IF NOT EXISTS held BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 
--- The processes with requests that hold slots. Package engine calls such a process a session.
+-- The processes with requests that hold slots or units. Package session keeps the row of a process.
 CREATE TABLE IF NOT EXISTS rate_limit_processes (
 	process bigint PRIMARY KEY,
 	seen    timestamptz NOT NULL
@@ -47,8 +49,49 @@ CREATE TABLE IF NOT EXISTS rate_limit_processes (
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
 COMMENT ON TABLE rate_limit_processes IS
-	'The processes that hold slots of in_flight limits. Each renews its row every 3 seconds.';
+	'The processes with running requests that hold slots of in_flight limits, or tokens. Each renews its row '
+	'every 3 seconds.';
 COMMENT ON COLUMN rate_limit_processes.process IS
 	'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS
-	'When the process renewed this row. 10 seconds later, its slots are free.';
+	'When the process renewed this row. 10 seconds later, what its requests hold is free.';
+
+-- The ledger. A settlement is a row and, only if the row is new, a change of counters in the same
+-- transaction. So it can be repeated, and counts once. The day is the day of the reservation, which a
+-- repetition has too. Each partition has one day, see ledger.sql. On Citus each shard has a ledger with its
+-- part of each request.
+CREATE TABLE IF NOT EXISTS rate_limit_ledger (
+	day         date NOT NULL,
+	id          uuid NOT NULL,
+	time        timestamptz NOT NULL,
+	user_id     text,
+	key_id      bigint,
+	ancestors   text[] NOT NULL DEFAULT '{}',
+	model       text,
+	input       bigint,
+	cache_read  bigint,
+	cache_write bigint,
+	output      bigint,
+	charges     jsonb NOT NULL,
+	PRIMARY KEY (day, id)
+) PARTITION BY RANGE (day);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
+COMMENT ON TABLE rate_limit_ledger IS
+	'What requests have cost on limits of tokens: a row for each request, or on Citus for each part of it.';
+COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
+COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
+COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
+COMMENT ON COLUMN rate_limit_ledger.user_id IS 'The user. NULL: unknown, or forgotten.';
+COMMENT ON COLUMN rate_limit_ledger.key_id IS 'The id of the API key. NULL: none, or forgotten.';
+COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'Reserved: empty.';
+COMMENT ON COLUMN rate_limit_ledger.model IS 'The model that the request named. NULL: none.';
+COMMENT ON COLUMN rate_limit_ledger.input IS
+	'The tokens of the prompt, without those from a cache. NULL: the response did not report them.';
+COMMENT ON COLUMN rate_limit_ledger.cache_read IS
+	'The tokens of the prompt that came from a cache, as input.';
+COMMENT ON COLUMN rate_limit_ledger.cache_write IS
+	'The tokens of the prompt that were written to a cache, as input.';
+COMMENT ON COLUMN rate_limit_ledger.output IS 'The tokens of the answer, as input.';
+COMMENT ON COLUMN rate_limit_ledger.charges IS
+	'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and '
+	'the units.';

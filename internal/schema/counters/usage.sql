@@ -11,7 +11,8 @@ DO $do$ BEGIN
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8,
 	last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
+	remainder bigint, hits timestamptz[], slots bigint, held bigint,
+	expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
 		(SELECT count(*) FROM unnest(c.slots) AS s
 			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
@@ -19,15 +20,22 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p
 				WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
 				AND statement_timestamp() + interval '10 s')),
+		(SELECT coalesce(sum(p.units), 0)::bigint FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
+			FROM generate_subscripts(c.held, 1) i) p
+			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
+				BETWEEN 1 AND 3610
+				OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p
+					WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
+					AND statement_timestamp() + interval '10 s'))),
 		c.expires_at
 	FROM (
 		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start,
 			e.tokens::float8, e.last_refill,
-			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
+			e.remainder, e.hits, e.slots, e.held, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
 		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start,
 			d.tokens::float8, d.last_refill,
-			d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
+			d.remainder, d.hits, d.slots, d.held, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
@@ -35,7 +43,7 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters IS
 	'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
-	'all. slots is the number of requests in flight.';
+	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -71,7 +79,7 @@ BEGIN
 			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
 COMMENT ON FUNCTION rate_limit_counter_tables IS
-	'The tables of counters, each with the table of the processes that hold slots of its counters.';
+	'The tables of counters, each with the table of the processes that hold slots or units of its counters.';
 
 -- The rows are locked in the same order as by proxies, so no deadlock is possible.
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],

@@ -1,8 +1,8 @@
 -- Functions and views for the lists of commands. They have the rights of the calling role.
 
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
-	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, quota bigint,
-	percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
+	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, held bigint,
+	quota bigint, percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
 DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
 		$2::text, rate_limit_counter_key($1));
@@ -90,7 +90,9 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited')
 			|| coalesce(' ' || nullif(l.unit, 'requests'), '')
 			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
-			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse'),
+			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'
+				WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END,
+			nullif(l.on_exceed, 'refuse'),
 			'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; '
 			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,

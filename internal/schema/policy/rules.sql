@@ -148,7 +148,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	calendar  text,
 	time_zone text,
 	burst     bigint,
-	durable   boolean NOT NULL DEFAULT false,
+	durable   boolean,
 	on_exceed text NOT NULL DEFAULT 'refuse',
 	unit      text NOT NULL DEFAULT 'requests',
 	output    bigint,
@@ -205,12 +205,12 @@ time_zone: The IANA name of the calendar's time zone, as for users. NULL: UTC. U
 	their own time zone.
 burst: The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket
 	with a burst below events refills evenly.
-durable: true: the counts survive a crash of the server.
+durable: true: the counts survive a crash of the server. NULL: true with a unit of tokens, else false.
 on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
 	responses.
 unit: What is counted: requests, or tokens of language models, which responses report: tokens,
 	input_tokens without those from a cache, or output_tokens.
-output: The tokens of output that a request is charged before its response if it names no maximum, with a
-	unit of tokens. NULL: 4096.
+output: The tokens of output that a request holds until its response has ended if it names no maximum, with
+	a unit of tokens. NULL: 4096.
 fields: false: neither fields of responses nor bodies say what is left.
 $$);

@@ -29,13 +29,13 @@ COMMENT ON FUNCTION rate_limit_counted IS
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
-	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, q.quota,
-		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS
-			percent, u.resets_at
+	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, c.held, q.quota,
+		(100 * (u.used + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)
+			::numeric(20, 1) AS percent, u.resets_at
 	FROM rate_limit_rule_limits l
 	JOIN rate_limit_rules r ON r.name = l.rule
 	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name,
-		l.durable) c
+		coalesce(l.durable, l.unit <> 'requests')) c
 	LEFT JOIN LATERAL (
 		-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A at
 		-- the start is "ip:".
@@ -60,16 +60,17 @@ algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
 used: The used units of the quota now.
+held: The units that running requests hold, of a limit of tokens.
 quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used as a percentage of quota, or of 1 if quota is 0.
+percent: used and held as a percentage of quota, or of 1 if quota is 0.
 resets_at: As in rate_limit_usage_of.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u
-		WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.held, u.quota, u.percent FROM rate_limit_used u
+		WHERE u.used + u.held > 0 AND u.used + u.held >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
-The counters of rules with at least 80 % of their quota used. Unlimited counters do not appear.
+The counters of rules with at least 80 % of their quota used or held. Unlimited counters do not appear.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS

@@ -62,6 +62,9 @@ func decideGranted(requests []*request) {
 				quota = limit.Capacity()
 			}
 			left := e.view.Free + (e.granted-1-pos.nth)*e.cost
+			if e.sums != nil {
+				left = e.view.Free + e.sums[e.granted] - e.sums[pos.nth+1]
+			}
 			if left < 0 {
 				left = 0
 			}

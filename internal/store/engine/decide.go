@@ -51,10 +51,7 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	w := &work{decider: d, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
 		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
-		keepsRows: atomic.LoadInt32(&s.rows.States) == 1}
-	if s.now != nil {
-		w.now = s.now().UnixMicro()
-	}
+		keepsRows: atomic.LoadInt32(&s.rows.States) == 1, now: s.unixNow()}
 	if !locked {
 		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
 		addValue(s.stats, Sizes, int64(len(calls)))

@@ -10,7 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -23,6 +22,7 @@ type group struct {
 	failure    error // the reason why the statement cannot be sent, or nil
 	isolated   bool  // the group has one entry, and gets no others
 	takesSlots bool  // the statement takes slots of limits InFlight
+	reserves   bool  // the statement reserves units
 }
 
 // sort sorts the entries by key. keys has the keys of the entries, and is sorted, too. The keys are
@@ -68,12 +68,14 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 			numbers[i] = e.firstSlot
 		case "anchor":
 			numbers[i] = l.Anchor
+		case "sums":
+			texts[i] = sumsOf(e)
 		case "prefix":
 			texts[i] = e.id.Prefix
 		case "unit":
-			texts[i] = calendarUnits[l.Calendar]
+			texts[i] = statement.UnitOf(l)
 		case "zone":
-			texts[i] = timeZoneOf(l)
+			texts[i] = statement.ZoneOf(l)
 		}
 	}
 	switch {
@@ -85,17 +87,6 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 		return texts
 	}
 	return numbers
-}
-
-// calendarUnits are the units of date_trunc, by ratelimit.Calendar.
-var calendarUnits = []string{"", "day", "week", "month", "year"}
-
-// timeZoneOf returns the Postgres name of a limit's time zone.
-func timeZoneOf(l *ratelimit.Limit) string {
-	if l.Zone == "" {
-		return "UTC"
-	}
-	return l.Zone
 }
 
 // The columns of a result are the ordinal of the entry, which is its position in the arguments from 1, the

@@ -26,7 +26,7 @@ type plan struct {
 
 	allOrNothing bool // the plan is a transaction, which fails if a row grants less than an entry asks for
 	sync         bool // the commit of the transaction waits for the disk
-	inFlight     bool // limits InFlight are charged
+	holds        bool // requests take slots or reserve units
 	oneByOne     bool // each entry has a statement of its own
 	remembered   bool // an entry has a remembered row
 }
@@ -50,7 +50,8 @@ func addRequests(p *plan, requests []*request) {
 		c := r.Call
 		for i := range c.Hits {
 			h := &c.Hits[i]
-			if c.Reset || h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
+			if c.Reset || h.Peek || h.Limit.Reserves || h.Cost < 1 ||
+				h.Cost > 1 && h.Cost > h.Limit.Capacity() {
 				r.positions = append(r.positions, addUnusual(p, r, h))
 				continue
 			}
@@ -98,6 +99,8 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
 	case r.Reset:
 		return add(p, newEntry(statement.Reset, h, 0))
+	case h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Cost <= h.Limit.Capacity():
+		return add(p, newEntry(statement.Charge, h, h.Cost))
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them,
 		// because two statements for each refund would take too long.
@@ -116,7 +119,12 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 
 // newEntry returns an entry of one hit with a stored key.
 func newEntry(k statement.Kind, h *ratelimit.Hit, cost int64) *entry {
-	return &entry{kind: k, id: rowOf(h), n: 1, cost: cost, view: algorithm.View{Limit: h.Limit}}
+	e := &entry{kind: k, id: rowOf(h), n: 1, cost: cost, view: algorithm.View{Limit: h.Limit}}
+	if k == statement.Charge && h.Limit.Reserves {
+		e.sums = []int64{0, cost}
+		e.cost = 1
+	}
+	return e
 }
 
 // add adds an entry of one hit to a plan, or the hit to the row's latest entry.
@@ -158,6 +166,9 @@ func join(last, e *entry) position {
 		return position{entry: last}
 	case last.cost == e.cost:
 		last.n++
+		if e.sums != nil {
+			last.sums = append(last.sums, last.sums[last.n-1]+e.sums[1])
+		}
 		return position{entry: last, nth: last.n - 1}
 	}
 	return position{}
@@ -173,9 +184,10 @@ func groupFor(p *plan, stage int, key statement.Key, isolated bool) *group {
 		}
 	}
 	g := &group{key: key, stage: stage, isolated: isolated,
-		takesSlots: key.Kind == statement.Charge && key.Definition == inFlight}
+		takesSlots: key.Kind == statement.Charge && key.Definition == inFlight,
+		reserves:   key.Kind == statement.Charge && algorithm.Reserves(key.Definition)}
 	p.groups = append(p.groups, g)
-	p.inFlight = p.inFlight || g.takesSlots
+	p.holds = p.holds || g.takesSlots || g.reserves
 	if p.stages <= stage {
 		p.stages = stage + 1
 	}
@@ -203,7 +215,7 @@ func (p *plan) write(texts *statement.Texts, now int64, lockWait time.Duration) 
 			clock = later
 		}
 		key := g.key
-		key.Uniform = key.Kind == statement.Charge && !g.takesSlots
+		key.Uniform = key.Kind == statement.Charge && !g.takesSlots && !g.reserves
 		keys := make([]string, len(g.entries))
 		first := g.entries[0]
 		for i, e := range g.entries {
@@ -224,8 +236,8 @@ func (p *plan) write(texts *statement.Texts, now int64, lockWait time.Duration) 
 		size := len(keys) * (stateColumn + key.Definition.SQL.Width) * cellSize
 		g.statement = pgdb.Statement{SQL: text.SQL, Args: args, Result: make([]byte, 0, size),
 			Synchronous: key.Durable && key.Sync && key.Kind != statement.Peek}
-		if key.Kind == statement.Peek || g.takesSlots && texts.Guarded {
-			// A charge of slots reads the processes table, so the guard of Texts.Index must have run before.
+		if key.Kind == statement.Peek || (g.takesSlots || g.reserves) && texts.Guarded {
+			// These charges read the processes table, so the guard of Texts.Index must have run before.
 			pipeline = append(pipeline, &pgdb.Statement{SQL: texts.Index, Joined: true})
 		}
 		pipeline = append(pipeline, &g.statement)
@@ -251,6 +263,10 @@ type entry struct {
 	leaseHits     int64 // for a charge: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
 	firstSlot     int64 // for a charge on a limit InFlight, or a release: the first slot
+
+	// For a charge on a limit that reserves, the sums of the costs of its first 0, 1 … n hits. Then cost is
+	// 1, and firstSlot is the session.
+	sums []int64
 
 	// The refund entry before this peek, to which later refunds of the row are added.
 	refund *entry

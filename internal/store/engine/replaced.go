@@ -43,6 +43,9 @@ func (s *server) checkIdentity(identity *pgdb.Statement) {
 		}
 	}
 	s.mu.Unlock()
+	if lost {
+		s.replaced()
+	}
 }
 
 // Tick reads serverSQL in the background, unless a read is in progress. Its caller calls it about once a

@@ -29,7 +29,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 	}
 	w.repeatReleases(p, requests)
 	addRequests(p, singles)
-	if p.inFlight {
+	if p.holds {
 		_ = w.allocateSlots(p) // the hits get its error
 	}
 	if p.remembered && !oneByOne {
@@ -59,7 +59,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		w.recordLocks(p)
 	}
 	done, again := w.applySingles(singles)
-	if p.inFlight {
+	if p.holds {
 		w.holdSlots(done)
 	}
 	if p.remembered || w.keepsRows {

@@ -30,6 +30,8 @@ type server struct {
 	rows  *lease.Set // the rows of the store
 	lanes [2]*lane   // the lanes of the store
 
+	// replaced is called when the counts may lack what this process has charged and holds.
+	replaced func()
 	discover func(ctx context.Context) (bool, error) // Options.Discover
 	migrates bool                                    // the setup creates and upgrades the tables
 	existed  bool                                    // the tables have existed; only the setup uses it

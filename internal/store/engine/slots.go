@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -10,21 +11,32 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// allocateSlots sets the slot numbers of a plan's charges on limits InFlight (see plan.inFlight). If no
-// session can be started, it fails the groups of these charges and returns the error.
+// allocateSlots sets the slot numbers of a plan's charges on limits InFlight, and the sessions of those on
+// limits that reserve (see plan.holds). If no session can be started, it fails the groups of these charges
+// and returns the error.
 func (w *work) allocateSlots(p *plan) error {
 	var failure error
 	for _, g := range p.groups {
-		if !g.takesSlots {
+		var session int64
+		var err error
+		switch {
+		case g.takesSlots:
+			session, err = w.store.slots.Session(w.ctx, w.queue.Timeout)
+		case g.reserves:
+			session, err = w.store.ledger.Session(w.ctx, w.queue.Timeout)
+		default:
 			continue
 		}
-		session, err := w.store.slots.Session(w.ctx, w.queue.Timeout)
 		if err != nil {
 			g.failure = w.noDecision(err)
 			failure = g.failure
 			continue
 		}
 		for _, e := range g.entries {
+			if g.reserves {
+				e.firstSlot = session
+				continue
+			}
 			n := e.n * e.cost
 			if capacity := e.view.Limit.Capacity(); n > capacity {
 				n = capacity
@@ -38,12 +50,30 @@ func (w *work) allocateSlots(p *plan) error {
 // inFlight is the definition of limits InFlight.
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
 
-// holdSlots transfers the slots of granted hits to the Slots of their callers.
+// sumsOf returns the sums of an entry as an array in SQL.
+func sumsOf(e *entry) string {
+	text := make([]byte, 0, 16*len(e.sums))
+	for i, sum := range e.sums {
+		separator := byte(',')
+		if i == 0 {
+			separator = '{'
+		}
+		text = strconv.AppendInt(append(text, separator), sum, 10)
+	}
+	return string(append(text, '}'))
+}
+
+// holdSlots transfers the slots and units of granted hits to the Slots of their callers.
 func (w *work) holdSlots(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {
 			pos := &r.positions[i]
-			if e := pos.entry; e != nil && e.firstSlot != 0 && pos.nth < e.granted {
+			e := pos.entry
+			switch {
+			case e == nil || e.firstSlot == 0 || pos.nth >= e.granted:
+			case e.sums != nil:
+				w.store.ledger.Hold(e.firstSlot, &r.Hits[i], e.id)
+			default:
 				w.store.slots.Hold(rangeOf(pos), &r.Hits[i])
 			}
 		}
@@ -66,7 +96,9 @@ func (w *work) releaseUncertain(r *request) {
 	for i := range r.positions {
 		pos := &r.positions[i]
 		e := pos.entry
-		if e != nil && e.kind == statement.Charge && e.firstSlot != 0 &&
+		if e != nil && e.sums != nil {
+			w.store.ledger.Uncertain()
+		} else if e != nil && e.kind == statement.Charge && e.firstSlot != 0 &&
 			pos.nth < e.view.Limit.Capacity()/e.cost {
 			allocated = append(allocated, rangeOf(pos))
 		}

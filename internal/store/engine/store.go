@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/ledger"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -43,6 +44,9 @@ type Options struct {
 	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
 	// reports whether the counts are in other stores: this store then decides nothing, and needs no tables.
 	Discover func(ctx context.Context) (bool, error)
+	// Upkeep, unless it is nil, makes the partitions of the ledger in the database, and that of a day, in
+	// days since 1970. It runs if a settlement found none.
+	Upkeep func(day int64) error
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations; nil replaces nothing.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
@@ -110,6 +114,7 @@ type Store struct {
 	stats       Stats            // the counters; Stats adds gauges from the other fields
 	settleWait  time.Duration    // defaultSettleWait; tests change it
 	slots       *slots.Slots
+	ledger      *ledger.Ledger
 	workers     int
 	idleCalls   sync.Pool // unused calls
 	idleBuffers sync.Pool // unused buffers of batches
@@ -156,11 +161,18 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server.rows = s.rows
 	s.openLanes(o.Report) // needs no mutex, because no other goroutine has s yet
 	server.lanes = s.lanes
+	send := func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) }
 	s.slots = slots.New(slots.Options{
 		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
 		Add:  func(j *batch.Job) { addJob(s.lanes, j, 0) },
-		Send: func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) },
+		Send: send,
 	})
+	s.ledger = ledger.New(ledger.Options{
+		Closing: closing, Health: server.health, Rows: s.rows, DB: db, Texts: texts, Report: o.Report,
+		Run: server.run, Send: send, Upkeep: o.Upkeep, Settled: func(err error) { s.settled(0, err) },
+		Now: s.unixNow,
+	})
+	server.replaced = s.ledger.Uncertain
 	s.idleCalls.New = func() any { return batch.NewCall() }
 	s.idleBuffers.New = func() any { return &buffers{} }
 	return s, nil
@@ -220,8 +232,26 @@ func (s *Store) Call(ctx context.Context, arrived time.Time, timeout time.Durati
 // HoldLocal.
 func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
-// HoldLocal counts the slots of a hit that was admitted without the database, until its Slot is released.
-func (s *Store) HoldLocal(row lease.RowID, h *ratelimit.Hit) { s.slots.HoldLocal(row, h) }
+// HoldLocal counts the slots or the units of a hit that was admitted without the database, until its Slot is
+// released. The database holds the units once it answers.
+func (s *Store) HoldLocal(row lease.RowID, h *ratelimit.Hit) {
+	if h.Limit.Reserves {
+		s.ledger.Hold(0, h, row)
+	} else {
+		s.slots.HoldLocal(row, h)
+	}
+}
+
+// Ledger returns the ledger of the store.
+func (s *Store) Ledger() *ledger.Ledger { return s.ledger }
+
+// unixNow returns Options.Now in Unix microseconds, or 0 for the clock of the server.
+func (s *Store) unixNow() int64 {
+	if s.now == nil {
+		return 0
+	}
+	return s.now().UnixMicro()
+}
 
 // closeTimeout bounds the flush of jobs in Close, and each batch without requests.
 const closeTimeout = time.Second
@@ -250,6 +280,7 @@ func (s *Store) Close() {
 	for _, l := range s.lanes {
 		batch.Flush(l.backlog, time.Until(flushed))
 	}
+	s.ledger.Close(time.Until(flushed))
 	s.slots.Close()
 	s.close()
 	s.server.db.Close()

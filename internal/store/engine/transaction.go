@@ -131,7 +131,7 @@ func (t *transaction) write() []*pgdb.Statement {
 		}
 	}
 	sortGroups(p.groups)
-	if p.inFlight {
+	if p.holds {
 		if t.err = t.work.allocateSlots(p); t.err != nil {
 			return nil
 		}
@@ -241,7 +241,7 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 	case charged:
 		w.applyRows(p)
 		w.rememberUsedUp(p)
-		if p.inFlight {
+		if p.holds {
 			w.holdSlots(t.requests)
 		}
 		decideGranted(t.requests)

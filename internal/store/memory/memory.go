@@ -86,25 +86,31 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		return err
 	}
 	for i := range hits {
-		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek &&
+		h := &hits[i]
+		holds := h.Limit.Algorithm == ratelimit.InFlight || h.Limit.Reserves && h.Cost > 0
+		if holds && decisions[i].Allowed && !hits[i].Peek &&
 			(passes || hits[i].Independent) {
-			s.holdSlots(hits[i])
+			s.holdSlots(*h)
 		}
 	}
 	return nil
 }
 
-// holdSlots makes the caller's Slot release the units of a charged hit.
+// holdSlots makes the caller's Slot release the units of a hit.
 func (s *Store) holdSlots(h ratelimit.Hit) { h.Slot.Hold(func() { s.releaseSlots(h) }) }
 
-// releaseSlots releases the slots of a charged hit.
+// releaseSlots releases the slots or the units that a hit holds.
 func (s *Store) releaseSlots(h ratelimit.Hit) {
 	k := rowOf(h.Limit, h.StoredKey())
 	st := s.stripeOf(k)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if e := st.rows[k]; e != nil {
-		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Cost, 0)
+		if h.Limit.Reserves {
+			algorithm.Settle(h.Limit, &e.row, s.now().UnixMicro(), 0, h.Cost)
+		} else {
+			algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Cost, 0)
+		}
 		if e.row.Blank() {
 			st.removeEntry(e)
 		}
@@ -152,6 +158,21 @@ func (s *Store) Settle(h *batch.Settlement) {
 		if e.row.Blank() {
 			st.removeEntry(e)
 		}
+	}
+}
+
+// SettleBill settles a request on limits that reserve.
+func (s *Store) SettleBill(one *batch.Bill) {
+	for i := range one.Charges {
+		c := &one.Charges[i]
+		c.Slot.Release()
+		k := rowOf(c.Limit, c.Key)
+		st := s.stripeOf(k)
+		st.mu.Lock()
+		if now := s.now().UnixMicro(); !st.closed {
+			algorithm.Settle(c.Limit, st.row(k, now), now, c.Units, 0)
+		}
+		st.mu.Unlock()
 	}
 }
 

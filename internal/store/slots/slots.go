@@ -7,13 +7,11 @@
 // release is repeated until the server has answered. A second release of a slot has no effect, because a
 // session uses a number again only after about 2^32 others.
 //
-// The high bits of the number name a session, which is a row that this process renews. SQL calls a session a
-// process: the row is in the table rate_limit_processes. For other processes, the session expires ten seconds
-// after its last renewal. This process stops using the session earlier, when sessionTime has passed on either
-// of two clocks, because the monotonic clock may stand still while the machine is suspended, and the wall
-// clock may be set back. The next batch or tick then starts a new session, and takes slots of the new session
-// for all requests in flight. A request for which no slots are left loses its slots (ratelimit.Slot.Lost).
-// During an outage no process can take slots, so no request loses its slots to another.
+// The high bits of the number name a session of this process (see package session). SQL calls a session a
+// process: the row is in the table rate_limit_processes. When a new session begins, the process takes slots
+// of it for all requests in flight. A request for which no slots are left loses its slots
+// (ratelimit.Slot.Lost). During an outage no process can take slots, so no request loses its slots to
+// another.
 //
 // The files, from the top down: session.go, slots.go, releases.go.
 //
@@ -29,6 +27,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -41,12 +40,9 @@ type Slots struct {
 	used       int32 // 1 after the first session; atomic
 	unanswered int32 // the number of releases in releasing; atomic
 
-	starting sync.Mutex // held during the start of a session
-
 	mu         sync.Mutex // guards all that follows
-	session    int64      // the current session; 0 before the first
-	renewedAt  time.Time  // the time at which the last renewal was sent
-	lastNumber int64      // the low bits of the last slot
+	session    *session.Session
+	lastNumber int64 // the low bits of the last slot
 	held       map[*heldSlots]bool
 	rows       map[lease.RowID]int64   // the number of slots in held, by row
 	local      map[lease.RowID]int64   // the number of slots of HoldLocal, by row
@@ -95,19 +91,21 @@ type heldSlots struct {
 
 // New returns Slots without a session and without held slots.
 func New(o Options) *Slots {
-	return &Slots{Options: o, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
+	s := &Slots{Options: o, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
 		local: map[lease.RowID]int64{}, releasing: map[lease.RowID][]Range{}}
+	s.session = session.New(&s.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Began: s.began})
+	return s
 }
 
-// Allocate returns the first of n consecutive slot numbers of a session.
-func (s *Slots) Allocate(session, n int64) int64 {
+// Allocate returns the first of n consecutive slot numbers of the session with a name.
+func (s *Slots) Allocate(name, n int64) int64 {
 	const maxNumber = int64(1)<<32 - 1
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lastNumber+n > maxNumber {
 		s.lastNumber = 0
 	}
-	first := session<<32 | (s.lastNumber + 1)
+	first := name<<32 | (s.lastNumber + 1)
 	s.lastNumber += n
 	return first
 }
@@ -117,7 +115,7 @@ func (s *Slots) Allocate(session, n int64) int64 {
 func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
 	held := &heldSlots{Range: r, slot: h.Slot}
 	s.mu.Lock()
-	current := r.First>>32 == s.session
+	current := r.First>>32 == s.session.Name()
 	if current {
 		s.held[held] = true
 		s.rows[r.Row] += r.N
@@ -133,7 +131,7 @@ func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
 func (s *Slots) regain(lost []*heldSlots) {
 	for len(lost) > 0 && s.Closing.Err() == nil {
 		if lost = s.tryRegain(lost); len(lost) > 0 {
-			health.Sleep(s.Closing, renewInterval)
+			health.Sleep(s.Closing, session.RenewInterval)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func Clock(now int64, lockWait time.Duration) []int64 {
 const chargeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
-FROM (SELECT *, least(n, {quota} / {cost}) AS granted
+FROM (SELECT *, {grants} AS granted
 	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key{values}
 		FROM clock) i) i{from}{order}
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
@@ -131,14 +131,48 @@ ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE
 SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
+// ledgerSQL adds settlements to the ledger. Its parameters are arrays with an element for each settlement. A
+// day that is more than 7 days off, by a wrong clock, is moved. It sets pg_ratelimit.settled to the numbers
+// of those that were not there, and to NoSettlement, for the settleSQL that follow in the transaction.
+const ledgerSQL = `WITH new AS (INSERT INTO {ledger} (day, id, time, user_id, key_id, model, input,
+	cache_read, cache_write, output, charges)
+SELECT greatest(today - 7, least(today + 7, date 'epoch' + day::int)), id::uuid, clock_timestamp(),
+	nullif(user_id, ''), nullif(key_id, 0), nullif(model, ''), nullif(input, -1),
+	nullif(cache_read, -1), nullif(cache_write, -1), nullif(output, -1),
+	charges::jsonb
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[],
+	$8::bigint[], $9::bigint[], $10::text[]) AS u(day, id, user_id, key_id, model, input, cache_read,
+	cache_write, output, charges), (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS today) t
+ON CONFLICT DO NOTHING RETURNING id)
+SELECT set_config('pg_ratelimit.settled', (array_agg(id) || '` + NoSettlement +
+	`'::uuid)::text, true){prelude} FROM new`
+
+// NoSettlement is the number of a release, which is not in the ledger.
+const NoSettlement = "00000000-0000-0000-0000-000000000000"
+
+// settleSQL settles on one row, $2 and $3, those of several settlements that are new: it charges the sum of
+// their units (see algorithm.Settle), and ends their holds. The last four parameters are arrays with an
+// element for each: its number, its units, and the session for which the request has held units, with these.
+const settleSQL = clockSQL + `, new AS MATERIALIZED (SELECT units, s, held
+	FROM unnest({ids}::uuid[], {units}, {sessions}, {holds}) AS u(id, units, s, held)
+	WHERE id = ANY (current_setting('pg_ratelimit.settled')::uuid[]))
+INSERT INTO {table} AS r (prefix, key, granted, {columns}, expires_at)
+SELECT $2::text, $3::text, i.granted, {fresh}
+FROM (SELECT now, least(sum(units), 2305843009213693952)::bigint AS granted
+	FROM clock, new GROUP BY now) i{from}
+ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
+	{step}), held = (SELECT array_agg(ARRAY[s, v]) FROM (SELECT s, sum(v)::bigint AS v
+		FROM (SELECT r.held[i][1] AS s, r.held[i][2] AS v FROM generate_subscripts(r.held, 1) i
+			UNION ALL SELECT s, -held FROM new) p GROUP BY s HAVING sum(v) > 0) p)`
+
 // cleanupSQL deletes up to 1,000 rows of a prefix that expired at least $3 microseconds ago. The statement
-// skips rows that a decision has locked, and never waits. It keeps rows with slots of requests in flight. In
-// a process without limits InFlight, it keeps all rows with slots, because the role may lack the right to
-// read the processes table. The ORDER BY matches the index for cleanups, which the server uses because
-// indexSQL runs before the statement.
+// skips rows that a decision has locked, and never waits. It keeps rows with slots of requests in flight, and
+// with units that they hold. In a process that holds nothing, it keeps all such rows, because the role may
+// lack the right to read the processes table. The ORDER BY matches the index for cleanups, which the server
+// uses because indexSQL runs before the statement.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table}
-	WHERE prefix = $2::text AND {no_slots}
+	WHERE prefix = $2::text AND {free}
 		AND expires_at <= (SELECT now FROM clock) - $3::bigint * interval '1 microsecond'
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM deleted`

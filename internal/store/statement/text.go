@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -23,6 +24,7 @@ const (
 	ephemeralTable = "rate_limit_ephemeral"
 	durableTable   = "rate_limit_durable"
 	processesTable = "rate_limit_processes"
+	ledgerTable    = "rate_limit_ledger"
 )
 
 func tableName(durable bool) string {
@@ -35,7 +37,7 @@ func tableName(durable bool) string {
 // ownTables returns the default tables, by their names.
 func ownTables() map[string]Table {
 	return map[string]Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
-		processesTable: {Name: processesTable}}
+		processesTable: {Name: processesTable}, ledgerTable: {Name: ledgerTable}}
 }
 
 // Kind selects what a statement does with its rows.
@@ -48,6 +50,7 @@ const (
 	Refund
 	Reset
 	Release // releases slots
+	Settle  // charges what settlements in the ledger say
 )
 
 // Key has the properties that determine the SQL of a statement.
@@ -61,7 +64,7 @@ type Key struct {
 }
 
 // templates are the statements by Kind.
-var templates = []string{chargeSQL, peekSQL, refundSQL, resetSQL, releaseSQL}
+var templates = []string{chargeSQL, peekSQL, refundSQL, resetSQL, releaseSQL, settleSQL}
 
 // Text is the text of a statement.
 type Text struct {
@@ -126,6 +129,10 @@ func parametersOf(key Key) []algorithm.Parameter {
 	case Refund:
 		return []algorithm.Parameter{cost, quota, span, algorithm.EventsParameter,
 			{Name: "claim", Type: "bigint"}}
+	case Settle:
+		return append([]algorithm.Parameter{span, {Name: "ids", Type: "text[]"},
+			{Name: "units", Type: "bigint[]"}, {Name: "sessions", Type: "bigint[]"},
+			{Name: "holds", Type: "bigint[]"}}, key.Definition.SQL.Needs...)
 	case Release:
 		return []algorithm.Parameter{n, algorithm.SlotParameter}
 	}
@@ -156,7 +163,10 @@ func (s *Texts) write(key Key) *Text {
 	if key.AllOrNothing {
 		granted = allGrantedSQL
 	}
-	step := key.Definition.SQL
+	step := *key.Definition.SQL
+	if key.Kind == Settle {
+		step.Fresh, step.Step = algorithm.SettlingSQL(key.Definition)
+	}
 	returned := step.Columns
 	if step.Returned != "" {
 		returned = step.Returned
@@ -177,7 +187,12 @@ func (s *Texts) write(key Key) *Text {
 	default:
 		prelude = commitSQL(key.Sync) + prelude
 	}
-	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(templates[key.Kind])
+	grants := "least(n, {quota} / {cost})"
+	if step.Grants != "" {
+		grants = step.Grants
+	}
+	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From, "{grants}", grants).
+		Replace(templates[key.Kind])
 	sql = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
 		"{granted}", granted)...).Replace(sql)
 	update := strings.NewReplacer(append(updated, "{now}", "(SELECT now FROM clock)",
@@ -188,14 +203,29 @@ func (s *Texts) write(key Key) *Text {
 	return &Text{SQL: s.named(sql, t), Parameters: parameters}
 }
 
-// Cleanup returns a statement that deletes expired rows of a prefix. Its parameters are Clock, the prefix,
-// and the microseconds since they expired. slots is set if the process has used limits InFlight.
-func (s *Texts) Cleanup(durable, slots bool) string {
-	none := "coalesce(slots, '{}') = '{}'"
-	if slots {
-		none = "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"
+// calendarUnits are the units of date_trunc, by ratelimit.Calendar.
+var calendarUnits = []string{"", "day", "week", "month", "year"}
+
+// UnitOf returns the unit of date_trunc for a limit's calendar windows.
+func UnitOf(l *ratelimit.Limit) string { return calendarUnits[l.Calendar] }
+
+// ZoneOf returns the Postgres name of a limit's time zone.
+func ZoneOf(l *ratelimit.Limit) string {
+	if l.Zone == "" {
+		return "UTC"
 	}
-	return s.named(strings.NewReplacer("{prelude}", commitSQL(false), "{no_slots}", none).
+	return l.Zone
+}
+
+// Cleanup returns a statement that deletes expired rows of a prefix. Its parameters are Clock, the prefix,
+// and the microseconds since they expired. holds is set if requests of the process have held slots or units.
+func (s *Texts) Cleanup(durable, holds bool) string {
+	free := "coalesce(slots, '{}') = '{}' AND held IS NULL"
+	if holds {
+		free = "(slots IS NULL OR NOT " + algorithm.LiveSQL + ") AND (held IS NULL OR " +
+			algorithm.LiveHeldSQL + " = 0)"
+	}
+	return s.named(strings.NewReplacer("{prelude}", commitSQL(false), "{free}", free).
 		Replace(cleanupSQL), s.tables[tableName(durable)])
 }
 
@@ -214,6 +244,13 @@ func (s *Texts) OnSessions(statement *pgdb.Statement) []*pgdb.Statement {
 		prelude += guardedSQL + t.Guard
 	}
 	return []*pgdb.Statement{{SQL: prelude, Joined: true, Unnamed: true}, statement}
+}
+
+// Ledger returns a statement that adds settlements to the ledger, before those of the Kind Settle. sync is
+// that of Key.
+func (s *Texts) Ledger(sync bool) string {
+	t := s.tables[ledgerTable]
+	return strings.NewReplacer("{ledger}", t.Name, "{prelude}", commitSQL(sync)+t.Guard).Replace(ledgerSQL)
 }
 
 // guardedSQL precedes a guard in a statement without lockSQL, and bounds the guard's wait for locks.

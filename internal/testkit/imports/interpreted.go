@@ -49,8 +49,8 @@ var Interpreted = []string{
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
 	"internal/proxy/settings", "internal/proxy/usage", "internal/schema",
-	"internal/store", "internal/store/engine", "internal/store/memory", "internal/store/registry",
-	"internal/store/slots", "internal/store/statement",
+	"internal/store", "internal/store/engine", "internal/store/ledger", "internal/store/memory",
+	"internal/store/registry", "internal/store/session", "internal/store/slots", "internal/store/statement",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",
 }

@@ -54,11 +54,15 @@ var importRules = []importRule{
 	// Package store divides calls among engines, and decides without them during an outage.
 	{"internal/store", "engine registry statement algorithm batch health lease pg schema ratelimit pgdb", ""},
 	// The store uses every driver as a pgdb.DB, and imports no proxy.
-	{"internal/store/engine", "slots statement batch pg lease ratelimit health algorithm schema pgdb", ""},
-	// Package slots calls the engine through functions that it is given, and keeps its sessions itself.
-	{"internal/store/slots", "statement batch health lease pg ratelimit pgdb", ""},
+	{"internal/store/engine",
+		"ledger slots statement batch pg lease ratelimit health algorithm schema pgdb", ""},
+	// Packages slots and ledger call the engine through functions that they are given.
+	{"internal/store/slots", "session statement batch health lease ratelimit pgdb", ""},
+	{"internal/store/ledger", "session statement algorithm batch health lease ratelimit pgdb", ""},
+	// Package session only keeps a row.
+	{"internal/store/session", "statement pg pgdb", ""},
 	// Package statement writes SQL, and runs none.
-	{"internal/store/statement", "algorithm pg pgdb", ""},
+	{"internal/store/statement", "algorithm pg ratelimit pgdb", ""},
 	// Package postgres is the store of Go programs.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions. The rules are read over a pgdb.DB.
@@ -89,8 +93,9 @@ var importRules = []importRule{
 	{"traefikplugin", "batch option host serve respond lease settings pgwire ratelimit history policy pgdb " +
 		"store", ""},
 	// Package evaluate decides as proxies do, and imports none. It imports option to recognize headers with
-	// secrets, and algorithm for algorithm.Decide, which decides recorded requests again.
-	{"internal/plane/evaluate", "option outcome ratelimit algorithm pgxdb policy postgres",
+	// secrets, algorithm for algorithm.Decide, which decides recorded requests again, and asks the counters
+	// what running requests hold.
+	{"internal/plane/evaluate", "option outcome ratelimit algorithm pg pgdb pgxdb policy postgres",
 		"github.com/jackc/pgx/v5"},
 	// Package migrate runs SQL text, and imports nothing that uses the tables.
 	{"internal/plane/migrate", "schema", "github.com/jackc/pgx/v5"},

@@ -1,0 +1,215 @@
+// Package ledger settles requests on limits that reserve, exactly once. A request holds units of each of its
+// limits while it runs (see algorithm/reserve.go). After its response, its Bill is settled in one
+// transaction, which adds a row to the table rate_limit_ledger and, only if that row is new, charges the real
+// cost to the counters and ends the holds. So a settlement is repeated until it is answered.
+//
+// A row of a counter has a sum of held units for each session. The sums change by differences, which must not
+// be repeated. So whatever leaves a sum uncertain, such as a reservation without an answer, ends the session:
+// a new one begins, holds again what running requests hold, and what the sums of the old one were no longer
+// counts. What a killed process held is free when its session expires.
+//
+// One goroutine sends settlements, releases and holds, and renews the session. It holds nothing again while
+// the outcome of a settlement is unknown, because the settlement may have ended a hold.
+//
+// The files, from the top down: ledger.go, send.go.
+//
+// Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Ledger settles the requests of a store.
+type Ledger struct {
+	Options
+	session *session.Session
+	used    int32 // 1 after the first hold or settlement; atomic
+
+	mu        sync.Mutex // guards the fields below
+	running   bool       // the goroutine runs
+	wake      func()     // ends the pause of the goroutine; nil before the first
+	held      map[*ratelimit.Slot]*hold
+	waiting   []*item // in the order of arrival
+	unsettled int     // the number of settlements without an end
+	uncertain bool    // the session's sums may differ from what requests hold
+	beganAt   time.Time
+
+	unknown []*item // sent without an answer; only the goroutine uses it
+}
+
+// Options connect a Ledger to its store.
+type Options struct {
+	Closing context.Context // ends when the store is closed
+	Health  *health.Health  // tracks the server
+	Rows    *lease.Set      // the remembered rows
+	DB      pgdb.DB
+	Texts   *statement.Texts
+	Report  func(error)
+
+	// Run runs statements on DB as for a request, and retries lost transactions.
+	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+
+	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
+	// Upkeep makes the partitions of the ledger, and that of a day, in days since 1970. Nil makes none.
+	Upkeep func(day int64) error
+	// Settled is called with the outcome of each settlement: nil, or the reason why it is lost.
+	Settled func(err error)
+	// Now is Options.Now in Unix microseconds; 0 is the clock of the server.
+	Now func() int64
+}
+
+// hold is what a hit holds.
+type hold struct {
+	limit   *ratelimit.Limit
+	row     lease.RowID
+	units   int64
+	session int64 // the session for which the row holds the units; 0 if it does not yet
+	ending  bool  // a settlement or a release waits
+}
+
+// maxWaiting bounds the settlements that wait. Further ones are lost.
+const maxWaiting = 20000
+
+var errLost = errors.New("ratelimit: a settlement is lost, because too many wait")
+
+// New returns a Ledger without a session.
+func New(o Options) *Ledger {
+	l := &Ledger{Options: o, held: map[*ratelimit.Slot]*hold{}}
+	l.session = session.New(&l.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run,
+		Began: func() { l.beganAt = time.Now() }})
+	return l
+}
+
+// Session returns a usable session. It starts a new one if necessary, with timeout for each attempt.
+func (l *Ledger) Session(ctx context.Context, timeout time.Duration) (int64, error) {
+	return l.session.Get(ctx, timeout)
+}
+
+// Used reports whether any request has held units or was settled.
+func (l *Ledger) Used() bool { return atomic.LoadInt32(&l.used) == 1 }
+
+// Hold records that a hit holds its cost in its row for a session, or not in the database yet if name is 0.
+func (l *Ledger) Hold(name int64, h *ratelimit.Hit, row lease.RowID) {
+	slot := h.Slot
+	l.mu.Lock()
+	known := l.held[slot]
+	if known != nil {
+		known.session = name
+	} else {
+		row.Key = strings.Clone(row.Key) // it may be a part of a long request
+		l.held[slot] = &hold{limit: h.Limit, row: row, units: h.Cost, session: name}
+	}
+	l.start()
+	l.mu.Unlock()
+	if known == nil {
+		slot.Hold(func() { l.release(slot) })
+	}
+}
+
+// Held returns the units that a hit holds.
+func (l *Ledger) Held(slot *ratelimit.Slot) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[slot]; h != nil {
+		return h.units
+	}
+	return 0
+}
+
+// Uncertain records that a reservation has no answer.
+func (l *Ledger) Uncertain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.uncertain = true
+	l.start()
+}
+
+// release ends the hold of a hit that no settlement ends.
+func (l *Ledger) release(slot *ratelimit.Slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[slot]; h != nil && !h.ending {
+		h.ending = true
+		l.add(&item{Bill: batch.Bill{ID: statement.NoSettlement,
+			Charges: []batch.Charge{{Limit: h.limit, Key: h.row.Key, Slot: slot}}}})
+	}
+}
+
+// Settle settles a request in the background, and owns s from then on.
+func (l *Ledger) Settle(s *batch.Bill) {
+	l.mu.Lock()
+	lost := l.unsettled >= maxWaiting
+	for i := range s.Charges {
+		h := l.held[s.Charges[i].Slot]
+		switch {
+		case h == nil:
+		case h.ending: // its release waits
+			s.Charges[i].Slot = nil
+		case lost:
+			delete(l.held, s.Charges[i].Slot)
+			l.uncertain = true
+		default:
+			h.ending = true
+		}
+	}
+	if !lost {
+		l.unsettled++
+		l.add(&item{Bill: *s})
+	}
+	l.mu.Unlock()
+	if lost {
+		l.Settled(errLost)
+		l.Report(errLost)
+	}
+}
+
+// add adds an item, and starts the goroutine unless it runs. The caller holds the mutex.
+func (l *Ledger) add(i *item) {
+	l.waiting = append(l.waiting, i)
+	l.start()
+	if l.wake != nil {
+		l.wake()
+	}
+}
+
+// start starts the goroutine unless it runs. The caller holds the mutex.
+func (l *Ledger) start() {
+	atomic.StoreInt32(&l.used, 1)
+	if !l.running {
+		l.running = true
+		go l.run()
+	}
+}
+
+// Unsettled returns the number of settlements that were not answered yet.
+func (l *Ledger) Unsettled() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unsettled
+}
+
+// Close waits up to timeout for the settlements, and ends the session.
+func (l *Ledger) Close(timeout time.Duration) {
+	for until := time.Now().Add(timeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if l.Unsettled() == 0 || l.Health.Unavailable() != nil {
+			break
+		}
+	}
+	if l.Health.Unavailable() == nil {
+		l.session.End()
+	}
+}

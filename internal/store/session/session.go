@@ -1,0 +1,172 @@
+// Package session keeps a session of this process: a row of rate_limit_processes, in whose name requests hold
+// slots or units. The process renews it. For other processes, a session expires ten seconds after its last
+// renewal, and what it holds is free. This process stops using the session earlier, when lifetime has passed
+// on either of two clocks, because the monotonic clock may stand still while the machine is suspended, and
+// the wall clock may be set back. It then starts a new session, and holds again what it held.
+// The files, from the top down: session.go.
+//
+// Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
+package session
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+const (
+	// RenewInterval is the time between two renewals.
+	RenewInterval = 3 * time.Second
+	// lifetime is the time for which a session is used after its last renewal was sent.
+	lifetime = 8 * time.Second
+	// RenewTimeout bounds one renewal.
+	RenewTimeout = time.Second
+	// endTimeout bounds the statement of End.
+	endTimeout = 500 * time.Millisecond
+)
+
+// startSQL starts a session, ends the previous one ($1), and returns the name of the new session. A new name
+// is above all names in the table, and a row stays in the table for a day after its session, so no name is
+// used twice. A new name ignores names that are an hour or more ahead, which a wrong clock made, because such
+// a name would push all later names ahead. renewSQL renews a session that was last renewed at most 8 seconds
+// ago (lifetime). Other processes wait for 10 seconds (algorithm/in_flight.go), so a renewal never revives a
+// session after they have freed what it held.
+const (
+	startSQL = `WITH ended AS (UPDATE {processes} SET seen = '-infinity' WHERE process = $1::bigint),
+	swept AS (DELETE FROM {processes} WHERE seen < clock_timestamp() - interval '1 day'
+		AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
+INSERT INTO {processes} (process, seen)
+SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800,
+	coalesce(max(process) FILTER (WHERE process < extract(epoch FROM clock_timestamp())::bigint - 946684800
+		+ 3600) + 1, 0)), clock_timestamp() FROM {processes}
+ON CONFLICT (process) DO NOTHING RETURNING process`
+	renewSQL = `UPDATE {processes} SET seen = clock_timestamp() WHERE process = $1::bigint
+	AND seen BETWEEN clock_timestamp() - interval '8 s' AND clock_timestamp() + interval '8 s'
+	RETURNING process`
+	endSQL = `UPDATE {processes} SET seen = '-infinity' WHERE process = $1::bigint`
+)
+
+// Options connect a Session to its owner.
+type Options struct {
+	DB    pgdb.DB
+	Texts *statement.Texts
+	// Run runs statements on DB as for a request, and retries lost transactions.
+	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+	// Began is called when a session has begun, and the previous one is over. Its caller holds the mutex.
+	Began func()
+}
+
+// Session is the current session of a process, or none yet.
+type Session struct {
+	options  Options
+	starting sync.Mutex // held during the start of a session
+
+	mu        *sync.Mutex // the owner's mutex, which guards the fields below
+	name      int64       // 0 before the first session
+	renewedAt time.Time   // the time at which the last renewal was sent; zero if the session is over
+}
+
+// New returns a Session that has not begun. mu is the mutex of its owner.
+func New(mu *sync.Mutex, o Options) *Session { return &Session{options: o, mu: mu} }
+
+// Name returns the name of the last session, or 0. The caller holds the mutex.
+func (s *Session) Name() int64 { return s.name }
+
+// Expire makes the next Get start a new session. The caller holds the mutex.
+func (s *Session) Expire() { s.renewedAt = time.Time{} }
+
+// usable reports whether the process may use its session. The caller holds the mutex.
+func (s *Session) usable(now time.Time) bool {
+	return s.name != 0 && now.Sub(s.renewedAt) < lifetime &&
+		now.Round(0).Sub(s.renewedAt.Round(0)) < lifetime
+}
+
+// current returns the session, and reports whether the process may use it.
+func (s *Session) current() (int64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.name, s.usable(time.Now())
+}
+
+// Get returns the name of a usable session. It starts a new one if necessary, with timeout for each attempt.
+func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error) {
+	name, ok := s.current()
+	if ok {
+		return name, nil
+	}
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	previous, ok := s.current()
+	if ok {
+		return previous, nil
+	}
+	sent := time.Now()
+	for {
+		start := &pgdb.Statement{SQL: startSQL, Args: []any{previous}, Unnamed: true}
+		if _, err := s.options.Run(ctx, timeout, s.options.Texts.OnSessions(start)); err != nil {
+			return 0, err
+		}
+		if start.Err != nil {
+			return 0, fmt.Errorf("the session of running requests: %w", start.Err)
+		}
+		if names := pg.Bigints(start.Result); len(names) == 1 {
+			name = names[0]
+			break
+		}
+	}
+	s.mu.Lock()
+	s.name = name
+	s.renewedAt = sent
+	s.options.Began()
+	s.mu.Unlock()
+	return name, nil
+}
+
+// Renew renews the session if that is due at now. If the session is over, Renew starts a new one. A failure
+// is not reported, because requests detect an outage, and the owner calls Renew again.
+func (s *Session) Renew(closing context.Context, now time.Time) {
+	s.mu.Lock()
+	name, fresh, renewedAt := s.name, s.usable(now), s.renewedAt
+	s.mu.Unlock()
+	if name == 0 || fresh && now.Sub(renewedAt) < RenewInterval {
+		return
+	}
+	if fresh {
+		renewal := &pgdb.Statement{SQL: renewSQL, Args: []any{name}, Unnamed: true}
+		err := s.options.DB.Run(closing, RenewTimeout, s.options.Texts.OnSessions(renewal))
+		if err != nil || renewal.Err != nil {
+			return
+		}
+		s.mu.Lock()
+		// Meanwhile, a batch may have started another session, or the owner has ended this one.
+		replaced := s.name != name || s.renewedAt != renewedAt
+		switch {
+		case replaced:
+		case renewal.Rows == 1:
+			s.renewedAt = now
+		default:
+			s.renewedAt = time.Time{} // the row has expired
+		}
+		s.mu.Unlock()
+		if replaced || renewal.Rows == 1 {
+			return
+		}
+	}
+	_, _ = s.Get(closing, RenewTimeout)
+}
+
+// End ends the session when the process ends. After a failure the session expires.
+func (s *Session) End() {
+	s.mu.Lock()
+	name := s.name
+	s.mu.Unlock()
+	if name != 0 {
+		_ = s.options.DB.Run(context.Background(), endTimeout,
+			s.options.Texts.OnSessions(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
+	}
+}
