@@ -82,7 +82,7 @@ func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	takes("Node on top of 10", 1, false, byNode)
 	again := openStore(t, dsn)
 	takes("a store that owns the tables", 1, false, func(s *shared) taker { return s.byStore(again) })
-	checkColumns(t, dsn, "a second upgrade", 13)
+	checkColumns(t, dsn, "a second upgrade", 14)
 }
 
 // checkColumns fails unless both tables have a number of columns.

@@ -21,7 +21,8 @@ const usageBody = `{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}`
 // countOf returns the sum of the counts of a prefix and the keys that match a pattern of LIKE.
 func countOf(t *testing.T, dsn, prefix, key string) int64 {
 	t.Helper()
-	return cluster.Query[int64](t, dsn, `SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral
+	return cluster.Query[int64](t, dsn, `SELECT coalesce(sum(count), 0)::bigint
+		FROM (TABLE rate_limit_ephemeral UNION ALL TABLE rate_limit_durable) c
 		WHERE prefix = $1 AND key LIKE $2`, prefix, key)
 }
 

@@ -129,6 +129,6 @@ func (g *llmGuide) awaitUsed(want int64) {
 	g.t.Helper()
 	g.caddy.Await(g.t, "the settlement", func() bool {
 		return want == cluster.Query[int64](g.t, g.dsn, `SELECT coalesce(sum(count), 0)::bigint
-FROM rate_limit_ephemeral WHERE prefix = 'rule/team/month'`)
+FROM rate_limit_durable WHERE prefix = 'rule/team/month'`)
 	})
 }

@@ -1,12 +1,16 @@
 package engine_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -105,4 +109,39 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 	}
 	release(3)
 	awaitFree(t, b, flight, 5)
+}
+
+// testLedger checks that requests on limits of tokens in two shards, which move, are charged once, and are
+// each one row of an invoice.
+func (s *citusDB) testLedger(t *testing.T, driver string) {
+	one := s.openStore(t, driver, engine.Options{})
+	stop := s.keepMovingShard(t, "k")
+	var want int64
+	for i := range int64(60) {
+		b := &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(1000*len(driver) + int(i)), User: driver,
+			Input: 1, Output: i, CacheRead: -1, CacheWrite: -1}
+		var hits []ratelimit.Hit
+		for n, key := range []string{"k", keyInShard((store.ShardOf("k", testShards) + 1) % testShards)} {
+			l := budget(1 << 40)
+			l.Prefix = fmt.Sprint("ledger ", driver, n)
+			hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Slot: &ratelimit.Slot{}})
+			b.Charges = append(b.Charges, batch.Charge{Limit: l, Key: key, Unit: "tokens", Units: 1 + i,
+				Slot: hits[n].Slot})
+		}
+		decisions := make([]ratelimit.Decision, len(hits))
+		if err := one.Take(t.Context(), testTimeout, hits, decisions); err != nil || !allAllowed(decisions) {
+			t.Fatalf("a request: %v, %+v", err, decisions)
+		}
+		one.SettleBill(b)
+		want += 2 * (1 + i)
+	}
+	stop()
+	sums := fmt.Sprintf(`SELECT concat_ws(' ', (SELECT sum(count) FROM unnest(ARRAY['ledger %[1]s0',
+		'ledger %[1]s1']) p, rate_limit_counters(p, true)), count(*), sum(jsonb_array_length(charges)),
+		(SELECT sum((c->>'units')::bigint) FROM rate_limit_ledger_rows(user_id => '%[1]s') r,
+		jsonb_array_elements(r.charges) c)) FROM rate_limit_ledger_rows(user_id => '%[1]s')`, driver)
+	text := fmt.Sprint(want, " 60 120 ", want)
+	await.Within(t, 30*time.Second, "the settlements, "+text, func() bool {
+		return cluster.Query[string](t, s.DSN(), sums) == text
+	})
 }

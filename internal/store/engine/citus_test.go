@@ -151,6 +151,11 @@ func TestCitus(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+": slots stay while shards move", func(t *testing.T) { s.testSlots(t, driver) })
 	}
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+": tokens are charged once while shards move", func(t *testing.T) {
+			s.testLedger(t, driver)
+		})
+	}
 	t.Run("chaos", s.testChaos)
 	t.Run("an uninstall leaves nothing", s.testUninstall)
 }

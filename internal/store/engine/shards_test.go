@@ -48,7 +48,7 @@ func answerShards(ctx context.Context, statements []*pgdb.Statement) error {
 	case schema.ShardRoutes:
 		for shard := range int64(testShards) {
 			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable",
-				"rate_limit_processes"} {
+				"rate_limit_processes", "rate_limit_ledger"} {
 				name := fmt.Appendf(nil, "rl_s%d.%s_1", shard, table)
 				addRow(s, int4(shard+1), []byte(table), name, []byte("rate_limit_guard(1)"), []byte("host"),
 					int4(shard))

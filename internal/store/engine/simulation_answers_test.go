@@ -131,7 +131,7 @@ func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 			addRow(a, []byte(`{"Identity":{"Tier":"free","User":"`+user+`","Known":true}}`))
 		}
 		addRow(a, []byte(simWhole))
-	case is("SELECT x.region"), is("SELECT region, state"):
+	case is("SELECT x.region"), is("SELECT region, state"), is("SELECT rate_limit_ledger_upkeep"):
 	case is("SELECT rate_limit_forget"):
 		addRow(a, []byte("0"))
 	default:

@@ -1,0 +1,283 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// budget is a limit that reserves.
+func budget(events int64) *ratelimit.Limit {
+	return &ratelimit.Limit{Prefix: "b", Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour,
+		Durable: true, Reserves: true}
+}
+
+// reserve reserves units of a limit, and returns the slot and the decision.
+func reserve(t failer, store ratelimit.Store, l *ratelimit.Limit, units int64) (*ratelimit.Slot,
+	ratelimit.Decision) {
+	slot := &ratelimit.Slot{}
+	return slot, takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Slot: slot})
+}
+
+// bill returns the bill number n of a request on one limit.
+func bill(n int, l *ratelimit.Limit, units int64, slot *ratelimit.Slot) *batch.Bill {
+	return &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(n), User: "u", Model: "m", Input: units,
+		CacheRead: -1, CacheWrite: -1, Output: 0,
+		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Slot: slot}}}
+}
+
+// usedAndHeld returns the columns count and held of the row of a budget.
+func (s *testDB) usedAndHeld() string {
+	return s.queryText(`SELECT concat_ws(' ', count, coalesce((SELECT sum(held[i][2])
+		FROM generate_subscripts(held, 1) i), 0)) FROM rate_limit_durable WHERE prefix = 'b'`)
+}
+
+// awaitSettled waits until a store has settled all bills.
+func awaitSettled(t testing.TB, store *engine.Store) {
+	t.Helper()
+	await.Within(t, 20*time.Second, "settlements", func() bool { return store.Ledger().Unsettled() == 0 })
+}
+
+// A budget is used to its end, once: a request passes while anything is left, and holds all that it may cost.
+// Who is refused because of what running requests hold is told to come back in a second, and passes once they
+// have cost less.
+func TestBudgetIsUsedToItsEnd(t *testing.T) {
+	s := newTestDB(t)
+	store := s.openEngine(engine.Options{CleanupProbability: -1})
+	l := budget(1000)
+	first, d := reserve(t, store, l, 600)
+	check.Equal(t, "the first", outcomes(d), "allowed 400 of 1000")
+	second, d := reserve(t, store, l, 700)
+	check.Equal(t, "the second", outcomes(d), "allowed 0 of 1000")
+	_, d = reserve(t, store, l, 1)
+	check.Equal(t, "the third", outcomes(d)+" "+d.RetryAfter.String(), "refused 0 of 1000 1s")
+	store.Ledger().Settle(bill(1, l, 35, first))
+	store.Ledger().Settle(bill(2, l, 40, second))
+	awaitSettled(t, store)
+	check.Equal(t, "used and held", s.usedAndHeld(), "75 0")
+	third, d := reserve(t, store, l, 2000-1000)
+	check.Equal(t, "the third, again", outcomes(d), "allowed 0 of 1000")
+	store.Ledger().Settle(bill(3, l, 5000, third))
+	awaitSettled(t, store)
+	check.Equal(t, "used and held in debt", s.usedAndHeld(), "5075 0")
+	_, d = reserve(t, store, l, 1)
+	if d.Allowed || d.RetryAfter < 50*time.Minute {
+		t.Errorf("a request in debt: %+v, want a refusal until the window ends", d)
+	}
+	check.Equal(t, "the ledger", s.queryText(`SELECT string_agg(concat_ws(' ', user_id, model, input,
+		cache_read, output, charges->0->>'prefix', charges->0->>'units'), ', ' ORDER BY id)
+		FROM rate_limit_ledger`),
+		"u m 35 0 b 35, u m 40 0 b 40, u m 5000 0 b 5000")
+}
+
+// All limits of a request have something left, or none of them holds anything.
+func TestReservationsOfSeveralLimitsAreAllOrNothing(t *testing.T) {
+	s := newTestDB(t)
+	store := s.openEngine(engine.Options{CleanupProbability: -1, DisableRememberedRefusals: true})
+	small, large := budget(10), budget(1000)
+	small.Prefix = "a"
+	take := func() (bool, []*ratelimit.Slot) {
+		slots := []*ratelimit.Slot{{}, {}}
+		return takeAll(t, store, ratelimit.Hit{Limit: small, Key: "k", Cost: 8, Slot: slots[0]},
+			ratelimit.Hit{Limit: large, Key: "k", Cost: 100, Slot: slots[1]}), slots
+	}
+	var slots []*ratelimit.Slot
+	for i, want := range []bool{true, true, false} {
+		passes, taken := take()
+		check.Equal(t, fmt.Sprint("request ", i), passes, want)
+		slots = append(slots, taken...)
+	}
+	check.Equal(t, "used and held", s.usedAndHeld(), "0 200")
+	for _, slot := range slots {
+		slot.Release()
+	}
+	await.Within(t, 20*time.Second, "the release", func() bool { return s.usedAndHeld() == "0 0" })
+	passes, _ := take()
+	check.Equal(t, "a request after the release", passes, true)
+}
+
+// Different reservations of one key in a batch are one statement.
+func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
+	s := newTestDB(t)
+	var statements int64
+	store := s.openEngineOn(&interceptDB{s.openDB(""),
+		func(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
+			for _, one := range pipeline {
+				if strings.Contains(one.SQL, "INSERT INTO rate_limit_durable") {
+					atomic.AddInt64(&statements, 1)
+				}
+			}
+			return send(ctx, pipeline)
+		}}, bareOptions)
+	l := budget(1 << 40)
+	reserve(t, store, l, 1)
+	atomic.StoreInt64(&statements, 0)
+	var calls []*batch.Call
+	for i := range int64(64) {
+		calls = append(calls, newCall(false, ratelimit.Hit{Limit: l, Key: "k", Cost: 100 + i,
+			Slot: &ratelimit.Slot{}}))
+	}
+	store.DecideBatch(calls)
+	check.Equal(t, "statements", atomic.LoadInt64(&statements), 1)
+	check.Equal(t, "used and held", s.usedAndHeld(), fmt.Sprint("0 ", 1+64*100+63*64/2))
+}
+
+// What a killed process held is free once its session has expired, for every program on the row.
+func TestUnitsOfLostProcessAreFree(t *testing.T) {
+	s := newTestDB(t)
+	lost := s.openEngine(bareOptions)
+	l := budget(100)
+	reserve(t, lost, l, 100)
+	other := s.openEngine(bareOptions)
+	_, d := reserve(t, other, l, 10)
+	check.Equal(t, "beside the other process", outcomes(d), "refused 0 of 100")
+	// The names of sessions are times: a name of an hour ago that was not renewed is of a lost process.
+	s.exec("UPDATE rate_limit_durable SET held = '{{1,100}}'")
+	_, d = reserve(t, other, l, 10)
+	check.Equal(t, "after its loss", outcomes(d), "allowed 90 of 100")
+	check.Equal(t, "used and held", s.usedAndHeld(), "0 10")
+}
+
+// A process whose session has ended, as after a long pause, holds again what its running requests hold.
+func TestUnitsAreHeldAgainAfterThePauseOfAProcess(t *testing.T) {
+	s := newTestDB(t)
+	store := s.openEngine(bareOptions)
+	l := budget(100)
+	slot, _ := reserve(t, store, l, 60)
+	s.exec("UPDATE rate_limit_processes SET seen = '-infinity'")
+	s.exec("UPDATE rate_limit_durable SET held = NULL")
+	store.Ledger().Uncertain()
+	await.Within(t, 20*time.Second, "the hold", func() bool { return s.usedAndHeld() == "0 60" })
+	store.Ledger().Settle(bill(1, l, 7, slot))
+	awaitSettled(t, store)
+	check.Equal(t, "used and held", s.usedAndHeld(), "7 0")
+}
+
+// settlesTest sends settlements over a database that loses some of them.
+type settlesTest struct {
+	*testDB
+	store *engine.Store
+	limit *ratelimit.Limit
+	fault atomic.Pointer[string] // what happens to the next transaction of settlements; nil nothing
+	n     int                    // the number of requests so far
+
+	bills        []*batch.Bill
+	used, billed int64 // the units that the counter and the ledger have to have
+}
+
+// run runs statements, with the fault.
+func (s *settlesTest) run(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
+	settles := false
+	for _, one := range pipeline {
+		settles = settles || strings.Contains(one.SQL, "INSERT INTO rate_limit_ledger")
+	}
+	if !settles {
+		return send(ctx, pipeline)
+	}
+	fault := s.fault.Swap(nil)
+	switch {
+	case fault == nil:
+		return send(ctx, pipeline)
+	case *fault == "unsent":
+		return pgdb.ErrNotSent
+	case *fault == "answer lost":
+		_ = send(ctx, pipeline)
+	}
+	return pgdb.ErrConnectionLost
+}
+
+// request makes a request, and something that happens before its settlement. The settlement is sent several
+// times, and so are earlier ones.
+func (s *settlesTest) request(t *rapid.T) {
+	s.n++
+	units := rapid.Int64Range(1, 1000).Draw(t, "units")
+	slot := &ratelimit.Slot{}
+	d, _, err := tryOne(s.store, testTimeout, ratelimit.Hit{Limit: s.limit, Key: "k", Cost: 100, Slot: slot})
+	if err == nil && !d.Allowed {
+		t.Fatalf("a request is refused: %+v", d)
+	}
+	switch one := rapid.SampledFrom([]string{"", "unsent", "lost", "answer lost", "end", "reset"}).Draw(t,
+		"fault"); one {
+	case "":
+	case "end":
+		s.exec("UPDATE rate_limit_processes SET seen = '-infinity'")
+		s.store.Ledger().Uncertain()
+	case "reset":
+		s.wait(t)
+		s.exec("UPDATE rate_limit_durable SET count = 0")
+		s.used = 0
+	default:
+		s.fault.Store(&one)
+	}
+	s.used += units
+	s.billed += units
+	s.bills = append(s.bills, bill(s.n, s.limit, units, slot))
+	for range rapid.IntRange(1, 10).Draw(t, "times") {
+		s.settle(rapid.IntRange(0, len(s.bills)-1).Draw(t, "bill"))
+	}
+	s.settle(len(s.bills) - 1)
+}
+
+// settle sends a settlement.
+func (s *settlesTest) settle(n int) {
+	again := *s.bills[n]
+	again.Charges = append([]batch.Charge(nil), again.Charges...)
+	s.store.Ledger().Settle(&again)
+}
+
+// wait waits until all settlements have an answer.
+func (s *settlesTest) wait(t failer) {
+	for deadline := time.Now().Add(20 * time.Second); s.store.Ledger().Unsettled() > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d settlements have no answer", s.store.Ledger().Unsettled())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A settlement counts once, whatever happens on its way: lost and late answers, an end of the session, a
+// reset of the counter, and however often it is sent. In the end, nothing is held.
+func TestSettlementsCountOnce(t *testing.T) {
+	for name, open := range drivers.All {
+		t.Run(name, func(t *testing.T) {
+			s := &settlesTest{testDB: newTestDB(t), limit: budget(1 << 40)}
+			s.store = s.openEngineOn(&interceptDB{open(t, s.dsn), s.run}, engine.Options{
+				CleanupProbability: -1, DisableRememberedRefusals: true, OnError: func(error) {}})
+			reserve(t, s.store, s.limit, 1)
+			conformance.Check(t, 60, func(t *rapid.T) {
+				s.wait(t) // for those of a schedule that has failed
+				s.exec("DELETE FROM rate_limit_durable")
+				s.exec("DELETE FROM rate_limit_ledger")
+				s.used, s.billed, s.bills = 0, 0, nil
+				for range rapid.IntRange(1, 6).Draw(t, "requests") {
+					s.request(t)
+				}
+				s.wait(t)
+				got := s.queryText("SELECT sum(count) FROM rate_limit_durable") + " " +
+					s.queryText("SELECT sum((charges->0->>'units')::bigint) FROM rate_limit_ledger")
+				if want := fmt.Sprint(s.used, " ", s.billed); got != want {
+					t.Fatalf("used, and in the ledger: got %s, want %s", got, want)
+				}
+			})
+			await.Within(t, 30*time.Second, "the end of all holds", func() bool {
+				d := takeOne(t, s.store, ratelimit.Hit{Limit: s.limit, Key: "k", Cost: 1, Peek: true})
+				return fmt.Sprint(s.limit.Events-d.Remaining) ==
+					s.queryText("SELECT count FROM rate_limit_durable")
+			})
+		})
+	}
+}
