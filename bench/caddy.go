@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyfile is a Caddyfile with two arguments: the address, and the directive of the limit.
+// caddyfile is a Caddyfile with three arguments: the address, the directive of the limit, and the response.
 const caddyfile = `{
 	admin off
 	persist_config off
@@ -21,13 +21,17 @@ const caddyfile = `{
 http://%[1]s {
 	bind 127.0.0.1
 	%[2]s
-	respond "ok"
+	%[3]s
 }
 `
 
 // configureCaddy returns the Caddyfile of p.
 func configureCaddy(p *proxy) string {
-	return fmt.Sprintf(caddyfile, p.address, p.directive())
+	response := "respond ok"
+	if p.row.load.prompts {
+		response = "header Content-Type application/json\nrespond `" + answer + "`"
+	}
+	return fmt.Sprintf(caddyfile, p.address, p.directive(), response)
 }
 
 // directive returns the Caddyfile directive of p's limit, or "" without a limit.
@@ -54,6 +58,9 @@ func (p *proxy) directive() string {
 	}
 	limit := fmt.Sprintf("key %s\nalgorithm %s\nlimit %s\n%s\n", key, cmp.Or(l.algorithm, "sliding_window"),
 		l.limit, l.options)
+	if l.unit != "" {
+		limit += "unit " + l.unit + "\n"
+	}
 	if l.lease != "" {
 		limit += "lease " + l.lease + "\n"
 	}

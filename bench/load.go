@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,17 @@ type load struct {
 	keyCount    int
 	connections int
 	rate        int // requests a second, independent of responses; 0: the next request follows a response
+	// prompts makes the requests prompts of a language model. Then the responses are answer.
+	prompts bool
 }
+
+const (
+	// prompt is the body of a prompt.
+	prompt = `{"model":"m","max_tokens":20,"messages":[{"role":"user","content":"How are you?"}]}`
+	// answer is the body of the response to a prompt.
+	answer = `{"choices":[{"index":0,"message":{"role":"assistant","content":"Fine."}}],` +
+		`"usage":{"prompt_tokens":20,"completion_tokens":5,"total_tokens":25}}`
+)
 
 // draw returns the number of the key of the next request, usually from 0 to n-1. n is the load's keyCount.
 type draw func(c *connection, n int) int
@@ -55,6 +66,7 @@ type client struct {
 	address     string
 	load        load
 	head        string       // start of a request, up to the key
+	tail        string       // the rest of it
 	drawn       atomic.Int64 // number of draws by inTurn, or of new keys by tenthNew
 	connections []*connection
 }
@@ -79,7 +91,12 @@ type result struct {
 
 func newClient(address string, l load) *client {
 	c := &client{address: address, load: l,
-		head: "GET / HTTP/1.1\r\nHost: " + address + "\r\n" + keyHeader + ": "}
+		head: "GET / HTTP/1.1\r\nHost: " + address + "\r\n" + keyHeader + ": ", tail: "\r\n\r\n"}
+	if l.prompts {
+		c.head = "POST" + strings.TrimPrefix(c.head, "GET")
+		c.tail = fmt.Sprintf("\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(prompt), prompt)
+	}
 	for range l.connections {
 		c.connections = append(c.connections, &connection{client: c})
 	}
@@ -155,7 +172,7 @@ func (c *connection) send(key string) (status int, err error) {
 			c.net = nil
 		}
 	}()
-	c.buffer = append(append(append(c.buffer[:0], c.client.head...), key...), "\r\n\r\n"...)
+	c.buffer = append(append(append(c.buffer[:0], c.client.head...), key...), c.client.tail...)
 	if err := c.net.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return 0, err
 	}
@@ -167,8 +184,12 @@ func (c *connection) send(key string) (status int, err error) {
 		return 0, err
 	}
 	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode == http.StatusOK && string(body) != "ok" {
-		err = fmt.Errorf("the response is %q instead of \"ok\"", body) // not from the site with the limit
+	want := "ok"
+	if c.client.load.prompts {
+		want = answer
+	}
+	if err == nil && response.StatusCode == http.StatusOK && string(body) != want {
+		err = fmt.Errorf("the response is %q instead of %q", body, want) // not from the site with the limit
 	}
 	return response.StatusCode, errors.Join(err, response.Body.Close())
 }

@@ -35,6 +35,7 @@ type limitSpec struct {
 	algorithm string   // "": sliding_window
 	limit     string   // events and window
 	lease     string   // maximum share of the quota in a lease; "": no lease
+	unit      string   // "": requests
 	options   string   // further lines of a Caddyfile, without an effect on Traefik
 	zones     []string // further limits of the same request, in Caddy only, and not in memory
 	// policy replaces the limits of the configuration by the rules of policyRowsOf.
@@ -84,6 +85,7 @@ var (
 	usualLoad = load{draw: uniform, keyCount: 100, connections: 64}
 	manyConns = load{draw: uniform, keyCount: 100, connections: 256}
 	paced     = load{draw: uniform, keyCount: 100, connections: 64, rate: 500}
+	prompts   = load{draw: uniform, keyCount: 100, connections: 64, prompts: true}
 	hotKey    = load{draw: uniform, keyCount: 1, connections: 64}
 	refusals  = load{draw: tenthNew, keyCount: 1000, connections: 64}
 	zipf10k   = load{draw: zipf, keyCount: 10000, connections: 64}
@@ -93,6 +95,7 @@ var (
 var (
 	exact      = &limitSpec{limit: ample}
 	leased     = &limitSpec{limit: ample, lease: share}
+	tokens     = &limitSpec{limit: ample, unit: "tokens"}
 	withPolicy = &limitSpec{policy: true}
 	exact4     = &limitSpec{limit: ample, zones: furtherZones}
 )
@@ -197,6 +200,13 @@ func allRows() (rows []*row) {
 		if !traefik {
 			c.add("+ leased", "", plain, leased)
 		}
+		rows = append(rows, c.rows...)
+	}
+	for _, traefik := range []bool{false, true} {
+		c := &column{traefik: traefik, load: prompts, ending: ", prompts"}
+		plain := c.add("plain", "", nil, nil)
+		c.add("+ exact", "", plain, exact)
+		c.add("+ tokens", "", plain, tokens)
 		rows = append(rows, c.rows...)
 	}
 

@@ -20,14 +20,22 @@ type object = map[string]any
 // pluginModule is the module that Traefik interprets.
 const pluginModule = "github.com/pgratelimit/pg-ratelimit"
 
-// startTraefik starts p as a Traefik. Traefik cannot respond itself, so it gets an upstream in this process
-// that responds "ok".
+// respondAsUpstream responds "ok", or to a prompt as a language model.
+func respondAsUpstream(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		_, _ = io.WriteString(w, "ok")
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, answer)
+}
+
+// startTraefik starts p as a Traefik. Traefik cannot respond itself, so it gets an upstream in this process.
 func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if b.traefik == "" {
 		b.traefik = must(harness.Traefik(b.ctx, filepath.Join(root, "integration")))
-		b.upstream = httptest.NewServer(
-			http.HandlerFunc(
-				func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })).URL
+		b.upstream = httptest.NewServer(http.HandlerFunc(respondAsUpstream)).URL
 	}
 	router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`/`)", "service": "ok"}
 	config := object{
@@ -89,7 +97,7 @@ func traefikLimit(p *proxy) object {
 			"policy": object{"apiKey": "{header." + keyHeader + "}"},
 		}}}
 	default:
-		return object{"plugin": object{"pg-ratelimit": object{
+		return object{"plugin": object{"pg-ratelimit": object{"unit": cmp.Or(l.unit, "requests"),
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
 			"algorithm": "sliding_window", "limit": l.limit, "lease": cmp.Or(l.lease, "off"),
 			"timeout": decisionTimeout, "onError": "deny",
