@@ -84,7 +84,10 @@ type hold struct {
 // maxWaiting bounds the settlements that wait. Further ones are lost.
 const maxWaiting = 20000
 
-var errLost = errors.New("ratelimit: a settlement is lost, because too many wait")
+var (
+	errLost   = errors.New("ratelimit: a settlement is lost, because too many wait")
+	errClosed = errors.New("ratelimit: settlements are lost, because the database has not answered")
+)
 
 // New returns a Ledger without a session.
 func New(o Options) *Ledger {
@@ -202,12 +205,18 @@ func (l *Ledger) Unsettled() int {
 	return l.unsettled
 }
 
-// Close waits up to timeout for the settlements, and ends the session.
+// Close waits up to timeout for the settlements, of which further ones are lost, and ends the session.
 func (l *Ledger) Close(timeout time.Duration) {
 	for until := time.Now().Add(timeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if l.Unsettled() == 0 || l.Health.Unavailable() != nil {
 			break
 		}
+	}
+	if lost := l.Unsettled(); lost > 0 {
+		for n := 0; n < lost; n++ {
+			l.Settled(errClosed)
+		}
+		l.Report(errClosed)
 	}
 	if l.Health.Unavailable() == nil {
 		l.session.End()
