@@ -285,10 +285,10 @@ BEGIN
 	END IF;
 	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
 		BEGIN
-			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, greatest(today - 7, least(today + 7, also))] LOOP
+			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, greatest(today - 7, least(today + 7, coalesce(also, today)))] LOOP
 				part := ledger || to_char(day, '_YYYYMMDD');
 				CONTINUE WHEN to_regclass(part) IS NOT NULL;
-				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', part, ledger);
+				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL, PRIMARY KEY (id))', part, ledger);
 				EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', ledger, part, day, day + 1);
 			END LOOP;
 			FOR old IN SELECT c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = ledger::regclass AND c.relname ~ '_[0-9]{8}$'
@@ -572,7 +572,7 @@ COMMENT ON TABLE rate_limit_processes IS 'The processes with running requests th
 COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, what its requests hold is free.';
 CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day         date NOT NULL, id          uuid NOT NULL, time        timestamptz NOT NULL, user_id     text, key_id      bigint, ancestors   text[] NOT NULL DEFAULT '{}', model       text,
-	input       bigint, cache_read  bigint, cache_write bigint, output      bigint, charges     jsonb NOT NULL, PRIMARY KEY (day, id) ) PARTITION BY RANGE (day);
+	input       bigint, cache_read  bigint, cache_write bigint, output      bigint, charges     jsonb NOT NULL ) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens: a row for each request, or on Citus for each part of it.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';

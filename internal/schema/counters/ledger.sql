@@ -23,7 +23,8 @@ END $$;
 COMMENT ON FUNCTION rate_limit_ledgers IS
 	'The tables of the ledger, with their schemas: one, or on Citus one for each shard.';
 
--- A new partition is created as a table and then attached, as in the history, so that writers do not wait.
+-- Only partitions have a primary key, because pg_dump --clean cannot restore one of the whole table. A new
+-- partition is created as a table and then attached, as in the history, so that writers do not wait.
 -- For a drop they wait for up to 100 ms, once a day. A ledger that another session has locked is left for
 -- later.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETURNS void LANGUAGE plpgsql
@@ -43,10 +44,10 @@ BEGIN
 	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
 		BEGIN
 			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2,
-				greatest(today - 7, least(today + 7, also))] LOOP
+				greatest(today - 7, least(today + 7, coalesce(also, today)))] LOOP
 				part := ledger || to_char(day, '_YYYYMMDD');
 				CONTINUE WHEN to_regclass(part) IS NOT NULL;
-				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', part, ledger);
+				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL, PRIMARY KEY (id))', part, ledger);
 				EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', ledger,
 					part, day, day + 1);
 			END LOOP;

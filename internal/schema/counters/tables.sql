@@ -72,8 +72,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger (
 	cache_read  bigint,
 	cache_write bigint,
 	output      bigint,
-	charges     jsonb NOT NULL,
-	PRIMARY KEY (day, id)
+	charges     jsonb NOT NULL
 ) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 COMMENT ON TABLE rate_limit_ledger IS

@@ -18,7 +18,7 @@ func TestAlgorithmsPageShowsTheStatement(t *testing.T) {
 	s.exec(engine.TableSQL)
 	db := &statementCapture{DB: s.openDB(""), seen: map[string]pgdb.Statement{},
 		withoutPlannerSettings: map[string]bool{}}
-	store := s.openEngineOn(db, engine.Options{DisableMigration: true})
+	store := s.openEngineOn(db, engine.Options{DisableMigration: true, CleanupProbability: -1})
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "web", Events: 100, Window: time.Minute},
 		Key: "ann", Cost: 1}}
 	if err := store.Take(t.Context(), time.Minute, hits, make([]ratelimit.Decision, 1)); err != nil {
