@@ -30,7 +30,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
 	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, c.held, q.quota,
-		(100 * (u.used + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)
+		(100::numeric * (u.used + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
 			::numeric(20, 1) AS percent, u.resets_at
 	FROM rate_limit_rule_limits l
 	JOIN rate_limit_rules r ON r.name = l.rule
