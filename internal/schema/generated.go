@@ -222,7 +222,8 @@ BEGIN
 	END IF;
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
 		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
-			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (SELECT FROM jsonb_array_elements(charges) c
+			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
+				SELECT FROM jsonb_array_elements(charges) c
 				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
 		IF dry_run THEN
 			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted USING users, keys, texts;
@@ -230,8 +231,9 @@ BEGIN
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s OR string_to_array(c ->> ''key'', '' '')
-					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'') FROM jsonb_array_elements(charges) c)
-				%2$s', name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
+					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
+					FROM jsonb_array_elements(charges) c) %2$s',
+				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
 				USING users, keys, texts;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 		END IF;
@@ -273,7 +275,8 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_ledgers IS 'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one has what was settled before there were shards.';
-CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
+	LANGUAGE plpgsql AS $$
 DECLARE
 	old record;
 BEGIN
@@ -558,7 +561,8 @@ BEGIN
 			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
 				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
 		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint
-			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units FROM generate_subscripts(c.held, 1) i) p
+			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
+				FROM generate_subscripts(c.held, 1) i) p
 			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
 				BETWEEN 1 AND 3610
 				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p

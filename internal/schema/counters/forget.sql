@@ -97,7 +97,8 @@ BEGIN
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
 		-- As in the audit log, a row with a user belongs to that user alone. An address can be that of many.
 		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
-			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (SELECT FROM jsonb_array_elements(charges) c
+			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
+				SELECT FROM jsonb_array_elements(charges) c
 				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
 		IF dry_run THEN
 			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted
@@ -106,8 +107,9 @@ BEGIN
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s OR string_to_array(c ->> ''key'', '' '')
-					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'') FROM jsonb_array_elements(charges) c)
-				%2$s', name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
+					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
+					FROM jsonb_array_elements(charges) c) %2$s',
+				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
 				USING users, keys, texts;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 		END IF;

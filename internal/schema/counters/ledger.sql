@@ -24,7 +24,8 @@ COMMENT ON FUNCTION rate_limit_ledgers IS
 	'one has what was settled before there were shards.';
 
 -- Citus passes SET LOCAL on to its workers only in a function that another function calls.
-CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
+	LANGUAGE plpgsql AS $$
 DECLARE
 	old record;
 BEGIN

@@ -54,7 +54,8 @@ BEGIN
 					'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + '
 					'interval ''10 s'')),
 		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint
-			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units FROM generate_subscripts(c.held, 1) i) p
+			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
+				FROM generate_subscripts(c.held, 1) i) p
 			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
 				BETWEEN 1 AND 3610
 				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p
