@@ -95,7 +95,7 @@ BEGIN
 	END IF;
 
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
-		-- As in the audit log, a row with a user belongs to that user alone. An address can be that of many.
+		-- As in the audit log, a row with a user belongs to that user alone. An address can be of many users.
 		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_array_elements(charges) c
