@@ -4,9 +4,10 @@
 // cost to the counters and ends the holds. So a settlement is repeated until it is answered.
 //
 // A row of a counter has a sum of held units for each session. The sums change by differences, which must not
-// be repeated. So whatever leaves a sum uncertain, such as a reservation without an answer, ends the session:
-// a new one begins, holds again what running requests hold, and what the sums of the old one were no longer
-// counts. What a killed process held is free when its session expires.
+// be repeated. So whatever leaves a sum uncertain, such as a reservation without an answer, replaces the
+// session: a new one begins, and holds again what running requests hold. Only then does the old one end, so
+// that nobody else takes the units meanwhile, and its sums no longer count. What a killed process held is free
+// when its session expires.
 //
 // One goroutine sends settlements, releases and holds, and renews the session. It holds nothing again while
 // the outcome of a settlement is unknown, because the settlement may have ended a hold.
@@ -47,6 +48,7 @@ type Ledger struct {
 	unsettled int     // the number of settlements without an end
 	uncertain bool    // the session's sums may differ from what requests hold
 	beganAt   time.Time
+	former    []int64 // earlier sessions that go on until the rows hold for the present one
 
 	unknown []*item // sent without an answer; only the goroutine uses it
 }
@@ -92,8 +94,13 @@ var (
 // New returns a Ledger without a session.
 func New(o Options) *Ledger {
 	l := &Ledger{Options: o, held: map[*ratelimit.Slot]*hold{}}
-	l.session = session.New(&l.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run,
-		Began: func() { l.beganAt = time.Now() }})
+	l.session = session.New(&l.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Keeps: true,
+		Began: func(previous int64) {
+			l.beganAt = time.Now()
+			if previous != 0 {
+				l.former = append(l.former, previous)
+			}
+		}})
 	return l
 }
 
@@ -220,5 +227,11 @@ func (l *Ledger) Close(timeout time.Duration) {
 	}
 	if l.Health.Unavailable() == nil {
 		l.session.End()
+		l.mu.Lock()
+		former := l.former
+		l.mu.Unlock()
+		for _, one := range former {
+			l.session.EndOne(one)
+		}
 	}
 }

@@ -79,6 +79,7 @@ func (l *Ledger) step(now time.Time) bool {
 		return false
 	}
 	l.holdAgain()
+	l.endFormer()
 	return len(items) > 0
 }
 
@@ -355,5 +356,28 @@ func (l *Ledger) holdAgain() {
 	}
 	for _, c := range calls {
 		batch.Wait(c)
+	}
+}
+
+// endFormer ends earlier sessions, unless running requests or settlements that wait still hold units for one
+// of them.
+func (l *Ledger) endFormer() {
+	l.mu.Lock()
+	if len(l.former) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	name := l.session.Name()
+	for _, h := range l.held {
+		if h.session != 0 && h.session != name {
+			l.mu.Unlock()
+			return
+		}
+	}
+	former := l.former
+	l.former = nil
+	l.mu.Unlock()
+	for _, one := range former {
+		l.session.EndOne(one)
 	}
 }

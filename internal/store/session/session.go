@@ -57,8 +57,11 @@ type Options struct {
 	Texts *statement.Texts
 	// Run runs statements on DB as for a request, and retries lost transactions.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
-	// Began is called when a session has begun, and the previous one is over. Its caller holds the mutex.
-	Began func()
+	// Began is called when a session has begun. previous is the one before, or 0. Its caller holds the mutex.
+	Began func(previous int64)
+	// Keeps is set if the previous session goes on, without renewals, until the owner calls EndOne. Otherwise
+	// it is over when the new one begins.
+	Keeps bool
 }
 
 // Session is the current session of a process, or none yet.
@@ -105,9 +108,13 @@ func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error)
 	if ok {
 		return previous, nil
 	}
+	ends := previous
+	if s.options.Keeps {
+		ends = 0
+	}
 	sent := time.Now()
 	for {
-		start := &pgdb.Statement{SQL: startSQL, Args: []any{previous}, Unnamed: true}
+		start := &pgdb.Statement{SQL: startSQL, Args: []any{ends}, Unnamed: true}
 		if _, err := s.options.Run(ctx, timeout, s.options.Texts.OnSessions(start)); err != nil {
 			return 0, err
 		}
@@ -122,7 +129,7 @@ func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error)
 	s.mu.Lock()
 	s.name = name
 	s.renewedAt = sent
-	s.options.Began()
+	s.options.Began(previous)
 	s.mu.Unlock()
 	return name, nil
 }
@@ -165,6 +172,11 @@ func (s *Session) End() {
 	s.mu.Lock()
 	name := s.name
 	s.mu.Unlock()
+	s.EndOne(name)
+}
+
+// EndOne ends a session of the process. After a failure the session expires.
+func (s *Session) EndOne(name int64) {
 	if name != 0 {
 		_ = s.options.DB.Run(context.Background(), endTimeout,
 			s.options.Texts.OnSessions(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
