@@ -257,7 +257,8 @@ func TestSettlementsCountOnce(t *testing.T) {
 			s := &settlesTest{testDB: newTestDB(t), limit: budget(1 << 40)}
 			s.store = s.openEngineOn(&interceptDB{open(t, s.dsn), s.run}, engine.Options{
 				CleanupProbability: -1, DisableRememberedRefusals: true, OnError: func(error) {}})
-			reserve(t, s.store, s.limit, 1)
+			first, _ := reserve(t, s.store, s.limit, 1) // which makes the tables
+			first.Release()
 			conformance.Check(t, 60, func(t *rapid.T) {
 				s.wait(t) // for those of a schedule that has failed
 				s.exec("DELETE FROM rate_limit_durable")

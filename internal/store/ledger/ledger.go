@@ -6,8 +6,8 @@
 // A row of a counter has a sum of held units for each session. The sums change by differences, which must not
 // be repeated. So whatever leaves a sum uncertain, such as a reservation without an answer, replaces the
 // session: a new one begins, and holds again what running requests hold. Only then does the old one end, so
-// that nobody else takes the units meanwhile, and its sums no longer count. What a killed process held is free
-// when its session expires.
+// that nobody else takes the units meanwhile, and its sums no longer count. What a killed process held is
+// free when its session expires.
 //
 // One goroutine sends settlements, releases and holds, and renews the session. It holds nothing again while
 // the outcome of a settlement is unknown, because the settlement may have ended a hold.
