@@ -28,7 +28,7 @@ func (s *Slots) Session(ctx context.Context, timeout time.Duration) (int64, erro
 }
 
 // began takes slots of a new session for the requests in flight. The caller holds mu.
-func (s *Slots) began(int64) {
+func (s *Slots) began() {
 	atomic.StoreInt32(&s.used, 1)
 	var lost []*heldSlots
 	for h := range s.held {

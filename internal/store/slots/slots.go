@@ -93,7 +93,8 @@ type heldSlots struct {
 func New(o Options) *Slots {
 	s := &Slots{Options: o, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
 		local: map[lease.RowID]int64{}, releasing: map[lease.RowID][]Range{}}
-	s.session = session.New(&s.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Began: s.began})
+	s.session = session.New(&s.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run,
+		Began: func(previous int64) { s.began() }})
 	return s
 }
 
