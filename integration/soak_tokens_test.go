@@ -84,6 +84,9 @@ func (m *tokenModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(50 * time.Millisecond) // what was sent arrives
 			panic(http.ErrAbortHandler)
 		}
+		m.mu.Lock()
+		a.sent++ // before the proxy can have it
+		m.mu.Unlock()
 		_, err := fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n")
 		if err == nil {
 			err = http.NewResponseController(w).Flush()
@@ -91,9 +94,6 @@ func (m *tokenModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err != nil || r.Context().Err() != nil {
 			return
 		}
-		m.mu.Lock()
-		a.sent++
-		m.mu.Unlock()
 		time.Sleep(pause / time.Duration(a.tokens))
 	}
 	_, _ = fmt.Fprintf(w, "data: {\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)
