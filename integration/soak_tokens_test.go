@@ -272,7 +272,7 @@ func (b *tokenBed) check(m *tokenModel, dsn string) {
 		b.t.Errorf("the counter has %d tokens, and the ledger %d", counted, sum)
 	}
 	kinds := map[string]int{}
-	var told *answer // the first one that was told to wait longer than for what is held
+	var told *answer // the first refusal with a Retry-After of more than a second
 	allowance, undecided := int64(tokenBudget+mostTokens), int64(0)
 	for name, a := range m.answers {
 		units, charged := rows[name]

@@ -154,33 +154,37 @@ func (s *Store) Health() *health.Health { return s.base.Health() }
 
 // Settle corrects a charge in the background.
 func (s *Store) Settle(h *batch.Settlement) {
-	subject := h.Subject
-	if subject == "" {
-		subject = h.Key
-	}
-	if e := s.Engine(subject); e != nil {
+	if e := s.engineOf(h.Subject, h.Key); e != nil {
 		e.Settle(h)
 	}
+}
+
+// engineOf returns the engine of a row, as Engine does. "" as the subject means the key.
+func (s *Store) engineOf(subject, key string) *engine.Store {
+	if subject == "" {
+		subject = key
+	}
+	return s.Engine(subject)
 }
 
 // SettleBill settles a request on limits that reserve. Each shard settles its part.
 func (s *Store) SettleBill(one *batch.Bill) {
 	if !s.base.Ready() { // the shards are not known yet
 		s.mu.Lock()
-		if len(s.early) < maxDebts {
+		lost := len(s.early) >= maxDebts
+		if !lost {
 			s.early = append(s.early, one)
 		}
 		s.mu.Unlock()
+		if lost {
+			s.base.Ledger().Lose()
+		}
 		return
 	}
 	parts := map[*engine.Store]*batch.Bill{}
 	for i := range one.Charges {
 		c := &one.Charges[i]
-		subject := c.Subject
-		if subject == "" {
-			subject = c.Key
-		}
-		e := s.Engine(subject)
+		e := s.engineOf(c.Subject, c.Key)
 		if e == nil {
 			continue
 		}

@@ -17,7 +17,7 @@ func init() {
 		Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed,
 		SQL: &calendarWindowSQL,
 	})
-	defineReserving(reservingFrom+2, calendarWindow)
+	defineReserving(calendarWindow)
 }
 
 // Period returns the start of the calendar unit that contains now, and the start of the next one, in

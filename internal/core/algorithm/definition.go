@@ -54,18 +54,29 @@ type Definition struct {
 	// PeekAll sets Free and Reset of views, as Peek returns them. An algorithm can define it with one
 	// loop for all rows, because in Yaegi a call takes much longer than an iteration.
 	PeekAll func(views []*View)
+
+	// Reserves is set in a definition of limits that reserve. reserving is the definition of the limits of
+	// the same algorithm that reserve, or nil if none can.
+	Reserves  bool
+	reserving *Definition
 }
 
-// definitions holds the definitions by ratelimit.Algorithm, the definition of calendar windows at
-// calendarWindow, and those of limits that reserve from reservingFrom on. Only init functions change it.
-var definitions [reservingFrom + 3]*Definition
+// definitions holds the definitions by ratelimit.Algorithm, and the definition of calendar windows at
+// calendarWindow. Only init functions change it.
+var definitions [calendarWindow + 1]*Definition
 
 // calendarWindow is the index of the definition of a FixedWindow with a Calendar.
 const calendarWindow = ratelimit.InFlight + 1
 
-// define registers the definition at an index of definitions. Only init functions call it.
+// define registers the definition of an algorithm, or of calendarWindow. Only init functions call it.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
+	complete(&d)
+	definitions[a] = &d
+}
+
+// complete sets the fields of a definition that follow from others.
+func complete(d *Definition) {
 	if d.PeekAll == nil {
 		d.PeekAll = func(views []*View) {
 			for _, v := range views {
@@ -79,22 +90,22 @@ func define(a ratelimit.Algorithm, name string, d Definition) {
 	if d.SQL.ReadExpires {
 		d.SQL.Width++
 	}
-	definitions[a] = &d
 }
 
 // Of returns the definition for a limit.
 func Of(l *ratelimit.Limit) *Definition {
-	if l.Reserves {
-		return ofReserving(l)
-	}
+	d := definitions[l.Algorithm]
 	if l.Calendar != ratelimit.NoCalendar {
-		return definitions[calendarWindow]
+		d = definitions[calendarWindow]
 	}
 	if l.Algorithm == ratelimit.TokenBucket && l.RefillsEvenly() {
 		return definitions[ratelimit.GCRA]
 	}
-	return definitions[l.Algorithm]
+	if l.Reserves {
+		return d.reserving
+	}
+	return d
 }
 
 // All returns the definitions of limits that do not reserve.
-func All() []*Definition { return append([]*Definition(nil), definitions[:reservingFrom]...) }
+func All() []*Definition { return append([]*Definition(nil), definitions[:]...) }

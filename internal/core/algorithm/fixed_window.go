@@ -17,7 +17,7 @@ func init() {
 		Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed, Lease: leaseInWindow,
 		SQL: &fixedWindowSQL,
 	})
-	defineReserving(reservingFrom+1, ratelimit.FixedWindow)
+	defineReserving(ratelimit.FixedWindow)
 }
 
 // windowEnd returns the end of a row's window. The end of a calendar window is expires_at, which the server

@@ -72,29 +72,33 @@ const (
 		WHERE seen BETWEEN statement_timestamp() - interval '10 s'
 		AND statement_timestamp() + interval '10 s')::bigint[]`
 	youngSQL = `(SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810)`
-
-	// LiveSQL tests whether the row has a slot of a process that is alive.
-	LiveSQL = `EXISTS (SELECT FROM unnest(slots) s WHERE s >> 32 = ANY (` + aliveSQL + `)
-		OR (s >> 32) - ` + youngSQL + ` BETWEEN 1 AND 3610)`
 )
+
+// isAliveSQL returns a condition that holds if a process is alive. alive and young are aliveSQL and youngSQL,
+// or columns with their values.
+func isAliveSQL(process, alive, young string) string {
+	return process + " = ANY (" + alive + ") OR " + process + " - " + young + " BETWEEN 1 AND 3610"
+}
+
+// LiveSQL tests whether the row has a slot of a process that is alive.
+var LiveSQL = "EXISTS (SELECT FROM unnest(slots) s WHERE " + isAliveSQL("(s >> 32)", aliveSQL, youngSQL) + ")"
 
 var inFlightSQL = SQL{
 	Columns:  "slots",
 	Returned: "cardinality(slots)::bigint",
-	PeekReturned: "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") " +
-		"OR (s >> 32) - " + youngSQL + " BETWEEN 1 AND 3610)",
+	PeekReturned: "(SELECT count(*) FROM unnest(slots) s WHERE " +
+		isAliveSQL("(s >> 32)", aliveSQL, youngSQL) + ")",
 	Needs: []Parameter{SlotParameter},
 	Fresh: "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + " +
 		"interval '1 day'",
 	Step: `SELECT excluded.slot, granted, live || excluded.slots[:(granted * {cost})::int],
 		CASE WHEN r.expires_at < excluded.expires_at - interval '12 hours' THEN excluded.expires_at
 			ELSE r.expires_at END
-	FROM (SELECT *, CASE WHEN excluded.slots[1] >> 32 = ANY (alive)
-		OR (excluded.slots[1] >> 32) - young BETWEEN 1 AND 3610
+	FROM (SELECT *, CASE WHEN ` + isAliveSQL("(excluded.slots[1] >> 32)", "alive", "young") + `
 		THEN greatest(0, least(excluded.granted, ({quota} - cardinality(live)) / {cost}))
 			ELSE 0 END AS granted
-	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s WHERE s >> 32 = ANY (alive)
-		OR (s >> 32) - young BETWEEN 1 AND 3610) AS live
+	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s
+		WHERE ` + isAliveSQL("(s >> 32)", "alive", "young") + `) AS live
 	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Reset:       ", slots = NULL",
 	Adjust:      "count = r.count", // only ratelimit.Slot releases slots

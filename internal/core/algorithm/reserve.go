@@ -19,35 +19,10 @@ import (
 // A session is a row of rate_limit_processes, as for InFlight, and its pair counts while it is alive.
 // A reservation changes nothing else in a row that exists. In a new row it begins a window.
 //
-// Each algorithm whose limits can reserve has a second Definition, which reserving makes from the first one.
+// An algorithm whose limits can reserve has a second Definition, which defineReserving makes from the first.
 
 // heldRetry is RetryAfter, in microseconds, while the quota that is left is only held.
 const heldRetry = 1000000
-
-// reservingFrom is the index of the definition of limits SlidingWindow that reserve. Those of FixedWindow and
-// of calendar windows follow.
-const reservingFrom = calendarWindow + 1
-
-// ofReserving returns the definition of a limit that reserves.
-func ofReserving(l *ratelimit.Limit) *Definition {
-	switch {
-	case l.Calendar != ratelimit.NoCalendar:
-		return definitions[reservingFrom+2]
-	case l.Algorithm == ratelimit.FixedWindow:
-		return definitions[reservingFrom+1]
-	}
-	return definitions[reservingFrom]
-}
-
-// Reserves reports whether a definition is of limits that reserve.
-func Reserves(d *Definition) bool {
-	for _, one := range definitions[reservingFrom:] {
-		if d == one {
-			return true
-		}
-	}
-	return false
-}
 
 // unlimited returns a limit that counts like l, and admits any cost.
 func unlimited(l *ratelimit.Limit) *ratelimit.Limit {
@@ -78,15 +53,17 @@ func SettlingSQL(d *Definition) (fresh, step string) {
 	return all.Replace(d.SQL.Fresh), all.Replace(d.SQL.Step)
 }
 
-// defineReserving registers the definition of limits that reserve, made from the definition base of their
-// algorithm. Only init functions call it.
-func defineReserving(index, base ratelimit.Algorithm) {
-	d := definitions[base]
+// defineReserving makes the definition of limits that reserve from that of their algorithm, or of
+// calendarWindow. Only init functions call it.
+func defineReserving(a ratelimit.Algorithm) {
+	d := definitions[a]
 	peek := func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 		free, reset = d.Peek(l, r, now)
 		return free - r.Held, reset
 	}
-	define(index, d.Name+" that reserves", Definition{
+	d.reserving = &Definition{
+		Name:     d.Name + " that reserves",
+		Reserves: true,
 		Charge: func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 			if r.Start == 0 { // begin a window
 				r.Count -= d.Charge(unlimited(l), r, now, 1, 1)
@@ -107,7 +84,8 @@ func defineReserving(index, base ratelimit.Algorithm) {
 			return d.Passes(l, r, now, 1)
 		},
 		SQL: reservingSQL(d.SQL),
-	})
+	}
+	complete(d.reserving)
 }
 
 const (
@@ -117,11 +95,11 @@ const (
 	sumSQL = "SELECT least(coalesce(sum(v), 0), " + maxCountSQL + ")::bigint FROM "
 	// heldPairsSQL returns the pairs of a column held.
 	heldPairsSQL = "(SELECT held[i][1] AS s, held[i][2] AS v FROM generate_subscripts(held, 1) i) p"
-
-	// LiveHeldSQL returns the units that running requests hold in a row.
-	LiveHeldSQL = "(" + sumSQL + heldPairsSQL + " WHERE v > 0 AND (s = ANY (" + aliveSQL + ") OR s - " +
-		youngSQL + " BETWEEN 1 AND 3610))"
 )
+
+// LiveHeldSQL returns the units that running requests hold in a row.
+var LiveHeldSQL = "(" + sumSQL + heldPairsSQL +
+	" WHERE v > 0 AND (" + isAliveSQL("s", aliveSQL, youngSQL) + "))"
 
 // reservingSQL returns the SQL of limits that reserve, from that of their algorithm. sums has, for n
 // reservations, the sum of the first 0, 1 … n of them: so many pass as there are sums below what is left. The
@@ -148,14 +126,14 @@ func reservingSQL(base *SQL) *SQL {
 			FROM generate_subscripts(live, 1) i UNION ALL SELECT {first}, sums[granted + 1]) p
 			GROUP BY s) p) END,
 		r.count, r.prev_count, r.window_start, r.expires_at
-	FROM (SELECT *, CASE WHEN {first} = ANY (alive) OR {first} - young BETWEEN 1 AND 3610
+	FROM (SELECT *, CASE WHEN ` + isAliveSQL("{first}", "alive", "young") + `
 		THEN (SELECT count(*) FROM unnest(sums[:cardinality(sums) - 1]) p WHERE p < free) ELSE 0 END
 		AS granted
 	FROM (SELECT *, (SELECT granted FROM (` + left + `) s)
 		- (` + sumSQL + `(SELECT live[i][2] AS v FROM generate_subscripts(live, 1) i) p) AS free
 	FROM (SELECT alive, young, sums, (SELECT array_agg(ARRAY[s, v]) FROM (SELECT r.held[i][1] AS s,
 			r.held[i][2] AS v FROM generate_subscripts(r.held, 1) i) p
-		WHERE v > 0 AND (s = ANY (alive) OR s - young BETWEEN 1 AND 3610)) AS live
+		WHERE v > 0 AND (` + isAliveSQL("s", "alive", "young") + `)) AS live
 	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young, {sums}::bigint[] AS sums
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d`
 	s.Read = func(cells []Cell, width int, rows []*Row) {

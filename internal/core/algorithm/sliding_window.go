@@ -21,7 +21,7 @@ func init() {
 		Charge: chargeSliding, Adjust: adjustSliding, Peek: peekSliding, PeekAll: peekAllSliding,
 		Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})
-	defineReserving(reservingFrom, ratelimit.SlidingWindow)
+	defineReserving(ratelimit.SlidingWindow)
 }
 
 // countsAt returns the counts of the current and the previous window, and the start of the current one.

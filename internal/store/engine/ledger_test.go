@@ -53,7 +53,7 @@ func awaitSettled(t testing.TB, store *engine.Store) {
 }
 
 // A budget is used to its end, once: a request passes while anything is left, and holds all that it may cost.
-// Who is refused because of what running requests hold is told to come back in a second, and passes once they
+// A request that is refused because of what others hold gets a RetryAfter of a second, and passes once they
 // have cost less.
 func TestBudgetIsUsedToItsEnd(t *testing.T) {
 	s := newTestDB(t)

@@ -185,7 +185,7 @@ func groupFor(p *plan, stage int, key statement.Key, isolated bool) *group {
 	}
 	g := &group{key: key, stage: stage, isolated: isolated,
 		takesSlots: key.Kind == statement.Charge && key.Definition == inFlight,
-		reserves:   key.Kind == statement.Charge && algorithm.Reserves(key.Definition)}
+		reserves:   key.Kind == statement.Charge && key.Definition.Reserves}
 	p.groups = append(p.groups, g)
 	p.holds = p.holds || g.takesSlots || g.reserves
 	if p.stages <= stage {

@@ -74,7 +74,7 @@ type Options struct {
 	Now func() int64
 }
 
-// hold is what a hit holds.
+// hold is the reservation of a hit.
 type hold struct {
 	limit   *ratelimit.Limit
 	row     lease.RowID
@@ -182,9 +182,14 @@ func (l *Ledger) Settle(s *batch.Bill) {
 	}
 	l.mu.Unlock()
 	if lost {
-		l.Settled(errLost)
-		l.Report(errLost)
+		l.Lose()
 	}
+}
+
+// Lose counts and reports a settlement that is lost because too many wait.
+func (l *Ledger) Lose() {
+	l.Settled(errLost)
+	l.Report(errLost)
 }
 
 // add adds an item, and starts the goroutine unless it runs. The caller holds the mutex.
