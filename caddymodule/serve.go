@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
@@ -165,6 +166,8 @@ type facts struct {
 	decision ratelimit.Decision // a copy of Outcome.Decision
 	hit      ratelimit.Hit      // the hit of the outcome, or a hit on noLimit
 	exceeded string             // the prefix of a limit that let the request pass beyond its quota
+
+	unit, exceededUnit option.Unit // of the limits of hit and exceeded
 }
 
 // noLimit is the limit of a request without hits.
@@ -179,9 +182,11 @@ func (f *facts) set(q *serve.Request) {
 	}
 	if f.Hit < len(q.Hits) && (f.Decision != nil || f.Status != 0) {
 		f.hit = q.Hits[f.Hit]
+		f.unit = serve.UnitOf(q, f.Hit)
 	}
 	if f.ExceededBy > 0 {
 		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
+		f.exceededUnit = serve.UnitOf(q, f.Exceeded)
 	}
 }
 
@@ -192,7 +197,7 @@ func (f *facts) value(name string) (any, bool) {
 	if !ok {
 		return nil, false
 	}
-	n, known := int64(0), f.Decision != nil
+	n, known, unit := int64(0), f.Decision != nil, option.Requests
 	switch rest {
 	case "outcome":
 		return f.Kind.String(), true
@@ -205,9 +210,9 @@ func (f *facts) value(name string) (any, bool) {
 	case "exceeded":
 		return f.exceeded, true
 	case "limit":
-		n = f.decision.Quota
+		n, unit = f.decision.Quota, f.unit
 	case "remaining":
-		n = f.decision.Remaining
+		n, unit = f.decision.Remaining, f.unit
 	case "reset":
 		n = f.decision.Reset.Add(time.Second - 1).Unix()
 		known = known && !f.decision.Reset.IsZero()
@@ -215,7 +220,7 @@ func (f *facts) value(name string) (any, bool) {
 		n = f.RetrySeconds()
 		known = n > 0
 	case "exceeded_by":
-		n = f.ExceededBy
+		n, unit = f.ExceededBy, f.exceededUnit
 		known = n > 0
 	default:
 		return nil, false
@@ -223,7 +228,7 @@ func (f *facts) value(name string) (any, bool) {
 	if !known {
 		return "", true
 	}
-	return strconv.FormatInt(n, 10), true
+	return unit.Amount(n), true
 }
 
 // addTo adds the decision to a span.
@@ -234,8 +239,14 @@ func (f *facts) addTo(span trace.Span) {
 		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
 		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
 	if f.Decision != nil {
-		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Quota),
-			attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))
+		if f.unit == option.Money {
+			attributes = append(attributes,
+				attribute.String("pg_ratelimit.limit", f.unit.Amount(f.decision.Quota)),
+				attribute.String("pg_ratelimit.remaining", f.unit.Amount(f.decision.Remaining)))
+		} else {
+			attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Quota),
+				attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))
+		}
 	}
 	if wait := f.RetrySeconds(); wait > 0 {
 		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", wait))
@@ -293,7 +304,8 @@ func (h *Handler) count(q *serve.Request) {
 			continue
 		}
 		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
+			zap.String("unit", string(serve.UnitOf(q, i))), zap.Int64("cost", hit.Cost),
+			zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
 			zap.Duration("retry_after", d.RetryAfter))
 	}
 }

@@ -73,7 +73,7 @@ func forward(h http.Header, q *serve.Request) {
 	}
 	if by := q.Outcome.ExceededBy; by > 0 {
 		values[4] = q.Hits[q.Outcome.Exceeded].Limit.Prefix
-		values[5] = strconv.FormatInt(by, 10)
+		values[5] = serve.UnitOf(q, q.Outcome.Exceeded).Amount(by)
 	}
 	for i, value := range values {
 		if value == "" {

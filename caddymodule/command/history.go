@@ -208,7 +208,7 @@ LIMIT @number::bigint`, "There are no counters.")
 		}
 		return c.list(`SELECT u.rule, u.limit_name, u.key,
 	rate_limit_key_name(NULL, u.rule, u.key) AS key_name, u.algorithm, u.used, u.held, u.quota, u.percent,
-	u.resets_at FROM rate_limit_used u WHERE used + held > 0 AND quota IS NOT NULL
+	u.resets_at, u.unit FROM rate_limit_used u WHERE used + held > 0 AND quota IS NOT NULL
 	AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
 ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.")
 	},
@@ -230,7 +230,7 @@ var getCommand = commandSpec{
 	args:        []kind{{}, secret},
 	failIfEmpty: true,
 	sql: "SELECT @PREFIX AS prefix, " + counterColumns + `,
-	u.algorithm, u.used, u.quota, u.percent, u.resets_at
+	u.algorithm, u.used, u.quota, u.percent, u.resets_at, u.unit
 FROM (VALUES (true), (false)) AS t(durable)
 CROSS JOIN LATERAL rate_limit_counters(rate_limit_counted_prefix(@PREFIX), t.durable,
 	rate_limit_stored_keys(@KEY)) AS c

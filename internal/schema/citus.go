@@ -24,6 +24,11 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	// LedgerUpkeepOf is LedgerUpkeep, also for the day $1, in days since 1970.
 	LedgerUpkeepOf = `SELECT rate_limit_ledger_upkeep(date 'epoch' + $1::int8::int)`
 
+	// Notice makes the notices of counters, a list of objects as JSON. NoticeUpkeep makes those that are
+	// missing.
+	Notice       = `SELECT rate_limit_notice($1::text::jsonb)`
+	NoticeUpkeep = `SELECT rate_limit_notice_upkeep()`
+
 	// GrantAgain grants the roles of rate_limit_grants their rights, also on the tables of the shards.
 	GrantAgain = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
 	JOIN pg_roles r ON r.rolname = g.role;`

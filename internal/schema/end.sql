@@ -11,8 +11,8 @@
 -- must not have one, because Postgres would then not inline the function. An IMMUTABLE function uses no
 -- table. All roles may call functions of these two kinds, because views and constraints call them with the
 -- rights of the role that reads or writes. For the same reason, all roles may call the functions of
--- rate_limit_proxies and rate_limit_state, and also rate_limit_counters and rate_limit_override_of, which
--- name their schema and so need no search_path.
+-- rate_limit_proxies and rate_limit_state, and also rate_limit_counters, rate_limit_override_of and
+-- rate_limit_lineage, which name their schema and so need no search_path.
 
 DO $$
 DECLARE
@@ -23,7 +23,7 @@ BEGIN
 			p.prosecdef OR p.prorettype = 'trigger'::regtype AS fixed FROM pg_proc p
 		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
 			AND p.proname LIKE 'rate\_limit\_%'
-			AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of')
+			AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of', 'rate_limit_lineage')
 			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
 	LOOP

@@ -27,7 +27,7 @@ DECLARE
 	setting text;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name, p.prosecdef OR p.prorettype = 'trigger'::regtype AS fixed FROM pg_proc p
-		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname LIKE 'rate\_limit\_%' AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of')
+		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname LIKE 'rate\_limit\_%' AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of', 'rate_limit_lineage')
 			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
 	LOOP
@@ -85,16 +85,17 @@ BEGIN
 		schemas := schemas || ARRAY(SELECT n.oid FROM rate_limit_shards() s JOIN pg_namespace n ON n.nspname = s.schema);
 	END IF;
 	RETURN QUERY SELECT r.privileges, o.object FROM (VALUES ('proxy', '(shard/)?(ephemeral|durable|processes)|nodes', 'SELECT, INSERT, UPDATE, DELETE'), ('proxy', '(shard/)?ledger', 'SELECT, INSERT'),
-		('proxy', 'secrets|tiers|users|api_keys|rules|rule_limits|overrides|bans', 'SELECT'),
+		('proxy', 'secrets|tiers|users|api_keys|rules|rule_limits|overrides|bans|prices', 'SELECT'),
 		('proxy', 'changes', 'SELECT (seq, xid, kind, ref)'),
-		('proxy', '(begin_batch|drop_expired|forget|ledger_upkeep|record_audit|record_metrics|retain|upkeep)/owner', 'EXECUTE'),
+		('proxy', '(begin_batch|drop_expired|forget|ledger_upkeep|notice|notice_upkeep|record_audit|record_metrics|retain|upkeep)/owner', 'EXECUTE'),
 		('reader', '(?!secrets)(shard/)?[a-z_]+', 'SELECT'),
 		('reader', '.*/caller', 'EXECUTE'),
-		('administrator', 'tiers|users|api_keys|rules|rule_limits|overrides|bans', 'INSERT, UPDATE, DELETE'),
+		('administrator', 'tiers|users|api_keys|rules|rule_limits|overrides|bans|prices', 'INSERT, UPDATE, DELETE'),
 		('administrator', 'ephemeral|durable', 'DELETE, UPDATE (slot)'),
 		('administrator', 'shard/(ephemeral|durable)', 'DELETE, UPDATE'),
 		('administrator', 'retention', 'UPDATE (keep, set_by, set_at)'),
-		('administrator', 'ledger_retention', 'UPDATE'),
+		('administrator', 'ledger_retention', 'UPDATE (keep)'),
+		('administrator', 'notices', 'UPDATE (taken_at)'),
 		('administrator', '(drop_expired|ledger_upkeep|upkeep)/owner', 'EXECUTE')
 	) AS r(kind, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name, c.oid::regclass::text AS object
 		FROM pg_class c WHERE c.relnamespace = ANY (schemas) AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND pg_has_role(c.relowner, 'USAGE')
@@ -165,8 +166,9 @@ DECLARE
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
+	counted CONSTANT text[] := array_remove(ARRAY[rate_limit_counted_user($1)], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
-	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
+	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), rate_limit_counter_key(counted[1]), $3, host($4), client], NULL);
 	ids text[]; -- of API keys, as keys of counters contain them
 	digests text[];
 	refs text[]; -- values of rate_limit_changes.ref
@@ -178,6 +180,9 @@ DECLARE
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE invalid_parameter_value USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
+	END IF;
+	IF to_regclass('rate_limit_users') IS NOT NULL THEN
+		PERFORM rate_limit_refuse_parent($1);
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client, '%preflight:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
@@ -221,20 +226,21 @@ BEGIN
 		RETURN NEXT;
 	END IF;
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
-		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2) OR ancestors <> ''{}'' AND ancestors && $1
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_array_elements(charges) c
 				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
 		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted USING users, keys, texts;
+			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted USING counted, keys, texts;
 		ELSE
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_remove(ancestors, $1[1]) END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s OR string_to_array(c ->> ''key'', '' '')
 					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
 					FROM jsonb_array_elements(charges) c) %2$s',
 				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
-				USING users, keys, texts;
+				USING counted, keys, texts;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 		END IF;
 		kept := deleted;
@@ -257,16 +263,17 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person from the counters, the history, the overrides and the bans. One '
+COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
 	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key.';
 `
 
 const countersLedger = `
-CREATE TABLE IF NOT EXISTS rate_limit_ledger_retention ( keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
+CREATE TABLE IF NOT EXISTS rate_limit_ledger_retention ( keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day'), noticed_at timestamptz NOT NULL DEFAULT '-infinity' );
 INSERT INTO rate_limit_ledger_retention SELECT '400 days' WHERE NOT EXISTS (SELECT FROM rate_limit_ledger_retention);
 COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
 COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped.';
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_notice_upkeep has run.';
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY SELECT format('%s.rate_limit_ledger', c.relnamespace::regnamespace) FROM pg_class c WHERE c.oid = 'rate_limit_ledger'::regclass;
@@ -316,24 +323,70 @@ BEGIN
 		END;
 		PERFORM rate_limit_ledger_drop(ledger, first);
 	END LOOP;
+	DELETE FROM rate_limit_notices n WHERE n.at < first;
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days (also). Drops those past their retention. A proxy runs it each hour.';
-CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL)
-RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, charges jsonb)
-LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
+RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
+	charges jsonb) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT min(l.time), l.day, l.id, min(l.user_id), min(l.key_id), l.ancestors,
 			min(l.model), min(l.input), min(l.cache_read), min(l.cache_write), min(l.output),
-			jsonb_agg(c ORDER BY c ->> ''prefix'', c ->> ''key'')
+			rate_limit_amount(min(l.money), ''money''),
+			jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
+				rate_limit_amount((c ->> ''units'')::bigint, ''money'')) ELSE c END
+				ORDER BY c ->> ''prefix'', c ->> ''key'')
 		FROM (%s) l, jsonb_array_elements(l.charges) c GROUP BY l.day, l.id, l.ancestors
 		HAVING min(l.time) >= $1 AND min(l.time) < $2 ORDER BY 1, 3',
 		(SELECT string_agg(format('SELECT * FROM %s WHERE time >= $1 - interval ''1 day''
 			AND time < $2 + interval ''1 day''
-			AND day >= ($1 - interval ''32 days'')::date AND day <= ($2 + interval ''2 days'')::date
-			AND ($3 IS NULL OR user_id = $3)', t),
-			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, user_id;
+			AND day >= ($1 - interval ''32 days'')::date AND day <= ($2 + interval ''2 days'')::date %s', t,
+			CASE WHEN user_id IS NOT NULL AND below THEN
+				'AND (user_id = $3 OR ancestors <> ''{}'' AND ancestors @> ARRAY[$3])'
+				WHEN user_id IS NOT NULL THEN 'AND user_id = $3' ELSE '' END),
+			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, rate_limit_counted_user(user_id);
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus. user_id selects the requests of a user.';
+COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus. user_id selects the requests of a user, and with below also of all who were below it then.';
+CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
+DECLARE
+	anchor date := '2000-01-01';
+	zone text := 'UTC';
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		SELECT coalesce(u.period_start, anchor), CASE WHEN u.period_start IS NULL THEN 'UTC' ELSE u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
+		anchor := coalesce(anchor, '2000-01-01');
+		zone := coalesce(zone, 'UTC');
+	ELSIF num_nonnulls($2, $3) < 2 THEN
+		RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this database' USING ERRCODE = 'invalid_parameter_value';
+	ELSE
+		RETURN QUERY SELECT $2, $3;
+		RETURN;
+	END IF;
+	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM ( SELECT (m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp AT TIME ZONE zone AS s,
+			lead((m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp AT TIME ZONE zone) OVER (ORDER BY m.day) AS e
+		FROM (SELECT d AS day, extract(day FROM d + interval '1 month - 1 day')::int AS days FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
+				date_trunc('month', coalesce($3, now()) AT TIME ZONE zone) + interval '2 months',
+				interval '1 month') d) m) p
+	WHERE p.e IS NOT NULL AND p.s < coalesce($3, 'infinity') AND CASE WHEN $2 IS NULL THEN p.s <= now() AND p.e > now() ELSE p.e > $2 AND p.s <= coalesce($3, now()) END ORDER BY 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
+CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL) RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
+	cache_write bigint, output bigint, money numeric) LANGUAGE sql STABLE AS $$
+	SELECT p.starts, l.model, count(*), coalesce(sum(l.input), 0)::bigint, coalesce(sum(l.cache_read), 0)::bigint, coalesce(sum(l.cache_write), 0)::bigint,
+		coalesce(sum(l.output), 0)::bigint, sum(l.money)
+	FROM rate_limit_periods($1, $2, $3) p, rate_limit_ledger_rows(p.starts, p.ends, $1, true) l
+	GROUP BY 1, 2 ORDER BY 1, 2
+$$;
+COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model. Without times: in the period that is running. money NULL: the model had no price.';
 SELECT rate_limit_ledger_upkeep();
 `
 
@@ -529,6 +582,54 @@ value: The secret.
 $$);
 `
 
+const countersNotices = `
+CREATE TABLE IF NOT EXISTS rate_limit_notices ( rule       text NOT NULL, limit_name text NOT NULL, key        text COLLATE "C" NOT NULL, period     timestamptz NOT NULL, percent    bigint NOT NULL, used       numeric NOT NULL,
+	quota      numeric NOT NULL, at         timestamptz NOT NULL DEFAULT now(), taken_at   timestamptz, PRIMARY KEY (rule, limit_name, key, period, percent) );
+CREATE INDEX IF NOT EXISTS rate_limit_notices_to_take ON rate_limit_notices (at) WHERE taken_at IS NULL;
+COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period. A job of yours takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted row would come back.';
+COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
+COMMENT ON COLUMN rate_limit_notices.limit_name IS 'The limit.';
+COMMENT ON COLUMN rate_limit_notices.key IS 'The key of the counter, such as the user.';
+COMMENT ON COLUMN rate_limit_notices.period IS 'When the window of the counter began.';
+COMMENT ON COLUMN rate_limit_notices.percent IS 'The percentage, one of notify of the limit.';
+COMMENT ON COLUMN rate_limit_notices.used IS 'What was used of the quota when the row was made.';
+COMMENT ON COLUMN rate_limit_notices.quota IS 'The quota of the counter.';
+COMMENT ON COLUMN rate_limit_notices.at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_notices.taken_at IS 'When a job of yours has taken the row. NULL: not yet.';
+CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
+	SECURITY DEFINER AS $$
+DECLARE
+	made rate_limit_notices;
+	n bigint := 0;
+BEGIN
+	FOR made IN INSERT INTO rate_limit_notices AS x (rule, limit_name, key, period, percent, used, quota)
+		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent, rate_limit_amount(c.count, o.unit), rate_limit_amount(o.quota, o.unit)
+		FROM jsonb_to_recordset($1) AS o(prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[]) CROSS JOIN LATERAL rate_limit_counters(o.prefix, o.durable, ARRAY[o.key]) c
+			CROSS JOIN LATERAL unnest(o.percents) AS p(percent)
+		WHERE o.quota > 0 AND c.count::numeric * 100 >= o.quota::numeric * p.percent AND c.window_start IS NOT NULL AND o.prefix LIKE 'rule/%/%'
+		ORDER BY 1, 2, 3, 4, 5 ON CONFLICT DO NOTHING RETURNING x.*
+	LOOP
+		n := n + 1;
+		PERFORM pg_notify('rate_limit_notices', json_build_object('rule', made.rule, 'limit', made.limit_name, 'key', left(made.key, 1000), 'period', made.period, 'percent', made.percent)::text);
+	END LOOP;
+	RETURN n;
+END $$;
+COMMENT ON FUNCTION rate_limit_notice IS 'Makes the notices of counters, a list of objects with prefix, key, durable, unit, quota and percents, '
+	'and returns how many are new. Each new one is also a notification of the channel rate_limit_notices.';
+CREATE OR REPLACE FUNCTION rate_limit_notice_upkeep() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+	IF to_regclass('rate_limit_rules') IS NULL OR NOT pg_try_advisory_xact_lock(1885827695) THEN
+		RETURN 0;
+	END IF;
+	UPDATE rate_limit_ledger_retention r SET noticed_at = now() WHERE noticed_at NOT BETWEEN now() - interval '5 s' AND now() + interval '5 s';
+	IF NOT FOUND THEN
+		RETURN 0;
+	END IF;
+	RETURN (SELECT rate_limit_notice(coalesce(jsonb_agg(c), '[]')) FROM rate_limit_noticed() c);
+END $$;
+COMMENT ON FUNCTION rate_limit_notice_upkeep IS 'Makes the notices that are missing, at most every 5 seconds, and returns how many. Proxies run it.';
+`
+
 const countersShards = `
 CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 	SECURITY DEFINER SET search_path = pg_catalog AS $$
@@ -591,20 +692,22 @@ COMMENT ON TABLE rate_limit_processes IS 'The processes with running requests th
 COMMENT ON COLUMN rate_limit_processes.process IS 'About the start of the process in seconds since 2000. After a long pause, a process takes another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this row. 10 seconds later, what its requests hold is free.';
 CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day         date NOT NULL, id          uuid NOT NULL, time        timestamptz NOT NULL, user_id     text, key_id      bigint, ancestors   text[] NOT NULL DEFAULT '{}', model       text,
-	input       bigint, cache_read  bigint, cache_write bigint, output      bigint, charges     jsonb NOT NULL ) PARTITION BY RANGE (day);
+	input       bigint, cache_read  bigint, cache_write bigint, output      bigint, money       bigint, charges     jsonb NOT NULL ) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
-COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens: a row for each request, or on Citus for each part of it.';
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors) WHERE ancestors <> '{}';
+COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
 COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
-COMMENT ON COLUMN rate_limit_ledger.user_id IS 'The user. NULL: unknown, or forgotten.';
+COMMENT ON COLUMN rate_limit_ledger.user_id IS 'The name by which the user counts. NULL: unknown, or forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.key_id IS 'The id of the API key. NULL: none, or forgotten.';
-COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'Reserved: empty.';
+COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'The users above the user when the request came, the nearest first, by the names by which they count.';
 COMMENT ON COLUMN rate_limit_ledger.model IS 'The model that the request named. NULL: none.';
 COMMENT ON COLUMN rate_limit_ledger.input IS 'The tokens of the prompt, without those from a cache. NULL: the response did not report them.';
 COMMENT ON COLUMN rate_limit_ledger.cache_read IS 'The tokens of the prompt that came from a cache, as input.';
 COMMENT ON COLUMN rate_limit_ledger.cache_write IS 'The tokens of the prompt that were written to a cache, as input.';
 COMMENT ON COLUMN rate_limit_ledger.output IS 'The tokens of the answer, as input.';
+COMMENT ON COLUMN rate_limit_ledger.money IS 'The cost in millionths of the currency of the prices. NULL: the model has no price.';
 COMMENT ON COLUMN rate_limit_ledger.charges IS 'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and the units.';
 `
 
@@ -633,6 +736,8 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
 	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
+CREATE OR REPLACE FUNCTION rate_limit_amount(units bigint, unit text) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE unit WHEN 'money' THEN trim_scale(units * 0.000001) ELSE units END;
+COMMENT ON FUNCTION rate_limit_amount IS 'What people read for a number of units: a decimal number of money, and any other one unchanged.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
@@ -730,9 +835,20 @@ COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter 
 `
 
 const historyAnswers = `
+CREATE OR REPLACE FUNCTION rate_limit_scale(prefix text, limit_name text) RETURNS numeric
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF $2 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $1 AND l.name = $2
+			AND l.unit = 'money') THEN
+		RETURN 0.000001;
+	END IF;
+	RETURN 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_scale IS 'What a recorded unit of a limit is: a millionth for a limit in money, and otherwise 1.';
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
-		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
-		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
+		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost * s.scale AS cost, a.count, a.weight, a.count * a.weight AS requests, a.quota * s.scale AS quota,
+			a.remaining * s.scale AS remaining, a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin
+	FROM rate_limit_audit a, LATERAL (SELECT rate_limit_scale(a.prefix, a.limit_name) AS scale) s;
 CALL rate_limit_describe('rate_limit_audited', $$
 The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
 refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests without a decision, even if on_error refused them.
@@ -782,23 +898,38 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most '
 	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most max_rows rows.';
+CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last date, prefix text,
+	limit_name text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF $5 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT')
+		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $4 AND l.name = $5 AND l.unit <> 'requests') THEN
+		RETURN (SELECT coalesce(sum((c ->> 'units')::numeric), 0) FROM rate_limit_ledger_rows($2::timestamp AT TIME ZONE 'UTC',
+				($3 + 1)::timestamp AT TIME ZONE 'UTC', $1) r, jsonb_array_elements(r.charges) c
+			WHERE c ->> 'prefix' = rate_limit_counted_prefix($4 || '/' || $5) AND (c ->> 'key' IS NULL OR c ->> 'key' <> ALL (ARRAY( SELECT rate_limit_counter_key(a) FROM unnest(r.ancestors) AS a))));
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_sum IS 'What the requests of a user have cost on a limit of tokens or money from first to last, by the ledger, '
+	'without the charges of users above it. NULL: another limit, or the ledger is on another server.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
-	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
+	charged numeric, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
-		rate_limit_add(sum(m.charged), 0), rate_limit_add(sum(m.settled), 0),
+		rate_limit_add(sum(m.charged), 0) * rate_limit_scale(m.prefix, m.limit_name),
+		coalesce(rate_limit_ledger_sum($1, $2, $3, m.prefix, m.limit_name), rate_limit_add(sum(m.settled), 0)::numeric),
 		max(m.last_request)
 	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between IS 'A user''s usage from first to last, which are days in UTC, added up in four ways: by day, by API key '
-	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of different limits.';
+	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of '
+	'different limits. settled of limits of tokens or money is from the ledger.';
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited, sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
 		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 CALL rate_limit_describe('rate_limit_minutes', $$
 The requests of all proxies in each minute with requests, by outcome.
 $$);
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
-	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
+	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota numeric, remaining numeric, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -838,7 +969,8 @@ BEGIN
 			CASE WHEN a.outcome NOT IN ('overloaded', 'failed') THEN 'was refused' WHEN a.status > 0 THEN 'was refused without a decision' ELSE 'passed without a decision' END,
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
+			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), ' of ' || CASE WHEN a.key <> a.user_id THEN a.key END,
+				CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
 				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s later', CASE
 						WHEN a.retry_after <= 120 THEN ceil(a.retry_after) || ' s'
 						WHEN a.retry_after <= 7200 THEN ceil(a.retry_after / 60) || ' min'
@@ -1261,16 +1393,22 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 `
 
 const policyAnswers = `
-CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, held bigint,
-	quota bigint, percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
+CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used numeric, held numeric,
+	quota numeric, percent numeric, resets_at timestamptz, unit text, level text)
+	LANGUAGE plpgsql STABLE ROWS 10 AS $$
 DECLARE
-	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text, rate_limit_counter_key($1));
+	ids text[] := ARRAY[NULL::text]; -- the user and those above it
+	keys text[] := ARRAY[coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text)]; -- the keys of their counters
 BEGIN
-	RETURN QUERY SELECT u.* FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule JOIN LATERAL rate_limit_counted(r.count_by, u.key) d
-			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
-		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
+	IF $2 IS NULL THEN
+		SELECT array_agg(l.user_id ORDER BY l.place), array_agg(rate_limit_counter_key(l.counts) ORDER BY l.place) INTO ids, keys FROM rate_limit_lineage($1) l;
+	END IF;
+	RETURN QUERY SELECT u.*, nullif(ids[array_position(keys, d.part)], $1) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule JOIN LATERAL rate_limit_counted(r.count_by, u.key) d
+			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = ANY (keys)
+		WHERE u.key = ANY (rate_limit_key_forms(keys))
+		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
 END $$;
-COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user or one of its API keys.';
+COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys, and then those of the users above it, which level names.';
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
@@ -1296,25 +1434,27 @@ keys: The number of API keys with this tier of their own.
 rules: The rules for the tier, including rules that are for other tiers, too.
 problems: That no rule limits its users, as in rate_limit_unlimited.
 $$);
-CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
-		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
+		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned' WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
+			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent FROM rate_limit_users u;
 CALL rate_limit_describe('rate_limit_user_states', $$
 The users and their states.
-state: banned; blocked: an override of 0 refuses the user; or active.
+state: banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.
 $$);
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
-		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
-		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_lineage(k.user_id) l JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now())
+			THEN 'banned' ELSE 'valid' END AS state, k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 CALL rate_limit_describe('rate_limit_key_states', $$
 The API keys, without their digests, and their states.
-state: valid, expired, revoked, or banned: the key or its user is banned.
+state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
-		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
-			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable' WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'),
-			'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
-		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
+		(SELECT string_agg(concat_ws(' ', l.name, coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '')
+			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone, 'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'
+				WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'), 'output ' || l.output, 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; '
+			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
+		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
@@ -1338,14 +1478,14 @@ $$);
 
 const policyChanges = `
 CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, xid    xid8 NOT NULL DEFAULT pg_current_xact_id(), kind   text NOT NULL, ref    text, at     timestamptz NOT NULL DEFAULT now(),
-	by     text NOT NULL, before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
+	by     text NOT NULL, before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'price')) );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 CALL rate_limit_describe('rate_limit_changes', $$
 The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.
 seq: The order in which the rows were written. A row may become visible later than rows of other transactions with higher numbers.
 xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
-kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
+kind: The kind of the changed row: tier, user, key, rule, limit, override, ban or price.
 ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a
 	key. For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all
 	rows, because one statement changed more than 1,000 rows or emptied the table.
@@ -1438,9 +1578,10 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS SELE
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
 		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f' AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
 	FROM (VALUES (1, 'tiers', 'rate_limit_tiers'::regclass, '{tier}'::text[]), (2, 'users', 'rate_limit_users', '{user_id}'), (3, 'keys', 'rate_limit_api_keys', '{digest}'),
-		(4, 'rules', 'rate_limit_rules', '{name}'), (5, 'limits', 'rate_limit_rule_limits', '{rule,name}'), (6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}') ) AS s(place, section, relation, keys)
-	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
-	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
+		(4, 'rules', 'rate_limit_rules', '{name}'), (5, 'limits', 'rate_limit_rule_limits', '{rule,name}'), (6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}'),
+		(7, 'prices', 'rate_limit_prices', '{model,valid}') ) AS s(place, section, relation, keys) JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
+	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
+	WHERE a.attidentity = '' AND a.attgenerated = '' AND a.attname NOT IN ('parent_level', 'level') AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
 CALL rate_limit_describe('rate_limit_policy_columns', $$
 The columns of the policy that a document has. Values that the server fills are left out.
 place: The order of the tables. Rows refer only to rows of earlier tables.
@@ -1463,12 +1604,13 @@ BEGIN
 	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE WHEN c.is_reference AND list IS NOT NULL THEN format('CASE WHEN o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(o ->> %1$L)
 				WHEN o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
 			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)', c.name)
-			WHEN c.name = 'counted_as' AND list IS NOT NULL THEN 'nullif(coalesce(t.counted_as, (SELECT r.counted_as FROM rate_limit_rules r WHERE r.name = t.name)), t.name)'
+			WHEN c.name = 'counted_as' AND list IS NOT NULL THEN format('nullif(coalesce(t.counted_as, (SELECT r.counted_as FROM %1$s r WHERE r.%2$I = t.%2$I)), t.%2$I)', c.relation,
+				CASE c.section WHEN 'users' THEN 'user_id' ELSE 'name' END)
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
 			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')'
 			WHEN c.default_value IS NULL THEN format('t.%I', c.name)
 			ELSE format('nullif(t.%I, %s)', c.name, c.default_value) END), ', ') AS fields,
-		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'', %s' ELSE ''' %2$s '' || (%1$s)' END, format(CASE WHEN c.is_reference OR c.type = 'bytea'
+		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'' || (%s)' ELSE ''' %2$s '' || (%1$s)' END, format(CASE WHEN c.is_reference OR c.type = 'bytea'
 				THEN 'regexp_replace(d.document ->> %L, ''^(\\x[0-9a-f]{12})[0-9a-f]{52}$|^.*$'', ''\1...'')'
 				ELSE 'd.document ->> %L' END, c.name), c.name), ', ' ORDER BY c.key)
 			FILTER (WHERE c.key > 0) AS shown,
@@ -1484,24 +1626,42 @@ END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of list as the tables would have them: the name for messages, '
 	'the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields that do not have their defaults.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
-	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone', coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END;
-COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys, and without links of time zones.';
+	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone', coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END
+	|| CASE WHEN fields ? 'model' THEN jsonb_build_object('model', rate_limit_model(fields ->> 'model')) ELSE '{}' END;
+COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys, without links of time zones, and with the name of a model as prices have it.';
+CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean) RETURNS jsonb LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$' THEN fields ELSE fields || jsonb_build_object('events', CASE WHEN inward THEN trim_scale((fields ->> 'events')::numeric * 1000000)
+		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
+COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
+CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
+	LANGUAGE sql STABLE AS $$
+	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM ( SELECT o.rule, o.name, o.unit FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
+		UNION ALL SELECT t.rule, t.name, t.unit FROM rate_limit_rule_limits t WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text)
+				WHERE (o.rule, o.name) = (t.rule, t.name))) AS l WHERE l.unit = 'money'
+$$;
+COMMENT ON FUNCTION rate_limit_money_limits IS 'The limits in money, as RULE/LIMIT, with those that the lists of a document have.';
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
-	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM ( SELECT r.document ->> 'rule' AS rule, jsonb_agg(r.document - 'rule' ORDER BY r.key) AS list
+	money CONSTANT text[] := rate_limit_money_limits();
+	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM ( SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_amount(r.document - 'rule',
+			r.document ->> 'unit' = 'money', false) ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
-	RETURN (SELECT jsonb_object_agg(s.section, coalesce(( SELECT jsonb_agg(r.document || CASE s.section WHEN 'rules' THEN coalesce(limits -> r.name, '{}') ELSE '{}' END ORDER BY r.key)
+	RETURN (SELECT jsonb_object_agg(s.section, coalesce(( SELECT jsonb_agg(rate_limit_policy_amount(r.document, s.section = 'overrides' AND concat(
+				r.document ->> 'rule', '/', r.document ->> 'limit_name') = ANY (money), false)
+				|| CASE s.section WHEN 'rules'
+				THEN coalesce(limits -> r.name, '{}') ELSE '{}' END ORDER BY r.key)
 			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides' OR r.document ? 'tier'), '[]'))
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
-COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers. users adds the '
+COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 DECLARE
-	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
+	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides,prices}';
+	money text[];
 	lists jsonb := policy;
 	result jsonb := '{}';
 	rows jsonb;
@@ -1518,6 +1678,13 @@ BEGIN
 		SELECT policy || jsonb_build_object('rules', coalesce(jsonb_agg(r - 'limits'), '[]'), 'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
 			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
+	END IF;
+	IF fault IS NULL THEN
+		money := rate_limit_money_limits(lists);
+		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM ( SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o, concat(o ->> 'rule', '/', o ->>
+				s.name) = ANY (money), true)), '[]') FROM jsonb_array_elements(lists -> s.section) AS o) AS list
+			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name)
+			WHERE lists ? s.section) AS c;
 	END IF;
 	FOR part IN SELECT section, left(section, -1) AS kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
@@ -1610,11 +1777,11 @@ BEGIN
 					WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
 			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
 			', ' ORDER BY c.position) AS row
-		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
+		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys' OR c.name = 'parent')
 				ELSE c.key IS NULL END GROUP BY c.relation;
 	BEGIN
 		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s' WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
-			WHEN 'clear' THEN 'UPDATE %s x SET events = NULL, burst = NULL FROM %4$s WHERE x.ctid = d.at'
+			WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL' ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
 			ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
 			'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
 			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
@@ -1628,11 +1795,13 @@ BEGIN
 		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
+COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and the parents of users. The error is about the row that the server refuses.';
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
+	money CONSTANT text[] := rate_limit_money_limits(); -- before
+	money_now CONSTANT text[] := rate_limit_money_limits(jsonb_build_object('limits', jsonb_path_query_array(lists, '$.limits[*].document')));
 	plan jsonb := '{}'; -- Maps a section to its rows that differ, for rate_limit_policy_write.
 	part record;
 	found jsonb;
@@ -1641,7 +1810,7 @@ DECLARE
 	fault text;
 	detail text;
 BEGIN
-	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides, rate_limit_prices IN SHARE ROW EXCLUSIVE MODE;
 	FOR part IN SELECT c.section, string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ') AS defaults FROM rate_limit_policy_columns c WHERE lists ? c.section
 		GROUP BY c.place, c.section ORDER BY c.place LOOP
 		EXECUTE format('SELECT jsonb_build_object(%s)', part.defaults) INTO defaults;
@@ -1651,7 +1820,12 @@ BEGIN
 				OR (lists ? 'users' OR NOT h.document ? 'user_id') AND (lists ? 'keys' OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		RETURN QUERY SELECT part.section, d.name, f.* FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)
+		RETURN QUERY SELECT part.section, d.name, f.* FROM (SELECT d.name, rate_limit_policy_amount(d.have, concat(d.have ->> 'rule', '/', d.have ->>
+					CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END) = ANY (money),
+					false) AS have,
+				rate_limit_policy_amount(d.document, concat(d.document ->> 'rule', '/', d.document ->> CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END)
+					= ANY (money_now), false) AS document
+				FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)) AS d
 			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL
 				UNION ALL SELECT e.key, nullif((defaults || d.have) -> e.key, 'null'), nullif(e.value, 'null') FROM jsonb_each(defaults || d.document) AS e WHERE e.value <> (defaults || d.have) -> e.key) AS f;
 	END LOOP;
@@ -1665,16 +1839,17 @@ BEGIN
 		PERFORM rate_limit_policy_write('limits', 'delete', plan -> 'limits');
 		PERFORM rate_limit_policy_write('rules', 'delete', plan -> 'rules');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
+		PERFORM rate_limit_policy_write('users', 'clear', jsonb_path_query_array(plan -> 'users', '$[*] ? (@.have.parent != null)'));
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
-			IF part.section IN ('keys', 'overrides') THEN
+			IF part.section IN ('keys', 'overrides') OR part.section = 'users' AND found @? '$[*] ? (@.document.parent != null || @.have.parent != null)' THEN
 				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found FROM rate_limit_policy_rows(part.section) h
 					JOIN jsonb_to_recordset(lists -> part.section) AS w(name text, key jsonb, document jsonb) ON w.key = h.key WHERE h.document <> w.document;
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,users,tiers}'::text[]) AS s;
+		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,users,tiers,prices}'::text[]) AS s;
 		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM ( SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
@@ -1763,10 +1938,10 @@ CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, 
 		FROM (SELECT tier, rank, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
-	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text
+	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL, parent text DEFAULT NULL) RETURNS text
 	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
 			to_jsonb(f), reset), overrides, user_id)
-		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
+		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
 COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
 	'override is deleted.';
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL, expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
@@ -1781,44 +1956,45 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL, reset text[] DEFAULT NULL)
+	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})(?:\s+([a-z_]+))?\s*/\s*' || '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18}|\d+[.]\d+)(?:\s+([a-z_]+))?\s*/\s*' || '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
 		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, 0.50 money/24h, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	SELECT CASE WHEN part[3] IS NOT NULL THEN 'in_flight' WHEN part[4] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
 			WHEN part IS NOT NULL THEN
 			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
-	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
-		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
+	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2, 'events', CASE WHEN part[1] <> 'unlimited'
+			THEN rate_limit_units(part[1], coalesce(part[2], old.unit)) END, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
+			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
 		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9),
+		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9, 'notify', $11),
 		$10 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
 				coalesce($5::text, part[6])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($10, '{}'))) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
+COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, 50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	own bigint; -- the amount of the limit
+	own rate_limit_rule_limits;
 	old rate_limit_overrides;
 	span tstzrange := '(,)';
 BEGIN
-	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be a whole number, or unlimited', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
+	IF $3 !~ '^(unlimited|\d{1,18}|\d+[.]\d+)$' THEN
+		RAISE EXCEPTION 'amount of %/%: %: must be a number, or unlimited', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	ELSIF $8 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($8) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
+	SELECT l.* INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION '%/%: no such %', $1, $2, (SELECT coalesce('limit: must be one of ' || string_agg( l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'rule, or it has no limit')
 			FROM rate_limit_rule_limits l WHERE l.rule = $1) USING ERRCODE = 'no_data_found';
@@ -1831,8 +2007,8 @@ BEGIN
 		UPDATE rate_limit_overrides o SET valid = span WHERE o.id = old.id;
 	END IF;
 	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}', jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
-			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own
-			ELSE nullif($3, 'unlimited')::bigint END,
+			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own.events
+			WHEN $3 <> 'unlimited' THEN rate_limit_units($3, own.unit) END,
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
@@ -1873,12 +2049,27 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
+CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL, output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
+	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL, above_cache_read numeric DEFAULT NULL, above_cache_write numeric DEFAULT NULL,
+	max_output bigint DEFAULT NULL, valid tstzrange DEFAULT '(,)', comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_prices', '{model,valid}', to_jsonb(f), reset)
+		FROM (SELECT rate_limit_model(model) AS model, coalesce(valid, '(,)') AS valid, input, output, cache_read, cache_write, above, above_input, above_output, above_cache_read, above_cache_write,
+			max_output, comment) AS f $$;
+COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time: for a million tokens of each kind. A new price needs input and output.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
+	RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION rate_limit_delete_price IS 'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
+	PERFORM rate_limit_refuse_parent($1);
 	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed.';
+COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails if the user is the parent of others.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -1957,7 +2148,7 @@ limit_name: The name of the limit.
 tier: For all users of this tier.
 user_id: For this user.
 key_id: For this API key.
-events: The amount in place of the limit's amount. 0: nothing passes. NULL: unlimited.
+events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL: unlimited.
 burst: The burst in place of the limit's burst. NULL: the limit's burst.
 valid: When the override applies.
 reason: A note. Proxies ignore it.
@@ -1988,7 +2179,7 @@ DECLARE
 BEGIN
 	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
 		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
-			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=(\d{0,18}|unlimited))$') AS m ON true
+			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
 	LOOP
 		IF o.rule IS NULL THEN
 			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '
@@ -2055,8 +2246,19 @@ $$);
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31') );
+	parent       text, parent_level int, level        int NOT NULL DEFAULT 1, counted_as   text, CONSTRAINT level_must_be_one_more_than_parent_level CHECK (level = coalesce(parent_level, 0) + 1),
+	CONSTRAINT parent_must_not_be_below_the_user_or_make_more_than_four_levels CHECK (parent_level IS NULL AND parent IS NULL OR parent_level BETWEEN 1 AND 3 AND parent IS NOT NULL AND parent <> user_id),
+	CONSTRAINT rate_limit_users_must_count_by_different_names EXCLUDE USING btree ((coalesce(counted_as, user_id)) WITH =) DEFERRABLE, CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
+	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31') );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_level ON rate_limit_users (user_id, level);
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_users'::regclass AND conname = 'parent_must_be_in_rate_limit_users') THEN
+		ALTER TABLE rate_limit_users ADD CONSTRAINT parent_must_be_in_rate_limit_users FOREIGN KEY (parent, parent_level) REFERENCES rate_limit_users (user_id, level)
+			ON UPDATE CASCADE ON DELETE RESTRICT DEFERRABLE INITIALLY DEFERRED;
+	END IF;
+END $$;
+CREATE INDEX IF NOT EXISTS rate_limit_users_parent ON rate_limit_users (parent) WHERE parent IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_users_time_zone ON rate_limit_users (time_zone) WHERE time_zone <> 'UTC';
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier_until ON rate_limit_users (tier_until) WHERE tier_until < 'infinity';
 CALL rate_limit_describe('rate_limit_users', $$
@@ -2069,19 +2271,56 @@ time_zone: The IANA name of the time zone in which the billing periods start at 
 comment: A note. Proxies ignore it.
 created_at: When the row was created.
 updated_at: When the row was last changed.
+parent: The user above, such as a team or an organization. Its limits by user apply to the requests of all users below it, too. NULL: none.
+parent_level: The level of the parent. The database sets it.
+level: 1 without a parent, and otherwise one more than the parent's, at most 4. The database sets it.
+counted_as: The first name of a renamed user, by which it counts and is in the ledger. A new user with a name
+	by which another one counts gets another name here. NULL: the user counts by its name.
 $$);
-CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE, hint        text, name        text,
-	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
-		REFERENCES rate_limit_tiers ON UPDATE CASCADE, expires_at  timestamptz NOT NULL DEFAULT 'infinity', revoked_at  timestamptz, revoked_by  text, replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
-		REFERENCES rate_limit_api_keys ON DELETE SET NULL, counted_as  bigint CONSTRAINT counted_as_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL, created_at  timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT id_must_be_above_0 CHECK (id > 0), CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32), CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
-	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200), CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
-	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id) );
+CREATE OR REPLACE FUNCTION rate_limit_set_level() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	SELECT u.level INTO NEW.parent_level FROM rate_limit_users u WHERE u.user_id = NEW.parent;
+	IF NEW.parent_level IS NULL AND NEW.parent IS NOT NULL THEN
+		RAISE foreign_key_violation USING MESSAGE = format('parent: %s: must be in rate_limit_users',
+			to_json(NEW.parent));
+	END IF;
+	NEW.level := coalesce(NEW.parent_level, 0) + 1;
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_set_level IS 'Sets the level of a user, and of its parent.';
+CREATE OR REPLACE TRIGGER rate_limit_set_level BEFORE INSERT OR UPDATE OF parent, parent_level
+	ON rate_limit_users FOR EACH ROW WHEN (current_setting('search_path') NOT IN ('', '""'))
+	EXECUTE FUNCTION rate_limit_set_level();
+CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
+	id          bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
+	hint        text,
+	name        text,
+	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users
+		REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
+		REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
+	revoked_at  timestamptz,
+	revoked_by  text,
+	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
+		REFERENCES rate_limit_api_keys ON DELETE SET NULL,
+	counted_as  bigint CONSTRAINT counted_as_must_be_the_id_of_a_key
+		REFERENCES rate_limit_api_keys ON DELETE SET NULL,
+	created_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT id_must_be_above_0 CHECK (id > 0),
+	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
+	CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
+	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200),
+	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
+	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
+);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CALL rate_limit_describe('rate_limit_api_keys', $$
 The API keys of users. Only the digests of keys are stored.
 id: The number of the key. Limits that count by key count by it, unless counted_as is given.
-digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')). If a key of your own begins with prl_, proxies refuse it, because it lacks the checksum of keys create.
+digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')). If a key of your own begins with
+	prl_, proxies refuse it, because it lacks the checksum of keys create.
 hint: The first characters of the key, to recognize it.
 name: The purpose of the key.
 user_id: The user of the key. All keys of a user share the limits that count by user.
@@ -2089,10 +2328,88 @@ expires_at: When the key expires. infinity: never.
 revoked_at: When the key is revoked, possibly in the future. NULL: it is not revoked.
 revoked_by: The role or the person that revoked the key.
 replaced_by: The key that replaced this key.
-counted_as: The key with which this key shares its counters in limits that count by key: the first of the keys that replaced each other. NULL: the key has its own counters.
+counted_as: The key with which this key shares its counters in limits that count by key: the first of the
+	keys that replaced each other. NULL: the key has its own counters.
 created_at: When the row was created.
 tier: The tier of requests with the key. NULL: the user's tier.
 $$);
+DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_lineage(user_id text)
+RETURNS TABLE (user_id text, counts text, place int) LANGUAGE sql STABLE ROWS 2 AS $$
+	WITH RECURSIVE up AS ( SELECT $1 AS user_id, coalesce(u.counted_as, $1) AS counts, u.parent, 0 AS place FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_users u ON u.user_id = $1
+		UNION ALL SELECT p.user_id, coalesce(p.counted_as, p.user_id), p.parent, up.place + 1
+		FROM up JOIN {schema}.rate_limit_users p ON p.user_id = up.parent WHERE up.place < 3
+	) SELECT up.user_id, up.counts, up.place FROM up
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
+COMMENT ON FUNCTION rate_limit_lineage IS 'A user, the users above it, and the names by which they count. place is 0 for the user itself.';
+CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
+BEGIN
+	IF below > 0 THEN
+		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of users, and is that of %s: give them another parent first', to_json($1), below);
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
+`
+
+const policyPrices = `
+CREATE TABLE IF NOT EXISTS rate_limit_prices ( model             text NOT NULL, valid             tstzrange NOT NULL DEFAULT '(,)', input             numeric NOT NULL, cache_read        numeric, cache_write       numeric,
+	output            numeric NOT NULL, above             bigint, above_input       numeric, above_cache_read  numeric, above_cache_write numeric, above_output      numeric, max_output        bigint, comment           text,
+	created_at        timestamptz NOT NULL DEFAULT now(), updated_at        timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (model, valid), CONSTRAINT model_must_be_a_name_that_may_end_in_an_asterisk
+		CHECK (model ~ '^([^*[:cntrl:]]{1,199}|[^*[:cntrl:]]{0,199}[*])$'), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT above_must_be_1_to_9007199254740992 CHECK (above BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT above_needs_above_input_and_above_output CHECK (num_nonnulls(above, above_input, above_output) IN (0, 3)), CONSTRAINT above_cache_read_needs_above CHECK (above_cache_read IS NULL OR above IS NOT NULL),
+	CONSTRAINT above_cache_write_needs_above CHECK (above_cache_write IS NULL OR above IS NOT NULL), CONSTRAINT max_output_must_be_1_to_9007199254740992 CHECK (max_output BETWEEN 1 AND 9007199254740992) );
+DO $$
+DECLARE
+	price text;
+BEGIN
+	FOREACH price IN ARRAY '{input,cache_read,cache_write,output,above_input,above_cache_read,above_cache_write,above_output}'::text[] LOOP
+		IF NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = 'rate_limit_prices'::regclass AND c.conname = price || '_must_be_0_to_1000000000') THEN
+			EXECUTE format('ALTER TABLE rate_limit_prices ADD CONSTRAINT %I CHECK (%I BETWEEN 0 AND 1000000000)', price || '_must_be_0_to_1000000000', price);
+		END IF;
+	END LOOP;
+END $$;
+CALL rate_limit_describe('rate_limit_prices', $$
+The prices of language models, for limits in money. Each is for a million tokens, in the currency of your choice.
+model: The model as requests name it, without regard to case. A name that ends in * is a pattern of the names
+	that begin with the rest. A name goes before patterns, and a longer pattern before a shorter one.
+valid: When the price holds. If several of a model hold, the one that became valid last does.
+input: The price of input.
+cache_read: The price of input from a cache. NULL: that of input.
+cache_write: The price of input that is written to a cache. NULL: that of input.
+output: The price of output.
+above: A number of tokens of input, those of the cache included. A request with more of them has the following prices for all its tokens. NULL: none.
+above_input: As input, above that number.
+above_cache_read: As cache_read, above that number.
+above_cache_write: As cache_write, above that number.
+above_output: As output, above that number.
+max_output: The largest output of the model. A request holds at most this, whatever it names. NULL: unknown.
+comment: A note. Proxies ignore it.
+created_at: When the row was created.
+updated_at: When the row was last changed.
+$$);
+CREATE OR REPLACE FUNCTION rate_limit_model(model text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(model COLLATE "C");
+COMMENT ON FUNCTION rate_limit_model IS 'The name of a model, as prices have it.';
+CREATE OR REPLACE FUNCTION rate_limit_set_model() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	NEW.model := rate_limit_model(NEW.model);
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_set_model IS 'Sets the name of a model in the form that prices have.';
+CREATE OR REPLACE TRIGGER rate_limit_set_model BEFORE INSERT OR UPDATE OF model ON rate_limit_prices FOR EACH ROW EXECUTE FUNCTION rate_limit_set_model();
+CREATE OR REPLACE FUNCTION rate_limit_units(amount text, unit text) RETURNS bigint LANGUAGE plpgsql IMMUTABLE
+	AS $$
+BEGIN
+	IF unit = 'money' AND amount ~ '^[0-9]{1,10}([.][0-9]{1,6})?$' THEN
+		RETURN amount::numeric * 1000000;
+	ELSIF amount IS NOT NULL AND unit = 'money' OR amount !~ '^[0-9]{1,18}$' THEN
+		RAISE invalid_parameter_value USING MESSAGE = format('amount: %s: must be %s', to_json(amount), CASE unit WHEN 'money' THEN 'a number with at most 6 decimals' ELSE 'a whole number' END);
+	END IF;
+	RETURN amount;
+END $$;
+COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
 `
 
 const policyProxyFunctions = `
@@ -2129,6 +2446,19 @@ CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsq
 DECLARE
 	n int := 1;
 BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_users' THEN
+		IF TG_OP = 'UPDATE' AND NEW.user_id <> OLD.user_id AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
+			NEW.counted_as := coalesce(OLD.counted_as, OLD.user_id);
+		ELSIF NEW.counted_as IS NULL THEN
+			WHILE EXISTS (SELECT FROM rate_limit_users u WHERE u.user_id <> CASE TG_OP WHEN 'UPDATE' THEN OLD.user_id ELSE NEW.user_id END
+				AND coalesce(u.counted_as, u.user_id) = coalesce(NEW.counted_as, NEW.user_id)) LOOP
+				n := n + 1;
+				NEW.counted_as := NEW.user_id || '-' || n;
+			END LOOP;
+		END IF;
+		NEW.counted_as := nullif(NEW.counted_as, NEW.user_id);
+		RETURN NEW;
+	END IF;
 	IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
 		NEW.counted_as := coalesce(OLD.counted_as, OLD.name);
 	ELSIF NEW.counted_as IS NULL THEN
@@ -2140,8 +2470,9 @@ BEGIN
 	NEW.counted_as := nullif(NEW.counted_as, NEW.name);
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_count_as IS 'Keeps the name by which a renamed rule counts, and gives a new rule one by which no other rule counts.';
+COMMENT ON FUNCTION rate_limit_count_as IS 'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one counts.';
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as ON rate_limit_users FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
 `
 
 const policyRuleFunction = `
@@ -2149,7 +2480,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL, comment text DEFAULT NULL,
-	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
+	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, limits text[] DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -2157,7 +2488,7 @@ DECLARE
 		"per_month": "1mo calendar", "in_flight": "in_flight"}';
 	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a)) FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
 	resets CONSTANT text[] := coalesce(reset, '{}');
-	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
+	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed,notify}';
 	result text;
 	fault text;
 BEGIN
@@ -2178,17 +2509,19 @@ BEGIN
 			CASE WHEN f.l !~ '=.*in_flight' THEN on_exceed END) END
 		FROM (SELECT unnest(limits) UNION ALL SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
 			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
-	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name', l.name, 'events', amounts -> l.name, 'durable', durable,
+	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name', l.name, 'events', rate_limit_units(amounts ->> l.name, l.unit), 'durable', durable,
 			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
 			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
-			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END),
-			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
-		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed}' OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
+			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END,
+			'notify', CASE WHEN coalesce(algorithm, l.algorithm) = 'fixed_window' THEN notify END),
+			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed', 'notify')))
+		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed,notify}' OR num_nonnulls(algorithm, burst, durable, on_exceed, notify) > 0);
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
 	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
 		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: the rule has no limit with a window', burst)
 		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: the rule has no limit with a window or a calendar', to_json(on_exceed))
+		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL) THEN format('notify: %s: the rule has no limit with a fixed window or a calendar', to_json(notify))
 		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN
@@ -2285,6 +2618,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	unit      text NOT NULL DEFAULT 'requests',
 	output    bigint,
 	fields    boolean NOT NULL DEFAULT true,
+	notify    bigint[],
 	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -2316,11 +2650,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window
 		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')),
 	CONSTRAINT unit_must_be_one_that_the_documentation_names
-		CHECK (unit IN ('requests', 'tokens', 'input_tokens', 'output_tokens')),
-	CONSTRAINT unit_of_tokens_needs_fixed_window_or_sliding_window
+		CHECK (unit IN ('requests', 'tokens', 'input_tokens', 'output_tokens', 'money')),
+	CONSTRAINT unit_other_than_requests_needs_fixed_window_or_sliding_window
 		CHECK (unit = 'requests' OR algorithm IN ('fixed_window', 'sliding_window')),
 	CONSTRAINT output_must_be_1_to_9007199254740992 CHECK (output BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT output_needs_unit_of_tokens CHECK (output IS NULL OR unit <> 'requests')
+	CONSTRAINT output_needs_unit_of_tokens CHECK (output IS NULL OR unit <> 'requests'),
+	CONSTRAINT notify_needs_fixed_window CHECK (notify IS NULL OR algorithm = 'fixed_window'),
+	CONSTRAINT notify_must_have_1_to_10_percentages_from_1_to_1000
+		CHECK (rate_limit_each_matches(notify::text[], '^([1-9][0-9]{0,2}|1000)$')
+			AND rate_limit_each_once(notify::text[]) AND cardinality(notify) <= 10)
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
@@ -2328,7 +2666,7 @@ rule: The name of the rule.
 name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
 	rule/, the rule's counted_as or name, a slash and this name.
 algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
-events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.
+events: The quota per window, in millionths for money. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.
 per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
 calendar: In place of per: day, week, month or year of the calendar. For users with a period_start, months and years start on that day.
 time_zone: The IANA name of the calendar's time zone, as for users. NULL: UTC. Users with a period_start use
@@ -2339,16 +2677,18 @@ durable: true: the counts survive a crash of the server. NULL: true with a unit 
 on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
 	responses.
 unit: What is counted: requests, or tokens of language models, which responses report: tokens,
-	input_tokens without those from a cache, or output_tokens.
+	input_tokens without those from a cache, or output_tokens; or money, by the prices of rate_limit_prices.
 output: The tokens of output that a request holds until its response has ended if it names no maximum, with
-	a unit of tokens. NULL: 4096.
+	a unit of tokens or money. NULL: 4096.
 fields: false: neither fields of responses nor bodies say what is left.
+notify: Percentages of the quota. A counter that reaches one in a window gets a row in rate_limit_notices.
 $$);
 `
 
 const policyTriggers = `
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE kind WHEN 'key' THEN substr(r->>'digest', 3) WHEN 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN 'rule' THEN r->>'name' WHEN 'tier' THEN r->>'tier' WHEN 'user' THEN r->>'user_id'
+		WHEN 'price' THEN r->>'model'
 		ELSE coalesce('network/' || (r->>'network'), 'user/' || (r->>'user_id'), 'tier/' || (r->>'tier'), concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
 				WHERE k.id = (r->>'key_id')::bigint))) END
 $$;
@@ -2393,9 +2733,10 @@ DECLARE
 BEGIN
 	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
-		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
+		('rate_limit_bans', 'ban', 'id', ''),
+		('rate_limit_prices', 'price', 'model', 'valid')) AS t(name, kind, key1, key2)
 	LOOP
-		IF logged.kind IN ('user', 'rule') THEN
+		IF logged.kind IN ('user', 'rule', 'price') THEN
 			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON %I FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch()', logged.name);
 		END IF;
 		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS changed_rows'), ('delete', 'REFERENCING OLD TABLE AS changed_rows'),
@@ -2430,7 +2771,7 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
-	'has one, or if a rule with settle has a limit of tokens, or only limits of requests in flight.';
+	'has one, or if a rule with settle has a limit of tokens or money, or only limits of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -2474,10 +2815,11 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, c.held, q.quota,
-		(100::numeric * (u.used + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END) ::numeric(20, 1) AS percent, u.resets_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, coalesce(l.durable, l.unit <> 'requests')) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
-			LATERAL rate_limit_override_of(l.rule, l.name, CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, rate_limit_amount(u.used, l.unit) AS used, rate_limit_amount(c.held, l.unit) AS held,
+		rate_limit_amount(q.quota, l.unit) AS quota, (100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END) ::numeric(20, 1) AS percent, u.resets_at, nullif(l.unit, 'requests') AS unit
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, coalesce(l.durable, l.unit <> 'requests')) c LEFT JOIN LATERAL (
+		SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL (SELECT replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') AS name) n CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
+			CASE d.dimension WHEN 'user' THEN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = n.name), n.name) END,
 			CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, coalesce(o.burst, l.burst) AS burst) AS a
 	CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst,
 		(date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
@@ -2488,10 +2830,11 @@ algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
 used: The used units of the quota now.
-held: The units that running requests hold, of a limit of tokens.
+held: The units that running requests hold, of a limit of tokens or money.
 quota: The full quota: the burst, or the events. NULL: unlimited.
 percent: used and held as a percentage of quota, or of 1 if quota is 0.
 resets_at: As in rate_limit_usage_of.
+unit: What the limit counts. NULL: requests.
 $$);
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.held, u.quota, u.percent FROM rate_limit_used u WHERE u.used + u.held > 0 AND u.used + u.held >= 0.8 * u.quota;
 CALL rate_limit_describe('rate_limit_near', $$
@@ -2508,6 +2851,14 @@ Rules that proxies cannot use, or that probably do not have the intended effect.
 field: What the warning is about: a column of the rule, the name of a limit, or proxies.
 warning: The text of the warning.
 $$);
+CREATE OR REPLACE FUNCTION rate_limit_noticed() RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[])
+	LANGUAGE sql STABLE AS $$
+	SELECT 'rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, u.key, coalesce(l.durable, l.unit <> 'requests'), l.unit,
+		(u.quota * CASE l.unit WHEN 'money' THEN 1000000 ELSE 1 END)::bigint, l.notify
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off' JOIN rate_limit_used u ON (u.rule, u.limit_name) = (l.rule, l.name)
+	WHERE l.notify IS NOT NULL AND u.quota > 0 AND u.used * 100 >= u.quota * (SELECT min(p) FROM unnest(l.notify) p)
+$$;
+COMMENT ON FUNCTION rate_limit_noticed IS 'The counters of limits with notify that have reached one of its percentages.';
 `
 
 const policyZones = `

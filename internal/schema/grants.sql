@@ -28,17 +28,18 @@ BEGIN
 	RETURN QUERY SELECT r.privileges, o.object FROM (VALUES
 		('proxy', '(shard/)?(ephemeral|durable|processes)|nodes', 'SELECT, INSERT, UPDATE, DELETE'),
 		('proxy', '(shard/)?ledger', 'SELECT, INSERT'),
-		('proxy', 'secrets|tiers|users|api_keys|rules|rule_limits|overrides|bans', 'SELECT'),
+		('proxy', 'secrets|tiers|users|api_keys|rules|rule_limits|overrides|bans|prices', 'SELECT'),
 		('proxy', 'changes', 'SELECT (seq, xid, kind, ref)'),
-		('proxy', '(begin_batch|drop_expired|forget|ledger_upkeep|record_audit|record_metrics|retain|upkeep)'
-			'/owner', 'EXECUTE'),
+		('proxy', '(begin_batch|drop_expired|forget|ledger_upkeep|notice|notice_upkeep|record_audit|'
+			'record_metrics|retain|upkeep)/owner', 'EXECUTE'),
 		('reader', '(?!secrets)(shard/)?[a-z_]+', 'SELECT'),
 		('reader', '.*/caller', 'EXECUTE'),
-		('administrator', 'tiers|users|api_keys|rules|rule_limits|overrides|bans', 'INSERT, UPDATE, DELETE'),
+		('administrator', 'tiers|users|api_keys|rules|rule_limits|overrides|bans|prices', 'INSERT, UPDATE, DELETE'),
 		('administrator', 'ephemeral|durable', 'DELETE, UPDATE (slot)'),
 		('administrator', 'shard/(ephemeral|durable)', 'DELETE, UPDATE'),
 		('administrator', 'retention', 'UPDATE (keep, set_by, set_at)'),
-		('administrator', 'ledger_retention', 'UPDATE'),
+		('administrator', 'ledger_retention', 'UPDATE (keep)'),
+		('administrator', 'notices', 'UPDATE (taken_at)'),
 		('administrator', '(drop_expired|ledger_upkeep|upkeep)/owner', 'EXECUTE')
 	) AS r(kind, names, privileges) JOIN (
 		SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,

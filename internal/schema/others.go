@@ -6,12 +6,12 @@ package schema
 // old.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
-	('rate_limit_processes', 'process'), ('rate_limit_ledger', 'charges')`
+	('rate_limit_processes', 'process'), ('rate_limit_ledger', 'charges'), ('rate_limit_notices', 'percent')`
 	policyMarks = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'),
 		('rate_limit_api_keys', 'digest'),
 	('rate_limit_rules', 'count_by'), ('rate_limit_rule_limits', 'on_exceed'),
 		('rate_limit_overrides', 'limit_name'),
-	('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
+	('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid'), ('rate_limit_prices', 'max_output')`
 	nodeMarks = `('rate_limit_nodes', 'report'), ('rate_limit_secrets', 'value'),
 		('rate_limit_grants', 'kind')`
 	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'settled'),

@@ -8,8 +8,8 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 // and then runs Nodes.
 const Counters = allCounters + Nodes
 
-const allCounters = refuseCounters + countersTables + refuseTypes + countersUsage + countersLedger +
-	countersForget
+const allCounters = refuseCounters + countersTables + refuseTypes + countersUsage + countersNotices +
+	countersLedger + countersForget
 
 // Nodes creates or upgrades the registry of the proxies.
 const Nodes = refuseNodes + describe + grants + countersNodes + end
@@ -20,7 +20,7 @@ const History = refuseHistory + describe + grants + historyTables + historyParti
 	historyMetrics + historyRecord + historyUpkeep + keyName + historyAnswers + end + historyEnd
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. Policy needs Counters.
-const Policy = refusePolicy + describe + grants + policyLists + policyPeople + policyRules +
+const Policy = refusePolicy + describe + grants + policyLists + policyPeople + policyPrices + policyRules +
 	policyOverrides + knownZone + policyZones + policyChanges + policyOverrideAmounts + policyUsable +
 	policyRenames + policyTriggers + policyFunctions + keyName + policyRuleFunction +
 	policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyDocument + end + policyEnd

@@ -35,7 +35,7 @@ const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 // trigger of the policy is disabled. The migration creates the triggers together with the tables. A restore
 // instead creates the triggers after all rows, or disables them while it writes rows. So if the triggers are
 // missing or disabled, the tables may lack rows.
-const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_log\_%') >= 28
+const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname LIKE 'rate\_limit\_log\_%') >= 32
 		AND bool_and(g.tgenabled <> 'D') FROM pg_trigger g
 	WHERE g.tgname LIKE 'rate\_limit\_%'
 		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
@@ -46,9 +46,10 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 	(SELECT count(*) = 14 FROM pg_attribute a ` + counterColumns + `
 		WHERE a.attrelid = to_regclass(t.name) AND a.atttypid = w.type::regtype)
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
-	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 6 FROM pg_proc p
+	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 7 FROM pg_proc p
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of',
-			'rate_limit_forget_person', 'rate_limit_counted_prefix', 'rate_limit_ledger_upkeep')
+			'rate_limit_forget_person', 'rate_limit_counted_prefix', 'rate_limit_ledger_upkeep',
+			'rate_limit_notice')
 		AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,

@@ -14,7 +14,7 @@
 // While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. The
 // store of a proxy registers the process with a registry.Node.
 //
-// The files, from the top down: store.go, queue.go, several.go, refused.go, local.go, local_charge.go,
+// The files, from the top down: store.go, queue.go, several.go, refused.go, notices.go, local.go, local_charge.go,
 // engines.go, db.go, routes.go.
 package store
 
@@ -53,8 +53,9 @@ type Store struct {
 	running sync.WaitGroup // counts the goroutine
 
 	keptAt  time.Time // the time of the last upkeep of the ledger; only the goroutine uses it
-	timeout int32     // the timeout of the last call, in milliseconds; atomic
-	proxies int32     // the number of shares of each limit; atomic
+	notices notices
+	timeout int32 // the timeout of the last call, in milliseconds; atomic
+	proxies int32 // the number of shares of each limit; atomic
 
 	mu        sync.Mutex // guards the fields below, and the shares of rows
 	closed    bool
@@ -85,6 +86,9 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
 	o.Upkeep = s.keepLedger
+	if n != nil {
+		o.Notify = s.Notify
+	}
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {
 		return nil, err
@@ -251,6 +255,9 @@ func (s *Store) tick() error {
 		s.SettleBill(one)
 	}
 	err := s.pollRegistry()
+	if err == nil {
+		err = s.sendNotices(time.Now())
+	}
 	if now := time.Now(); err == nil && now.Sub(s.keptAt) >= upkeepInterval {
 		s.keptAt = now
 		err = s.keepLedger(now.Unix() / (24 * 3600))

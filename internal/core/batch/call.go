@@ -213,11 +213,15 @@ type Settlement struct {
 type Bill struct {
 	Day   int64  // the day of the reservation in UTC, in days since 1970
 	ID    string // a UUID that no other request has
-	User  string // "" for an unknown one
+	User  string // the name by which it counts; "" for an unknown one
 	KeyID int64  // of the API key; 0 without one
 	Model string // "" for an unknown one
+	// Ancestors are the users above User, the nearest first, by the names by which they count.
+	Ancestors []string
 
 	Input, CacheRead, CacheWrite, Output int64 // the tokens of each kind; -1 for an unreported one
+
+	Money int64 // the cost in millionths; -1 without a price
 
 	Charges []Charge
 }
@@ -230,4 +234,15 @@ type Charge struct {
 	Unit    string
 	Units   int64
 	Slot    *ratelimit.Slot // the Slot of the hit, which need not hold anything
+	Notice  *Notice         // nil makes none
+}
+
+// Notice describes a counter that may have reached one of the percentages of its quota that make a notice.
+type Notice struct {
+	Prefix   string  `json:"prefix"` // by which the limit counts
+	Key      string  `json:"key"`    // the stored key
+	Durable  bool    `json:"durable"`
+	Unit     string  `json:"unit"`
+	Quota    int64   `json:"quota"`
+	Percents []int64 `json:"percents"`
 }

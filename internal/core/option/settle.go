@@ -19,14 +19,22 @@ type Settle struct {
 	Statuses   []int
 	Cost, Else int64
 
-	Unit   Unit  // the limit counts the tokens that the response reports; never Requests
+	Unit   Unit  // the limit counts the tokens that the response reports, or their cost; never Requests
 	Output int64 // with Unit: the output that a request without a maximum is charged before its response
 
 	Text string // the text that was parsed, or unit and the Unit
 }
 
-// CountsTokens reports whether s describes a limit of tokens. A nil Settle does not.
+// CountsTokens reports whether s describes a limit of tokens or money. A nil Settle does not.
 func (s *Settle) CountsTokens() bool { return s != nil && s.Unit != "" }
+
+// UnitOf returns the unit of the limit that s describes.
+func (s *Settle) UnitOf() Unit {
+	if s.CountsTokens() {
+		return s.Unit
+	}
+	return Requests
+}
 
 // WantSettle describes the valid texts of a Settle.
 const WantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +

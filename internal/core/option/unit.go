@@ -1,17 +1,23 @@
 package option
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // Unit names what a limit counts.
 type Unit string
 
 // The values of Unit. The units other than Requests count tokens of language models, which the response
-// reports: see package usage.
+// reports (see package usage), or their cost.
 const (
 	Requests     Unit = "requests"
 	Tokens       Unit = "tokens"        // all tokens
 	InputTokens  Unit = "input_tokens"  // the prompt, without the part that came from a cache
 	OutputTokens Unit = "output_tokens" // the answer, with its reasoning
+	Money        Unit = "money"         // what the tokens cost, in millionths of the currency of the prices
 )
 
 // defaultOutput is the default of the setting output.
@@ -25,14 +31,14 @@ func TokensOf(unit Unit, output int64, l *ratelimit.Limit) (*Settle, error) {
 	switch unit {
 	case Requests, "":
 		return nil, nil
-	case Tokens, InputTokens, OutputTokens:
+	case Tokens, InputTokens, OutputTokens, Money:
 	default:
-		wrong.Want = "requests, tokens, input_tokens or output_tokens"
+		wrong.Want = "requests, tokens, input_tokens, output_tokens or money"
 		return nil, wrong
 	}
 	if !suits {
 		wrong.Want = "requests with " + l.Algorithm.String() +
-			": only fixed_window and sliding_window count tokens"
+			": only fixed_window and sliding_window count " + string(unit)
 		return nil, wrong
 	}
 	if l.Lease > 0 {
@@ -54,18 +60,17 @@ func InputOf(length int64) int64 {
 	return length/4 + (length%4+3)/4
 }
 
-// Charge returns what a request with a body of a length is charged before its response, from 1 to quota.
-// output is the maximum that the request names, or 0.
-func (s *Settle) Charge(length, output, quota int64) int64 {
-	if output == 0 {
-		output = s.Output
-	}
-	n := InputOf(length)
+// Charge returns what a request with an estimated input and output is charged before its response, from 1 to
+// quota. money is what they cost.
+func (s *Settle) Charge(input, output, money, quota int64) int64 {
+	n := input
 	switch s.Unit {
 	case Tokens:
 		n += output
 	case OutputTokens:
 		n = output
+	case Money:
+		n = money
 	}
 	if n > quota {
 		n = quota
@@ -74,4 +79,19 @@ func (s *Settle) Charge(length, output, quota int64) int64 {
 		n = 1
 	}
 	return n
+}
+
+// Amount returns what people read for a number of units: a decimal number of money.
+func (u Unit) Amount(n int64) string {
+	const scale = 1000000
+	if u != Money {
+		return strconv.FormatInt(n, 10)
+	}
+	sign := ""
+	if n < 0 {
+		sign = "-"
+		n = -n
+	}
+	text := strconv.FormatInt(scale+n%scale, 10)[1:]
+	return sign + strings.TrimSuffix(strconv.FormatInt(n/scale, 10)+"."+strings.TrimRight(text, "0"), ".")
 }

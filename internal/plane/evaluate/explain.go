@@ -16,6 +16,7 @@ package evaluate
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"sort"
@@ -83,19 +84,21 @@ type Limit struct {
 	Limit string `json:"limit"` // RULE/LIMIT
 	// CountedFor is the key of the counter.
 	CountedFor string `json:"counted_for"`
+	// Level is the user above the sender of whom the limit is, or nil.
+	Level *string `json:"level,omitempty"`
 	// Amount is nil if the limit is unlimited. AmountSource says whether the amount is from the rule, or from
 	// an override for the tier, the user or the key.
-	Amount       *int64 `json:"amount"`
-	AmountSource string `json:"from"`
-	Window       string `json:"window"`
-	Algorithm    string `json:"algorithm"`
-	Cost         int64  `json:"cost"`
+	Amount       *json.Number `json:"amount"`
+	AmountSource string       `json:"from"`
+	Window       string       `json:"window"`
+	Algorithm    string       `json:"algorithm"`
+	Cost         json.Number  `json:"cost"`
 	// Settle describes how the proxy reads the actual cost from the response. nil means that Cost is final.
 	Settle *string `json:"settle"`
 	// Remaining is the part of Amount that is neither used nor held. It is negative after overage.
-	Remaining *int64 `json:"left"`
+	Remaining *json.Number `json:"left"`
 	// Held is what running requests hold of a limit of tokens, which is not in Remaining. nil: no such limit.
-	Held *int64 `json:"held"`
+	Held *json.Number `json:"held"`
 	// Resets is ratelimit.Decision.Reset, or nil if the limit is unlimited or the request can never pass.
 	// RetryAfter is in seconds, or nil if the request would pass now or can never pass. Effect describes what
 	// the limit would do now, such as "refuse, again in 30s".
@@ -145,7 +148,9 @@ func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error
 	}
 	for i, mark := range trace.Marks {
 		if !v.Refused() && !v.Exempt {
-			e.Limits = append(e.Limits, newLimit(&trace.Unlimited[i], mark, nil))
+			l := newLimit(&trace.Unlimited[i], mark, nil)
+			l.Level = nilIfZero(trace.Levels[i])
+			e.Limits = append(e.Limits, l)
 		}
 	}
 	e.conclude(v)
@@ -173,6 +178,13 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 		text := strings.ReplaceAll(string(v.Reason), "_", " ")
 		if v.Rule != "" {
 			text += " by the rule " + v.Rule
+		}
+		level := v.Level
+		if v.Ban != nil && v.Ban.User != v.User {
+			level = v.Ban.User
+		}
+		if level != "" {
+			text += ", of the user above, " + level
 		}
 		refuse(v.Reason.Outcome(), string(v.Reason), text, v.Status)
 		return
@@ -211,7 +223,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	for i := range hits {
 		hits[i].Peek = true
 		if s := v.Marks[i].Settle; s.CountsTokens() {
-			hits[i].Cost = s.Charge(0, 0, v.Marks[i].Quota)
+			hits[i].Cost = s.Charge(0, s.Output, 1, v.Marks[i].Quota)
 		}
 	}
 	decisions := make([]ratelimit.Decision, len(hits))
@@ -221,9 +233,14 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 	for i := range hits {
 		l := newLimit(&hits[i], v.Marks[i], &decisions[i])
 		if hits[i].Limit.Reserves {
-			if l.Held, err = heldOf(ctx, db, &hits[i]); err != nil {
+			held, err := heldOf(ctx, db, &hits[i])
+			if err != nil {
 				return nil, err
 			}
+			l.Held = amount(v.Marks[i], held)
+		}
+		if v.Levels != nil {
+			l.Level = nilIfZero(v.Levels[i])
 		}
 		limits = append(limits, l)
 	}
@@ -231,7 +248,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict) ([]Limi
 }
 
 // heldOf returns the units that running requests hold in the row of a hit.
-func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (*int64, error) {
+func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (int64, error) {
 	prefix := cmp.Or(h.Limit.CountedAs, h.Limit.Prefix)
 	s := &pgdb.Statement{SQL: `SELECT coalesce(sum(held), 0)::bigint
 		FROM rate_limit_counters($1::text, $2::bigint = 1, ARRAY[$3::text])`,
@@ -240,13 +257,19 @@ func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (*int64, error)
 		s.Args[1] = int64(1)
 	}
 	if err := cmp.Or(db.Run(ctx, peekTimeout, []*pgdb.Statement{s}), s.Err); err != nil {
-		return nil, err
+		return 0, err
 	}
 	held := pg.Bigints(s.Result)
 	if len(held) != 1 {
-		return nil, pg.ErrColumns
+		return 0, pg.ErrColumns
 	}
-	return &held[0], nil
+	return held[0], nil
+}
+
+// amount returns a number of units of a limit as people read it.
+func amount(mark *policy.Mark, n int64) *json.Number {
+	text := json.Number(mark.Settle.UnitOf().Amount(n))
+	return &text
 }
 
 // newLimit describes the limit of a hit. decision is the result of a peek, or nil if the limit is unlimited.
@@ -254,7 +277,7 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	l := Limit{
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
 		Algorithm:    hit.Limit.Algorithm.String(),
-		AmountSource: "the " + mark.AmountSource, Cost: hit.Cost, Window: window(hit.Limit), Effect: "pass",
+		AmountSource: "the " + mark.AmountSource, Cost: *amount(mark, hit.Cost), Window: window(hit.Limit), Effect: "pass",
 		mark: mark,
 	}
 	if mark.Settle != nil {
@@ -267,7 +290,7 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	if mark.Overage { // decision.Quota is larger than mark.Quota, so that the limit never refuses
 		remaining = mark.Quota - (decision.Quota - decision.Remaining)
 	}
-	l.Amount, l.Remaining = &mark.Quota, &remaining
+	l.Amount, l.Remaining = amount(mark, mark.Quota), amount(mark, remaining)
 	if reset := decision.Reset.UTC(); !reset.IsZero() {
 		l.Resets = &reset
 	}

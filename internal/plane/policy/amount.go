@@ -45,13 +45,15 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	mark.Limit = l.row.Name
 	mark.Overage = l.row.Overage
 	mark.Hidden = l.row.Hidden
+	mark.Notify = l.row.Notify
 	mark.Quota = o.Events
 	mark.AmountSource = from
 	if l.tokens != nil {
 		mark.Settle = l.tokens
 	}
 	mark.simple = !mark.Shadow && !mark.Overage && mark.Status == 429 && mark.Message == "" &&
-		mark.RetryAfter == 0 && mark.Settle == nil && !mark.Hidden && quota.Algorithm != ratelimit.InFlight
+		mark.RetryAfter == 0 && mark.Settle == nil && !mark.Hidden && mark.Notify == nil &&
+		quota.Algorithm != ratelimit.InFlight
 	if o.Burst > 0 {
 		quota.Burst = o.Burst
 	}
@@ -119,6 +121,8 @@ type senderState struct {
 	overrides   map[*limit][]*amount
 	periodStart time.Time // Identity.PeriodStart
 	timeZone    string    // Identity.TimeZone
+
+	above []*Identity // Identity.Ancestors
 }
 
 // anonymous is the state of a sender without an identity.
@@ -128,9 +132,12 @@ var anonymous = &senderState{}
 func newSenderState(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	state := &senderState{
-		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
+		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.CountsAs()),
 		overrides:   map[*limit][]*amount{},
-		periodStart: id.PeriodStart, timeZone: id.TimeZone,
+		periodStart: id.PeriodStart, timeZone: id.TimeZone, above: id.Ancestors,
+	}
+	for _, one := range id.Ancestors {
+		state.ban = lastBan(state.ban, senderBan(s.bans, one))
 	}
 	countedAs := id.CountedAs
 	if countedAs == 0 {
@@ -148,7 +155,7 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 		_ = set.addOverride(state.overrides, o, from) // an invalid override has no effect
 	}
 	state.adjusted = len(state.overrides) > 0 || !state.periodStart.IsZero()
-	if !state.adjusted && state.ban == nil && id.Tier != "" && state.user != "" &&
+	if !state.adjusted && state.ban == nil && state.above == nil && id.Tier != "" && state.user != "" &&
 		(id.Known || id.Digest == "") {
 		state.plainUntil = noEnd
 		for _, end := range []int64{id.TierUntil, id.ExpiresAt, id.RevokedAt} {

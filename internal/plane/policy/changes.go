@@ -120,7 +120,7 @@ func (p *Policy) findChanges(ctx context.Context) error {
 // add adds a change. If ref is "", the change concerns all rows of the kind.
 func (c *changes) add(kind, ref string) {
 	switch kind {
-	case "tier", "rule", "limit":
+	case "tier", "rule", "limit", "price":
 		c.rules = true
 	case "ban":
 		c.bans = true

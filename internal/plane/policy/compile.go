@@ -22,17 +22,25 @@ type Unusable struct {
 	row *Rule // nil for an override
 }
 
-// Snapshot holds the rules, overrides and bans of one moment. It is immutable and safe for concurrent use.
+// Snapshot holds the rules, overrides, bans and prices of one moment. It is immutable and safe for concurrent
+// use.
 type Snapshot struct {
-	set  *ruleSet
-	bans *banSet
+	set    *ruleSet
+	bans   *banSet
+	prices *priceList
 }
 
 // Compile returns a snapshot. overrides are the overrides for tiers; overrides for users and keys belong to
 // an Identity. The snapshot keeps the slices, which the caller must not change afterwards. remember is
 // Settings.MemoSize.
 func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
-	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0)}
+	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0),
+		prices: newPriceList(nil)}
+}
+
+// WithPrices returns a snapshot with other prices, which it keeps.
+func (s *Snapshot) WithPrices(prices []Price) *Snapshot {
+	return &Snapshot{set: s.set, bans: s.bans, prices: newPriceList(prices)}
 }
 
 // Unusable returns the rules and the overrides for tiers that cannot be used, sorted by rule. It must not be

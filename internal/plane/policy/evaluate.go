@@ -36,6 +36,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	v.User = id.User
 	v.Tier = id.Tier
 	v.KeyID = id.KeyID
+	v.Sender = id
 	v.Rule = stored.Rule
 	v.Endpoint = stored.Endpoint
 	v.Simple = stored.Simple
@@ -59,10 +60,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 	var ban *Ban
 	reason := NotRefused
 	if id != nil {
-		state, _ := id.state.Load().(*senderState)
-		if state == nil || state.set != s.set || state.bans != s.bans {
-			state = newSenderState(s, id)
-		}
+		state := stateOf(s, id)
 		ban = state.ban
 		if id.Digest != "" {
 			reason = keyProblem(id, at)
@@ -75,9 +73,8 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			sender = state
 			v.User = id.User
 			v.KeyID = id.KeyID
-			if id.Tier != "" && at < endOf(id.TierUntil) {
-				v.Tier = id.Tier
-			}
+			v.Sender = id
+			v.Tier = tierOf(id, f, at)
 		}
 	}
 	switch {
@@ -98,8 +95,94 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 		}
 	default:
 		evaluateRules(s.set, f, sender, at, v)
+		if sender.above != nil && !v.Refused() {
+			evaluateAbove(s, f, sender, at, v)
+		}
 	}
 	return sender, reason
+}
+
+// stateOf returns the state of an identity under a snapshot.
+func stateOf(s *Snapshot, id *Identity) *senderState {
+	state, _ := id.state.Load().(*senderState)
+	if state == nil || state.set != s.set || state.bans != s.bans {
+		state = newSenderState(s, id)
+	}
+	return state
+}
+
+// tierOf returns the tier of an identity at the time at.
+func tierOf(id *Identity, f *Facts, at int64) string {
+	if id.Tier != "" && at < endOf(id.TierUntil) {
+		return id.Tier
+	}
+	return f.Tier
+}
+
+// evaluateAbove adds to the verdict on a request that of each user above its sender, as if that user had sent
+// the request: blocks, and limits by user.
+func evaluateAbove(s *Snapshot, f *Facts, sender *senderState, at int64, v *Verdict) {
+	v.Levels = make([]string, len(v.Hits))
+	if v.trace != nil && v.Exempt {
+		v.trace.exempt = v.Rule
+	}
+	for _, id := range sender.above {
+		one := &Verdict{User: id.User, Tier: tierOf(id, f, at), above: id.User, trace: v.trace}
+		evaluateRules(s.set, f, stateOf(s, id), at, one)
+		if one.Refused() {
+			m := &Mark{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
+			refuse(v, one.Reason, m)
+			v.Mark = one.Mark
+			v.Level = id.User
+			v.Levels = nil
+			v.Simple = false
+			v.Exempt = false
+			return
+		}
+		if v.trace != nil {
+			v.trace.addAbove(one)
+		}
+		addAbove(v, one)
+	}
+	v.Exempt = v.Exempt && len(v.Hits) == 0
+	v.Simple = len(v.Hits) > 0
+	for _, m := range v.Marks {
+		v.Simple = v.Simple && m.simple
+	}
+}
+
+// addAbove adds the verdict on a request as that of a user above. Hits of shadow rules stay last.
+func addAbove(v, one *Verdict) {
+	if one.Rule != "" && !one.Exempt && (v.Rule == "" || v.Exempt) {
+		v.Rule = one.Rule
+	}
+	v.Tokens = v.Tokens || one.Tokens
+	v.ShadowMarks = append(v.ShadowMarks, one.ShadowMarks...)
+	own, above := enforced(v.Marks), enforced(one.Marks)
+	hits := append([]ratelimit.Hit{}, v.Hits[:own]...)
+	hits = append(append(append(hits, one.Hits[:above]...), v.Hits[own:]...), one.Hits[above:]...)
+	marks := append([]*Mark{}, v.Marks[:own]...)
+	marks = append(append(append(marks, one.Marks[:above]...), v.Marks[own:]...), one.Marks[above:]...)
+	levels := append([]string{}, v.Levels[:own]...)
+	for range one.Marks[:above] {
+		levels = append(levels, one.above)
+	}
+	levels = append(levels, v.Levels[own:]...)
+	for range one.Marks[above:] {
+		levels = append(levels, one.above)
+	}
+	v.Hits = hits
+	v.Marks = marks
+	v.Levels = levels
+}
+
+// enforced returns the number of marks that are not of shadow rules, which come last.
+func enforced(marks []*Mark) int {
+	n := 0
+	for n < len(marks) && !marks[n].Shadow {
+		n++
+	}
+	return n
 }
 
 // keyProblem returns the reason why the API key of an identity is not valid, or NotRefused.
@@ -131,6 +214,7 @@ func evaluateRules(set *ruleSet, f *Facts, sender *senderState, at int64, v *Ver
 //   - a rule that takes the place of its family (see takesFamily), if an enforced rule has taken it before
 //   - a rule that counts by a value that the request lacks
 //   - a rule that needs the sender, if the sender could not be looked up
+//   - for a user above the sender, a rule with limits that do not count by user
 func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 	user := sender.user
 	for _, r := range rules {
@@ -144,6 +228,9 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 			if exemptOrBlock(v, r) {
 				return
 			}
+			continue
+		}
+		if v.above != "" && !r.countBy.hasUser {
 			continue
 		}
 		inFamily := r.row.Family != "" && takesFamily(r, f)
@@ -258,6 +345,7 @@ func setAmounts(sender *senderState, at int64, v *Verdict) {
 				hit.Limit = a.limit
 				v.trace.Unlimited = append(v.trace.Unlimited, hit)
 				v.trace.Marks = append(v.trace.Marks, a.mark)
+				v.trace.Levels = append(v.trace.Levels, v.above)
 			}
 			continue
 		}

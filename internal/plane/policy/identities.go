@@ -41,7 +41,7 @@ type IdentityCache struct {
 	mu         sync.RWMutex // guards the fields below
 	entries    map[Credential]*cached
 	texts      map[string]*cached          // the entries with a text, by text
-	users      map[string]map[*cached]bool // the entries with a user, by user
+	users      map[string]map[*cached]bool // the entries with a user, by user, and by the users above
 	unknown    map[Credential]*cached      // keys that the database does not have
 	generation uint64
 }
@@ -130,11 +130,11 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 		e.text = text
 		c.texts[text] = e
 	}
-	if id.User != "" {
-		if c.users[id.User] == nil {
-			c.users[id.User] = map[*cached]bool{}
+	for _, user := range usersOf(id) {
+		if c.users[user] == nil {
+			c.users[user] = map[*cached]bool{}
 		}
-		c.users[id.User][e] = true
+		c.users[user][e] = true
 	}
 	return true
 }
@@ -148,14 +148,28 @@ func (c *IdentityCache) remove(sender Credential) {
 	}
 	delete(c.entries, sender)
 	delete(c.texts, e.text)
-	delete(c.users[e.id.User], e)
-	if len(c.users[e.id.User]) == 0 {
-		delete(c.users, e.id.User)
+	for _, user := range usersOf(e.id) {
+		delete(c.users[user], e)
+		if len(c.users[user]) == 0 {
+			delete(c.users, user)
+		}
 	}
 }
 
-// evict evicts the changed identities, and clears them in due: all identities, or the changed users with
-// their API keys and the changed API keys, known or unknown.
+// usersOf returns the user of an identity, if it has one, and the users above.
+func usersOf(id *Identity) []string {
+	if id.User == "" {
+		return nil
+	}
+	users := []string{id.User}
+	for _, one := range id.Ancestors {
+		users = append(users, one.User)
+	}
+	return users
+}
+
+// evict evicts the changed identities, and clears them in due: all identities, or the changed users and all
+// below them with their API keys, and the changed API keys, known or unknown.
 func (c *IdentityCache) evict(due *changes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -95,7 +95,8 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdi
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
-		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, senderUnread: v.senderUnread}
+		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, senderUnread: v.senderUnread,
+			above: v.above}
 		selectRules(match(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != v.Reason || other.Mark != v.Mark || other.Exempt != v.Exempt ||
 			!sameLimits(other.Marks, v.Marks) {

@@ -175,6 +175,7 @@ func (p *Policy) load(ctx context.Context) error {
 			return err
 		}
 		next.set = newRuleSet(d.rules, d.overrides, next.set.rules, p.settings.MemoSize)
+		next.prices = newPriceList(d.prices)
 	}
 	p.compiled = &next
 	p.rows = rows

@@ -18,6 +18,7 @@ type row struct {
 	Override *Override
 	InForce  int64
 	Ban      *Ban
+	Price    *Price
 	Identity *Identity
 
 	// A poll returns one row with Head, and one row with Kind and Ref for each change.
@@ -57,10 +58,11 @@ type decoded struct {
 	rules     []Rule
 	overrides []Override
 	bans      []Ban
+	prices    []Price
 	inForce   int64 // the number of bans in force
 }
 
-// decodePolicy decodes rows. If a rule cannot be decoded, it sets Rule.Err. If an override or a ban cannot be
+// decodePolicy decodes rows. If a rule cannot be decoded, it sets Rule.Err. If another row cannot be
 // decoded, it returns an error.
 func decodePolicy(texts [][]byte) (*decoded, error) {
 	d := &decoded{}
@@ -70,11 +72,13 @@ func decodePolicy(texts [][]byte) (*decoded, error) {
 			r.Rule.Err = r.err
 			d.rules = append(d.rules, *r.Rule)
 		case r.err != nil:
-			return nil, fmt.Errorf("an override or a ban: %w", r.err)
+			return nil, fmt.Errorf("an override, a ban or a price: %w", r.err)
 		case r.Override != nil:
 			d.overrides = append(d.overrides, *r.Override)
 		case r.Ban != nil:
 			d.bans = append(d.bans, *r.Ban)
+		case r.Price != nil:
+			d.prices = append(d.prices, *r.Price)
 		}
 		d.inForce += r.InForce
 	}

@@ -95,6 +95,8 @@ type RuleLimit struct {
 	Output int64
 	// Hidden hides the limit in responses: no field describes it.
 	Hidden bool
+	// Notify has the percentages of the quota that make a notice. Nil makes none.
+	Notify []int64
 	// Unlimited ignores Limit.Events: only requests with an override are limited.
 	Unlimited bool
 	// Overage counts beyond the quota and refuses no request. It needs a fixed or a sliding window.
@@ -152,6 +154,10 @@ type Identity struct {
 
 	// User is the authenticated user, or the owner of the key.
 	User string
+	// UserCountedAs, unless it is "", is the name by which User counts and is in the ledger.
+	UserCountedAs string
+	// Ancestors are the users above User, the nearest first. Their limits by user apply, too.
+	Ancestors []*Identity
 	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
 	Tier string
 	// TierUntil is the time from which Facts.Tier replaces Tier, in microseconds since the Unix epoch. 0
@@ -171,4 +177,12 @@ type Identity struct {
 	Overrides []Override
 
 	state atomic.Value // a *senderState
+}
+
+// CountsAs returns the name by which the user counts.
+func (id *Identity) CountsAs() string {
+	if id.UserCountedAs != "" {
+		return id.UserCountedAs
+	}
+	return id.User
 }

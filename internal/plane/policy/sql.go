@@ -44,7 +44,7 @@ func positionSQL(list, expression string) string {
 // LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
 // place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.unit, 'Output', l.output,
-	'Hidden', NOT l.fields, 'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
+	'Hidden', NOT l.fields, 'Notify', l.notify, 'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
 	'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
 	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
@@ -81,7 +81,8 @@ func sorted(selects string) string {
 // effectiveRulesSQL returns the rules that can have an effect, and the overrides for tiers.
 var effectiveRulesSQL = rulesSQL("r.mode <> 'off' AND " + relevantSQL("r"))
 
-// rulesSQL returns the rules r that meet a condition, and the overrides for tiers that can have an effect.
+// rulesSQL returns the rules r that meet a condition, and the overrides for tiers and the prices that can
+// have an effect.
 func rulesSQL(condition string) string {
 	return sorted(`SELECT json_build_object('Rule', to_jsonb(r)
 	|| jsonb_build_object('RetryAfter', ` + durationSQL("r.retry_after") + `,
@@ -89,7 +90,19 @@ func rulesSQL(condition string) string {
 	FROM rate_limit_rules r WHERE ` + condition + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
-	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o"))
+	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o") + `
+UNION ALL
+SELECT json_build_object('Price', json_build_object('Model', p.model, ` + validSQL("p") + `,
+	'Rates', json_build_array(` + ratesSQL("p.input", "p.cache_read", "p.cache_write", "p.output") + `),
+	'AboveRates', CASE WHEN p.above IS NOT NULL THEN json_build_array(` +
+		ratesSQL("p.above_input", "p.above_cache_read", "p.above_cache_write", "p.above_output") + `) END,
+	'Above', p.above, 'MaxOutput', p.max_output)) FROM rate_limit_prices p WHERE ` + relevantSQL("p"))
+}
+
+// ratesSQL returns the elements of Price.Rates. What has no price of its own costs what input does.
+func ratesSQL(input, cacheRead, cacheWrite, output string) string {
+	return input + "::text, coalesce(" + cacheRead + ", " + input + ")::text, coalesce(" + cacheWrite + ", " +
+		input + ")::text, " + output + "::text"
 }
 
 // banSQL returns the field Ban for a row b of rate_limit_bans. user, key and digest are expressions for the
@@ -112,9 +125,20 @@ SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 	WHERE until > now()`)
 
 // bannedKeysSQL returns a ban for each API key, and for up to 100,000 API keys of users, that have one of the
-// newest bans. It is a separate statement, so that other changes take effect while the table of API keys is
+// newest bans, also as that of a user above. It is a separate statement, so that other changes take effect while the table of API keys is
 // locked.
-var bannedKeysSQL = sorted(bannedKeySQL + `b.key_id = k.id
+var bannedKeysSQL = sorted(`(WITH RECURSIVE below AS (
+		SELECT u.user_id, k.id, k.digest, b.id AS ban FROM rate_limit_users u
+			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id
+			JOIN ` + newestBansSQL + ` ON b.user_id = u.parent
+		UNION ALL SELECT u.user_id, k.id, k.digest, a.ban FROM rate_limit_users u
+			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id
+			JOIN (SELECT DISTINCT user_id, ban FROM below) a ON u.parent = a.user_id)
+	SELECT json_build_object(` + banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')") + `)
+	FROM below k JOIN rate_limit_bans b ON b.id = k.ban
+	WHERE k.id IS NOT NULL ORDER BY k.id DESC LIMIT 100000)
+UNION ALL
+` + bannedKeySQL + `b.key_id = k.id
 UNION ALL
 (` + bannedKeySQL + `b.user_id = k.user_id
 	ORDER BY k.id DESC LIMIT 100000)`)
@@ -129,21 +153,31 @@ var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Dig
 	'CountedAs', k.counted_as, 'ExpiresAt', ` + timeSQL("k.expires_at") + `,
 	'RevokedAt', ` + timeSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
 	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + timeSQL("u.tier_until") + ` END,
-	` + userSQL("u.user_id", "o.key_id = k.id OR o.user_id = k.user_id") + `))::text
+	` + userSQL("u", "u.user_id", "o.key_id = k.id OR o.user_id = k.user_id") + aboveSQL + `))::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id
 	JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
 SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
 	'TierUntil', ` + timeSQL("u.tier_until") + `,
-	` + userSQL("a.user_id", "o.user_id = u.user_id") + `))::text
+	` + userSQL("u", "a.user_id", "o.user_id = u.user_id") + aboveSQL + `))::text
 FROM unnest($2::text[]) AS a(user_id)
 	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
 
-// userSQL returns the fields that keys and users share. condition selects the overrides o.
-func userSQL(user, condition string) string {
-	return `'User', ` + user + `, 'Known', u.user_id IS NOT NULL,
-		'PeriodStart', u.period_start::text || 'T00:00:00Z',
-		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN rate_limit_known_zone(u.time_zone) END,
+// aboveSQL is the field Ancestors of the row u of a user.
+var aboveSQL = `, 'Ancestors', CASE WHEN u.parent IS NOT NULL THEN (
+	SELECT json_agg(json_build_object('Tier', p.tier, 'TierUntil', ` + timeSQL("p.tier_until") + `,
+		` + userSQL("p", "p.user_id", "o.user_id = p.user_id") + `) ORDER BY l.place)
+	FROM rate_limit_lineage(u.user_id) l JOIN rate_limit_users p ON p.user_id = l.user_id
+	WHERE l.place > 0) END`
+
+// userSQL returns the fields that keys and users share, for the row of a user. condition selects the
+// overrides o.
+func userSQL(row, user, condition string) string {
+	return `'User', ` + user + `, 'Known', ` + row + `.user_id IS NOT NULL,
+		'UserCountedAs', ` + row + `.counted_as,
+		'PeriodStart', ` + row + `.period_start::text || 'T00:00:00Z',
+		'TimeZone', CASE WHEN ` + row + `.period_start IS NOT NULL
+			THEN rate_limit_known_zone(` + row + `.time_zone) END,
 		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
 		WHERE (` + condition + `) AND ` + relevantSQL("o") + `)`
 }

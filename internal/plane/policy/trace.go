@@ -15,9 +15,14 @@ type Trace struct {
 	// Rules has all rules of the snapshot in the order of evaluation, then the rules that cannot be used,
 	// then the rules with the mode off.
 	Rules []TracedRule
-	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i].
+	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i],
+	// and Levels[i] is the user above the sender of whom the limit is, or "".
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
+	Levels    []string
+
+	above  []TracedRule // the rules that apply to users above the sender
+	exempt string       // the rule that exempts the sender alone, or ""
 }
 
 // TracedRule reports whether a rule applies to a request, and why.
@@ -29,6 +34,7 @@ type TracedRule struct {
 	Mode     option.Mode `json:"mode"`
 	Applies  bool        `json:"applies"`
 	Why      string      `json:"why"`
+	Level    string      `json:"level,omitempty"` // the user above the sender to whom the rule applies
 }
 
 // add adds a rule to the trace.
@@ -37,7 +43,22 @@ func (t *Trace) add(row *Rule, applies bool, why string) {
 	if row.Family != "" {
 		family = &row.Family
 	}
-	t.Rules = append(t.Rules, TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why})
+	t.Rules = append(t.Rules, TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, ""})
+}
+
+// addAbove adds the rules that apply to a request as that of a user above its sender.
+func (t *Trace) addAbove(v *Verdict) {
+	rules := t.Rules
+	last := ""
+	for _, l := range v.limits { // the limits of a rule are adjacent
+		if l.rule.row.Name != last {
+			last = l.rule.row.Name
+			t.add(&l.rule.row, true, "matches, for the user above, "+v.above)
+			t.Rules[len(t.Rules)-1].Level = v.above
+		}
+	}
+	t.above = append(t.above, t.Rules[len(rules):]...)
+	t.Rules = rules
 }
 
 // Explain is like Evaluate, and also returns a trace of the evaluation. If f.Path is "", the path is
@@ -63,13 +84,15 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, m := range v.ShadowMarks {
 		applied[m.Rule] = true
 	}
-	if v.Exempt || v.Reason == Blocked {
-		applied[v.Rule] = true
+	first := t.exempt // the rule that exempts or blocks the request
+	if v.Exempt || v.Reason == Blocked && v.Level == "" {
+		first = v.Rule
 	}
+	applied[first] = true
 	for _, r := range s.set.rules {
 		applies, why := false, unmetConditions(r, f, sender, at, v)
 		switch {
-		case f.Path == "" || why == "" && v.Refused() && v.Reason != Blocked && v.Reason != NoQuota:
+		case f.Path == "" || why == "" && v.Refused() && (v.Reason != Blocked && v.Reason != NoQuota || v.Level != ""):
 			why = "the request is refused before: " + string(v.Reason)
 		case why != "":
 		case applied[r.row.Name]:
@@ -80,8 +103,8 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 			if r.row.Action == Charge && r.row.Family != "" && !takesFamily(r, f) {
 				why += "; charged beside family " + r.row.Family + ", because of the spelling of the request"
 			}
-		case v.Exempt || v.Reason == Blocked:
-			why = "the rule " + v.Rule + " comes first"
+		case first != "":
+			why = "the rule " + first + " comes first"
 		default:
 			why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}
@@ -95,6 +118,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, row := range s.set.off {
 		t.add(row, false, "mode: off")
 	}
+	t.Rules = append(t.Rules, t.above...)
 	return v, t
 }
 

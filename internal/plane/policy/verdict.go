@@ -69,6 +69,7 @@ const (
 	AmbiguousPath Reason = "ambiguous_path" // the verdict depends on how a server reads it, see NormalPath
 	Upgrade       Reason = "upgrade"        // another protocol, where a limit of tokens applies
 	AmbiguousBody Reason = "ambiguous_body" // servers may differ in what the body asks of a language model
+	NoPrice       Reason = "no_price"       // a limit in money applies, and the model has no price
 	Background    Reason = "background"     // the body asks for an answer that the client would poll for
 	SlowBody      Reason = "slow_body"      // the body did not arrive in time, or not at all
 	LongBody      Reason = "long_body"      // the body is too long
@@ -110,11 +111,14 @@ type Mark struct {
 	Message    string
 	RetryAfter time.Duration
 
-	// Settle is Rule.Settle, or describes the unit of a limit of tokens, or is nil. It must not be changed.
+	// Settle is Rule.Settle, or describes the unit of a limit of tokens or money, or is nil. It must not be changed.
 	Settle *option.Settle
 
 	// Hidden reports that no field of a response describes the limit.
 	Hidden bool
+
+	// Notify is RuleLimit.Notify. It must not be changed.
+	Notify []int64
 
 	// simple reports whether this hit meets the conditions of Verdict.Simple.
 	simple bool
@@ -152,6 +156,16 @@ type Verdict struct {
 	// nil. It must not be changed.
 	EndedSender *Identity
 
+	// Sender is the identity of the sender, or nil. It must not be changed.
+	Sender *Identity
+
+	// Level is the user above the sender whose rules or ban refuse the request, or "".
+	Level string
+
+	// Levels has for each of Hits the user above the sender of whom the limit is, or "". Nil: all are the
+	// sender's.
+	Levels []string
+
 	// Exempt reports that no limit of the policy applies.
 	Exempt bool
 
@@ -160,11 +174,11 @@ type Verdict struct {
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Tokens reports that an enforced limit of tokens applies, even if it does not charge the request.
+	// Tokens reports that an enforced limit of tokens or money applies, even if it does not charge the request.
 	Tokens bool
 
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
-	// overage, Settle, InFlight, Hidden, Message and RetryAfter.
+	// overage, Settle, InFlight, Hidden, Notify, Message and RetryAfter.
 	Simple bool
 
 	// ShadowMarks has marks of shadow rules that have no hit but would have had an effect: block and exempt
@@ -173,6 +187,9 @@ type Verdict struct {
 
 	// senderUnread skips rules that need the sender, because the sender was not looked up.
 	senderUnread bool
+
+	// above is the user above the sender as whom selectRules evaluates the request, or "".
+	above string
 
 	// trace describes the evaluation; nil except in Explain.
 	trace *Trace

@@ -29,8 +29,10 @@ type Outcome struct {
 	// Wait replaces the wait of Decision in Retry-After, unless it is 0.
 	Wait time.Duration
 
-	// Overage counts the units beyond the quota of a limit with overage.
+	// Overage counts the units beyond the quota of a limit with overage. Money reports that they are
+	// millionths of a currency.
 	Overage int64
+	Money   bool
 
 	// Hit is the index of the deciding hit: the refused hit with the longest RetryAfter. If all hits pass, it
 	// is the hit with the least remaining, preferably on a limit other than in_flight. Without a decision it

@@ -153,6 +153,7 @@ var reasonTexts = map[policy.Reason]string{
 	policy.UnknownKey: "Unknown API key", policy.KeyExpired: "Expired API key",
 	policy.KeyRevoked: "Revoked API key", policy.Banned: "Banned", policy.Blocked: "Forbidden",
 	policy.AmbiguousPath: "Ambiguous path", policy.NoKey: "Unauthorized",
+	policy.NoPrice: "The model has no price, or the request names none",
 	policy.Upgrade: "No upgrade possible", policy.AmbiguousBody: "Ambiguous body",
 	policy.Background: "No answer in the background possible", policy.SlowBody: "Incomplete body",
 	policy.LongBody: "Body too long", policy.ManyBodies: "Service unavailable",

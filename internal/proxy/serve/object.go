@@ -87,16 +87,15 @@ func isMixed(q *Request) bool {
 	return false
 }
 
-// kindOf reports whether the limit of a hit counts tokens, and whether it has no fields.
+// kindOf reports whether the limit of a hit counts tokens, and whether it has no fields, as one in money.
 func kindOf(q *Request, i int) (tokens, hidden bool) {
+	unit := UnitOf(q, i)
 	if m := MarkOf(q, i); m != nil {
-		return m.Settle.CountsTokens(), m.Hidden
+		hidden = m.Hidden
+	} else if zone := zoneAt(q, i); zone >= 0 {
+		hidden = q.Limits.Zones[zone].Hidden
 	}
-	if zone := zoneAt(q, i); zone >= 0 {
-		z := q.Limits.Zones[zone]
-		return z.Settle.CountsTokens(), z.Hidden
-	}
-	return false, false
+	return unit != option.Requests, hidden || unit == option.Money
 }
 
 // setShown sets the decisions that the fields describe: the tightest one on limits of requests, and the

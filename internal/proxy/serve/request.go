@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -27,9 +28,10 @@ type Request struct {
 	Limits    *LimitSet // the limits of the configuration that apply
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
-	Err       error   // the reason for missing Decisions
-	Upload    *Upload // nil if the body is not read before the decision
-	Flight    *Flight // nil if the request holds no slots and no Upload
+	Err       error         // the reason for missing Decisions
+	Upload    *Upload       // nil if the body is not read before the decision
+	Flight    *Flight       // nil if the request holds no slots and no Upload
+	price     *policy.Price // the price of the model that Upload names; nil without one
 
 	// Asked reports that the policy was evaluated, which sets the other fields of this group. Verdict is
 	// empty if Asked is false.
@@ -115,12 +117,18 @@ func Begin(q *Request) (waits bool, err error) {
 			}
 		}
 	}
-	if q.Limits.Tokens || q.Verdict.Tokens {
-		if isUpgrade(q.HTTP) {
+	q.price = nil
+	isCharged := q.Limits.Tokens || q.Verdict.Tokens
+	if isCharged || !q.Verdict.Simple && countsMoney(q.Verdict.Marks, true) {
+		if isCharged && isUpgrade(q.HTTP) {
 			q.Outcome = refusal(http.StatusBadRequest, policy.Upgrade)
 			return false, nil
 		}
 		q.Upload = newUpload(q)
+		if q.Upload == nil && countsMoney(q.Verdict.Marks, false) {
+			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
+			return false, nil
+		}
 	}
 	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
@@ -248,6 +256,9 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
 		q.Settling = NewSettling(s, q)
 	}
+	if q.Asked && q.Outcome.Err == nil {
+		notify(q)
+	}
 	if ahead != 0 { // a settlement has the times of the database
 		respond.ShiftResets(q.Decisions, ahead)
 	}
@@ -313,6 +324,7 @@ func Judge(q *Request) respond.Outcome {
 	}
 	if decisions[at].Allowed {
 		out.Overage = overage
+		out.Money = overage > 0 && UnitOf(q, over) == option.Money
 		if overage > out.ExceededBy {
 			out.Exceeded = over
 			out.ExceededBy = overage
@@ -369,6 +381,17 @@ func MarkOf(q *Request, i int) *policy.Mark {
 	return nil
 }
 
+// UnitOf returns the unit of the limit of a hit.
+func UnitOf(q *Request, i int) option.Unit {
+	if m := MarkOf(q, i); m != nil {
+		return m.Settle.UnitOf()
+	}
+	if zone := zoneAt(q, i); zone >= 0 {
+		return q.Limits.Settles[zone].UnitOf()
+	}
+	return option.Requests
+}
+
 // Release prepares a Request for reuse and drops references to the memory of its request.
 func (q *Request) Release() {
 	for i := range q.Hits {
@@ -393,6 +416,7 @@ func (q *Request) Release() {
 	q.Data = nil
 	q.Limits = nil
 	q.Upload = nil
+	q.price = nil
 	q.Flight = nil
 	q.Settling = nil
 	q.Err = nil

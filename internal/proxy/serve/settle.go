@@ -54,6 +54,12 @@ type settledHit struct {
 	cost   int64           // the charged cost, or what the hit holds
 	slot   *ratelimit.Slot // the Slot of a hit on a limit that reserves
 	values []string        // the texts of the cost in the response; nil without one
+	notice *batch.Notice   // nil without one
+
+	// Set by settle: the real cost, how it differs from the charge, and why it is an estimate, or nil.
+	units   int64
+	outcome SettledCost
+	err     error
 	batch.Settlement
 }
 
@@ -104,9 +110,13 @@ func NewSettling(site *Site, q *Request) *Settling {
 			}
 			if how.CountsTokens() {
 				if s.tokens == nil {
-					s.tokens = &tokens{input: option.InputOf(lengthOf(q)),
+					s.tokens = &tokens{input: option.InputOf(lengthOf(q)), price: q.price,
 						counts: q.HTTP.Method == http.MethodPost}
 				}
+				if money := moneyOf(q, s.tokens.input, outputOf(q, how)); money > s.tokens.money {
+					s.tokens.money = money
+				}
+				one.notice = noticeOf(MarkOf(q, i), h.Limit, h.StoredKey())
 				s.tokens.enforced = s.tokens.enforced || !h.Independent
 			}
 		} else if how.Header == "" {
@@ -233,62 +243,78 @@ func (s *Settling) settle() {
 	if s.tokens != nil && s.tokens.reader != nil {
 		s.tokens.usage = s.tokens.reader.End()
 	}
-	site := s.site
-	store, settles := site.Store.(settler)
-	defer func() {
+	store, settles := s.site.Store.(settler)
+	release := func() {
 		for i := range s.hits {
 			s.hits[i].slot.Release() // has no effect after a settlement
 		}
-	}()
+	}
+	defer release() // even after a panic
 	for i := range s.hits {
 		one := &s.hits[i]
 		if one.Limit == nil {
 			continue
 		}
-		prefix := one.Limit.Prefix
-		cost, kind, err := s.costOf(one)
-		if one.Refund = one.cost - cost; one.Refund != 0 {
+		one.units, one.outcome, one.err = s.costOf(one)
+		if one.Refund = one.cost - one.units; one.Refund != 0 {
 			switch {
-			case kind != SettledSame: // a stream without usage is missing
+			case one.outcome != SettledSame: // a stream without usage is missing
 			case one.Refund < 0:
-				kind = SettledMore
+				one.outcome = SettledMore
 			default:
-				kind = SettledLess
+				one.outcome = SettledLess
 			}
 			settlement := one.Settlement
 			if settles && !one.Limit.Reserves {
 				store.Settle(&settlement)
 			}
 		}
-		if one.Limit.Reserves && cost > 0 {
+		if one.Limit.Reserves && one.units > 0 {
 			s.bill.Charges = append(s.bill.Charges, batch.Charge{Limit: one.Limit, Key: one.Key,
-				Subject: one.Subject, Unit: string(one.how.Unit), Units: cost, Slot: one.slot})
-		}
-		if site.History != nil {
-			s.recorded.Prefix = prefix
-			s.recorded.Units = cost
-			history.Settle(site.History, &s.recorded)
-		}
-		if site.Settled != nil {
-			site.Settled(prefix, kind)
-		}
-		if err == nil || site.Log == nil {
-			continue
-		}
-		sampler := &site.invalid
-		if kind == SettledMissing {
-			sampler = &site.missing
-		}
-		if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
-			site.Log(host.Line{Level: host.Warn, Text: "a request is charged an estimate", Prefix: prefix,
-				Err: err, Dropped: dropped})
+				Subject: one.Subject, Unit: string(one.how.Unit), Units: one.units, Slot: one.slot,
+				Notice: one.notice})
 		}
 	}
 	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
 		u := &s.tokens.usage
 		s.bill.Input, s.bill.CacheRead = u.Input, u.CacheRead
 		s.bill.CacheWrite, s.bill.Output = u.CacheWrite, u.Output
+		s.bill.Money = -1
+		if s.tokens.price != nil {
+			s.bill.Money, _, _ = s.tokensOf(&settledHit{how: &option.Settle{Unit: option.Money}})
+		}
 		store.SettleBill(s.bill)
+	}
+	release()
+	for i := range s.hits {
+		if s.hits[i].Limit != nil {
+			s.tell(&s.hits[i])
+		}
+	}
+}
+
+// tell records, counts and logs the settlement of a hit.
+func (s *Settling) tell(one *settledHit) {
+	site := s.site
+	prefix := one.Limit.Prefix
+	if site.History != nil {
+		s.recorded.Prefix = prefix
+		s.recorded.Units = one.units
+		history.Settle(site.History, &s.recorded)
+	}
+	if site.Settled != nil {
+		site.Settled(prefix, one.outcome)
+	}
+	if one.err == nil || site.Log == nil {
+		return
+	}
+	sampler := &site.invalid
+	if one.outcome == SettledMissing {
+		sampler = &site.missing
+	}
+	if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
+		site.Log(host.Line{Level: host.Warn, Text: "a request is charged an estimate", Prefix: prefix,
+			Err: one.err, Dropped: dropped})
 	}
 }
 

@@ -13,9 +13,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// tokens reads the usage of a response for limits of tokens.
+// tokens reads the usage of a response for limits of tokens and money.
 type tokens struct {
 	input    int64         // the estimate of the input, as charged
+	price    *policy.Price // nil without one
+	money    int64         // the estimate of the cost by price, which no quota bounds
 	counts   bool          // the usage counts: the request is a POST
 	enforced bool          // one of the limits is enforced
 	reader   *usage.Reader // nil before the response
@@ -39,10 +41,25 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 	marks := q.Verdict.Marks
 	first := len(hits) - len(marks)
 	for i, m := range marks {
-		if m.Settle.CountsTokens() {
-			hits[first+i].Cost = chargeOf(q, m.Settle, m.Quota)
+		if !m.Settle.CountsTokens() {
+			continue
+		}
+		h := &hits[first+i]
+		h.Cost = chargeOf(q, m.Settle, m.Quota)
+		// A shadow rule does not refuse a request without a price, so it does not count it either.
+		h.Peek = m.Shadow && m.Settle.Unit == option.Money && q.price == nil
+	}
+}
+
+// countsMoney reports whether one of the hits of a policy is on a limit in money. With shadow, it may be that
+// of a shadow rule.
+func countsMoney(marks []*policy.Mark, shadow bool) bool {
+	for _, m := range marks {
+		if m.Settle.CountsTokens() && m.Settle.Unit == option.Money && (shadow || !m.Shadow) {
+			return true
 		}
 	}
+	return false
 }
 
 // newBill returns the settlement of a request on limits of tokens, without its cost.
@@ -56,8 +73,53 @@ func newBill(q *Request) *batch.Bill {
 		one.Model = q.Upload.Prompt.Model
 	}
 	one.User, one.KeyID = senderOf(q)
+	if id := q.Verdict.Sender; q.Asked && id != nil && one.User == id.User {
+		one.User = id.CountsAs()
+		for _, above := range id.Ancestors {
+			one.Ancestors = append(one.Ancestors, above.CountsAs())
+		}
+	}
 	return one
 }
+
+// noticeOf returns the notice of a hit on a limit, or nil if the limit has none.
+func noticeOf(m *policy.Mark, l *ratelimit.Limit, key string) *batch.Notice {
+	if m == nil || m.Notify == nil || m.Quota == 0 {
+		return nil
+	}
+	prefix := l.CountedAs
+	if prefix == "" {
+		prefix = l.Prefix
+	}
+	return &batch.Notice{Prefix: prefix, Key: key, Durable: l.Durable, Unit: string(m.Settle.UnitOf()),
+		Quota: m.Quota, Percents: m.Notify}
+}
+
+// notify makes the notices of limits of requests, of which a request has reached a percentage.
+func notify(q *Request) {
+	store, ok := q.Site.Store.(notifier)
+	if !ok || q.Verdict.Simple {
+		return
+	}
+	for i := range q.Hits {
+		h := &q.Hits[i]
+		d := &q.Decisions[i]
+		m := MarkOf(q, i)
+		if m == nil || m.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
+			continue
+		}
+		used := m.Quota - d.Remaining
+		for _, percent := range m.Notify {
+			if float64(used)*100 >= float64(m.Quota)*float64(percent) {
+				store.Notify(noticeOf(m, h.Limit, h.StoredKey()))
+				break
+			}
+		}
+	}
+}
+
+// notifier is a store that makes notices.
+type notifier interface{ Notify(n *batch.Notice) }
 
 // tokensOf returns the cost of a hit on a limit of tokens. Without a report of the response, the cost is the
 // charge, or 0 if the upstream has refused the request.
@@ -66,23 +128,27 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 	if s.tokens.reader == nil { // there was no response, or an outer handler will send it
 		u.Input, u.CacheRead, u.CacheWrite, u.Output = -1, -1, -1, -1
 	}
+	estimate := one.cost
+	if one.how.Unit == option.Money {
+		estimate = s.tokens.money
+	}
 	reported := s.tokens.counts && u.Reported()
 	wrong := &ratelimit.FieldError{Field: one.how.Text}
 	switch {
 	case s.status == clientLeft:
-		return one.cost, SettledSame, nil
+		return estimate, SettledSame, nil
 	case s.status == http.StatusNotModified || s.status >= http.StatusBadRequest && !reported:
 		return 0, SettledSame, nil
 	case !s.tokens.counts:
-		return one.cost, SettledSame, nil
+		return estimate, SettledSame, nil
 	case u.PromptOnly:
 		return 0, SettledSame, nil
 	case u.Invalid != "":
 		wrong.Value = u.Invalid
 		wrong.Want = "a response that can be read"
-		return one.cost, SettledInvalid, wrong
+		return estimate, SettledInvalid, wrong
 	case !reported && !u.Stream && s.client.Err() != nil:
-		return one.cost, SettledSame, nil
+		return estimate, SettledSame, nil
 	}
 	kind := SettledSame
 	var err error
@@ -93,31 +159,36 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 		err = wrong
 	}
 	if !reported && !u.Stream {
-		return one.cost, kind, err
+		return estimate, kind, err
 	}
-	return cost(u, one.how.Unit, s.tokens.input), kind, err
+	return cost(u, one.how.Unit, s.tokens), kind, err
 }
 
-// cost returns the tokens of a unit. input stands for an input that was not reported.
-func cost(u *usage.Usage, unit option.Unit, input int64) int64 {
+// cost returns the units of a response. The estimate stands for an input that was not reported.
+func cost(u *usage.Usage, unit option.Unit, t *tokens) int64 {
+	input := t.input
 	if u.Input != usage.Unreported {
 		input = u.Input
-	}
-	if u.CacheWrite != usage.Unreported {
-		input += u.CacheWrite
 	}
 	output := u.Sent
 	if u.Output != usage.Unreported {
 		output += u.Output
 	}
-	n := input + output
-	switch {
-	case unit == option.InputTokens:
-		n = input
-	case unit == option.OutputTokens:
+	read, written := u.CacheRead, u.CacheWrite
+	if read == usage.Unreported {
+		read = 0
+	}
+	if written == usage.Unreported {
+		written = 0
+	}
+	n := input + read + written + output
+	switch unit {
+	case option.InputTokens:
+		n = input + written
+	case option.OutputTokens:
 		n = output
-	case u.CacheRead != usage.Unreported:
-		n += u.CacheRead
+	case option.Money:
+		n = t.price.Cost(input, read, written, output)
 	}
 	if n > ratelimit.MaxEvents {
 		n = ratelimit.MaxEvents

@@ -40,8 +40,11 @@ type Upload struct {
 	site   *Site
 	sender string // the sender that has a share of Site.MaxBodies
 	length int64  // the length of the body, or -1 before it was read
+	// optional reports that only shadow rules need the body: the request passes even if it cannot be read.
+	optional bool
 
 	mu     sync.Mutex // guards the fields below once the upstream reads: it may do so after the request
+	extra  []byte     // read after chunks, and not kept there
 	chunks [][]byte   // what the upstream has not read; Site.bodies counts their capacities
 	at     int        // how much of the first chunk the upstream has read
 	left   int64      // the length of what the upstream has not read
@@ -58,10 +61,11 @@ var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 // newUpload returns the Upload of a request, or nil if its body is not read.
 func newUpload(q *Request) *Upload {
 	v := &q.Verdict
-	if q.HTTP.Method != http.MethodPost || !q.Limits.Tokens && !chargesTokens(v.Marks) {
+	enforced := q.Limits.Tokens || chargesTokens(v.Marks)
+	if q.HTTP.Method != http.MethodPost || !enforced && !countsMoney(v.Marks, true) {
 		return nil
 	}
-	u := &Upload{site: q.Site, length: -1, sender: clientOf(q)}
+	u := &Upload{site: q.Site, length: -1, sender: clientOf(q), optional: !enforced}
 	if q.Asked && v.KeyID != 0 {
 		u.sender = "key " + strconv.FormatInt(v.KeyID, 10)
 	} else if q.Asked && v.User != "" {
@@ -82,6 +86,7 @@ func chargesTokens(marks []*policy.Mark) bool {
 
 // uploadStatuses has the statuses of the reasons for which ReadUpload refuses a request.
 var uploadStatuses = map[policy.Reason]int{
+	policy.NoPrice:       http.StatusBadRequest,
 	policy.AmbiguousBody: http.StatusBadRequest, policy.Background: http.StatusBadRequest,
 	policy.SlowBody: http.StatusRequestTimeout, policy.LongBody: http.StatusRequestEntityTooLarge,
 	policy.ManyBodies: http.StatusServiceUnavailable,
@@ -99,6 +104,10 @@ func ReadUpload(q *Request) (waits bool) {
 	reason := receive(u, q)
 	if reason == policy.NotRefused {
 		reason = u.prepare(q)
+	}
+	if reason != policy.NotRefused && u.optional {
+		u.giveBack(q)
+		reason = policy.NotRefused
 	}
 	took := time.Since(began)
 	q.Began = q.Began.Add(took)
@@ -177,6 +186,7 @@ func (u *Upload) fill(body io.Reader, bound int64, late *int32) policy.Reason {
 			u.chunks[last] = chunk[:len(chunk)+n]
 		} else if n, err = body.Read(next); n > 0 {
 			if length >= bound {
+				u.extra = next
 				return policy.LongBody
 			}
 			size := bound - length
@@ -184,6 +194,7 @@ func (u *Upload) fill(body io.Reader, bound int64, late *int32) policy.Reason {
 				size = firstChunk
 			}
 			if !u.grow(size) {
+				u.extra = next
 				return policy.ManyBodies
 			}
 			u.chunks[last+1] = append(u.chunks[last+1], next[0])
@@ -246,10 +257,28 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 		return policy.Background
 	}
 	u.Prompt = prompt
+	if q.Asked {
+		q.price = q.Site.Policy.Live.PriceOf(prompt.Model)
+	}
+	if q.price == nil && countsMoney(q.Verdict.Marks, false) {
+		return policy.NoPrice
+	}
 	u.left = u.length
 	var body io.ReadCloser = u
 	q.HTTP.Body = body
 	return policy.NotRefused
+}
+
+// giveBack makes what was read of a body, and the rest of it, the body of the request.
+func (u *Upload) giveBack(q *Request) {
+	rest := q.HTTP.Body
+	u.left = 0
+	for _, chunk := range u.chunks {
+		u.left += int64(len(chunk))
+	}
+	var own io.Reader = u
+	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(u.extra), rest)) // the server closes rest
+	u.length = q.HTTP.ContentLength
 }
 
 // Read implements io.Reader.
@@ -301,14 +330,36 @@ func (u *Upload) free(chunk []byte) {
 // chargeOf returns what a hit on a limit of tokens is charged before the response, at most quota. Before the
 // body is read, it returns 1.
 func chargeOf(q *Request, how *option.Settle, quota int64) int64 {
+	if q.Upload != nil && q.Upload.length < 0 && !q.Upload.optional {
+		return 1
+	}
+	input := option.InputOf(lengthOf(q))
+	output := outputOf(q, how)
+	return how.Charge(input, output, moneyOf(q, input, output), quota)
+}
+
+// outputOf returns the output that a request may get: the maximum that it names, or else that of a limit, and
+// at most the largest one of its model.
+func outputOf(q *Request, how *option.Settle) int64 {
 	output := int64(0)
 	if q.Upload != nil {
-		if q.Upload.length < 0 {
-			return 1
-		}
 		output = q.Upload.Prompt.Output
 	}
-	return how.Charge(lengthOf(q), output, quota)
+	if output == 0 {
+		output = how.Output
+	}
+	if p := q.price; p != nil && p.MaxOutput > 0 && output > p.MaxOutput {
+		output = p.MaxOutput
+	}
+	return output
+}
+
+// moneyOf returns what the tokens of a request may cost, or 0 without a price.
+func moneyOf(q *Request, input, output int64) int64 {
+	if q.price == nil {
+		return 0
+	}
+	return q.price.Estimate(input, output)
 }
 
 // lengthOf returns the length of a request's body, which is negative if it is unknown.

@@ -11,9 +11,11 @@ DECLARE
 	-- the client, as keys of counters contain it
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
+	counted CONSTANT text[] := array_remove(ARRAY[rate_limit_counted_user($1)], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	-- keys of counters, and parts of such keys
-	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
+	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), rate_limit_counter_key(counted[1]), $3,
+		host($4), client], NULL);
 	ids text[]; -- of API keys, as keys of counters contain them
 	digests text[];
 	refs text[]; -- values of rate_limit_changes.ref
@@ -26,6 +28,9 @@ BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE invalid_parameter_value
 			USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
+	END IF;
+	IF to_regclass('rate_limit_users') IS NOT NULL THEN
+		PERFORM rate_limit_refuse_parent($1);
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
 		|| array_remove(ARRAY['ip:' || client, '%preflight:' || client], NULL);
@@ -96,21 +101,22 @@ BEGIN
 
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
 		-- As in the audit log, a row with a user belongs to that user alone. An address can be of many users.
-		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2) OR ancestors <> ''{}'' AND ancestors && $1
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_array_elements(charges) c
 				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
 		IF dry_run THEN
 			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted
-				USING users, keys, texts;
+				USING counted, keys, texts;
 		ELSE
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_remove(ancestors, $1[1]) END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s OR string_to_array(c ->> ''key'', '' '')
 					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
 					FROM jsonb_array_elements(charges) c) %2$s',
 				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
-				USING users, keys, texts;
+				USING counted, keys, texts;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 		END IF;
 		kept := deleted;
@@ -143,7 +149,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS
-	'Deletes all rows about a person from the counters, the history, the overrides and the bans. One '
+	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
 	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
 	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '

@@ -1,7 +1,8 @@
 -- The partitions of the ledger, and what reads it.
 
 CREATE TABLE IF NOT EXISTS rate_limit_ledger_retention (
-	keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
+	keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day'),
+	noticed_at timestamptz NOT NULL DEFAULT '-infinity'
 );
 INSERT INTO rate_limit_ledger_retention SELECT '400 days'
 	WHERE NOT EXISTS (SELECT FROM rate_limit_ledger_retention);
@@ -9,6 +10,8 @@ COMMENT ON TABLE rate_limit_ledger_retention IS
 	'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = '
 	'''2 years''.';
 COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped.';
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS
+	'When rate_limit_notice_upkeep has run.';
 
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -75,6 +78,7 @@ BEGIN
 		END;
 		PERFORM rate_limit_ledger_drop(ledger, first);
 	END LOOP;
+	DELETE FROM rate_limit_notices n WHERE n.at < first;
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
 	'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
@@ -83,24 +87,91 @@ COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
 -- The shards settle their parts of a request at different times, so that the earliest is the time of the
 -- request. A day is in UTC, and the session can have any TimeZone.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity',
-	until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL)
+	until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
 RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[],
-	model text, input bigint, cache_read bigint, cache_write bigint, output bigint, charges jsonb)
-LANGUAGE plpgsql STABLE AS $$
+	model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
+	charges jsonb) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT min(l.time), l.day, l.id, min(l.user_id), min(l.key_id), l.ancestors,
 			min(l.model), min(l.input), min(l.cache_read), min(l.cache_write), min(l.output),
-			jsonb_agg(c ORDER BY c ->> ''prefix'', c ->> ''key'')
+			rate_limit_amount(min(l.money), ''money''),
+			jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
+				rate_limit_amount((c ->> ''units'')::bigint, ''money'')) ELSE c END
+				ORDER BY c ->> ''prefix'', c ->> ''key'')
 		FROM (%s) l, jsonb_array_elements(l.charges) c GROUP BY l.day, l.id, l.ancestors
 		HAVING min(l.time) >= $1 AND min(l.time) < $2 ORDER BY 1, 3',
 		(SELECT string_agg(format('SELECT * FROM %s WHERE time >= $1 - interval ''1 day''
 			AND time < $2 + interval ''1 day''
-			AND day >= ($1 - interval ''32 days'')::date AND day <= ($2 + interval ''2 days'')::date
-			AND ($3 IS NULL OR user_id = $3)', t),
-			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, user_id;
+			AND day >= ($1 - interval ''32 days'')::date AND day <= ($2 + interval ''2 days'')::date %s', t,
+			CASE WHEN user_id IS NOT NULL AND below THEN
+				'AND (user_id = $3 OR ancestors <> ''{}'' AND ancestors @> ARRAY[$3])'
+				WHEN user_id IS NOT NULL THEN 'AND user_id = $3' ELSE '' END),
+			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, rate_limit_counted_user(user_id);
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS
 	'What requests have cost, if they were settled in a time: a row for each request, also on Citus. '
-	'user_id selects the requests of a user.';
+	'user_id selects the requests of a user, and with below also of all who were below it then.';
+
+-- The policy may be on another server.
+CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_user IS
+	'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+
+-- Periods are as in limits that count by user: months from the day of the user's period_start, which is the
+-- 1st if it has none, in the user's time zone. A day that a month lacks is its last.
+CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
+DECLARE
+	anchor date := '2000-01-01';
+	zone text := 'UTC';
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		SELECT coalesce(u.period_start, anchor), CASE WHEN u.period_start IS NULL THEN 'UTC'
+			ELSE u.time_zone END INTO anchor, zone FROM rate_limit_users u
+			WHERE u.user_id = $1;
+		anchor := coalesce(anchor, '2000-01-01');
+		zone := coalesce(zone, 'UTC');
+	ELSIF num_nonnulls($2, $3) < 2 THEN
+		RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this '
+			'database' USING ERRCODE = 'invalid_parameter_value';
+	ELSE
+		RETURN QUERY SELECT $2, $3;
+		RETURN;
+	END IF;
+	-- the months with a start at or after the month before the time, and up to its end
+	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM (
+		SELECT (m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp
+				AT TIME ZONE zone AS s,
+			lead((m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp
+				AT TIME ZONE zone) OVER (ORDER BY m.day) AS e
+		FROM (SELECT d AS day, extract(day FROM d + interval '1 month - 1 day')::int AS days
+			FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
+				date_trunc('month', coalesce($3, now()) AT TIME ZONE zone) + interval '2 months',
+				interval '1 month') d) m) p
+	WHERE p.e IS NOT NULL AND p.s < coalesce($3, 'infinity') AND CASE WHEN $2 IS NULL THEN p.s <= now()
+		AND p.e > now() ELSE p.e > $2 AND p.s <= coalesce($3, now()) END ORDER BY 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_periods IS
+	'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
+
+CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL,
+	until timestamptz DEFAULT NULL)
+RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
+	cache_write bigint, output bigint, money numeric) LANGUAGE sql STABLE AS $$
+	SELECT p.starts, l.model, count(*), coalesce(sum(l.input), 0)::bigint,
+		coalesce(sum(l.cache_read), 0)::bigint, coalesce(sum(l.cache_write), 0)::bigint,
+		coalesce(sum(l.output), 0)::bigint, sum(l.money)
+	FROM rate_limit_periods($1, $2, $3) p, rate_limit_ledger_rows(p.starts, p.ends, $1, true) l
+	GROUP BY 1, 2 ORDER BY 1, 2
+$$;
+COMMENT ON FUNCTION rate_limit_invoice IS
+	'What a user and all who were below it then have used from a time until another, by billing period and '
+	'model. Without times: in the period that is running. money NULL: the model had no price.';
 
 SELECT rate_limit_ledger_upkeep();

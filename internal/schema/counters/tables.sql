@@ -72,17 +72,22 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger (
 	cache_read  bigint,
 	cache_write bigint,
 	output      bigint,
+	money       bigint,
 	charges     jsonb NOT NULL
 ) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors)
+	WHERE ancestors <> '{}';
 COMMENT ON TABLE rate_limit_ledger IS
-	'What requests have cost on limits of tokens: a row for each request, or on Citus for each part of it.';
+	'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
 COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
-COMMENT ON COLUMN rate_limit_ledger.user_id IS 'The user. NULL: unknown, or forgotten.';
+COMMENT ON COLUMN rate_limit_ledger.user_id IS
+	'The name by which the user counts. NULL: unknown, or forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.key_id IS 'The id of the API key. NULL: none, or forgotten.';
-COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'Reserved: empty.';
+COMMENT ON COLUMN rate_limit_ledger.ancestors IS
+	'The users above the user when the request came, the nearest first, by the names by which they count.';
 COMMENT ON COLUMN rate_limit_ledger.model IS 'The model that the request named. NULL: none.';
 COMMENT ON COLUMN rate_limit_ledger.input IS
 	'The tokens of the prompt, without those from a cache. NULL: the response did not report them.';
@@ -91,6 +96,8 @@ COMMENT ON COLUMN rate_limit_ledger.cache_read IS
 COMMENT ON COLUMN rate_limit_ledger.cache_write IS
 	'The tokens of the prompt that were written to a cache, as input.';
 COMMENT ON COLUMN rate_limit_ledger.output IS 'The tokens of the answer, as input.';
+COMMENT ON COLUMN rate_limit_ledger.money IS
+	'The cost in millionths of the currency of the prices. NULL: the model has no price.';
 COMMENT ON COLUMN rate_limit_ledger.charges IS
 	'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and '
 	'the units.';

@@ -1,14 +1,29 @@
 -- The queries on the history that commands and the page use.
 
+-- The policy may be on another server.
+CREATE OR REPLACE FUNCTION rate_limit_scale(prefix text, limit_name text) RETURNS numeric
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF $2 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
+		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $1 AND l.name = $2
+			AND l.unit = 'money') THEN
+		RETURN 0.000001;
+	END IF;
+	RETURN 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_scale IS
+	'What a recorded unit of a limit is: a millionth for a limit in money, and otherwise 1.';
+
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 	SELECT a.time, a.outcome, a.shadow,
 		a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
-		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
-			a.count * a.weight AS requests, a.quota, a.remaining,
+		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost * s.scale AS cost, a.count,
+			a.weight, a.count * a.weight AS requests, a.quota * s.scale AS quota,
+			a.remaining * s.scale AS remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
 		a.also, a.id, a.xmin
-	FROM rate_limit_audit a;
+	FROM rate_limit_audit a, LATERAL (SELECT rate_limit_scale(a.prefix, a.limit_name) AS scale) s;
 CALL rate_limit_describe('rate_limit_audited', $$
 The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
 	rate_limit_audit.
@@ -87,12 +102,35 @@ COMMENT ON FUNCTION rate_limit_refused IS
 	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most '
 	'max_rows rows.';
 
+-- The ledger may be on another server.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last date, prefix text,
+	limit_name text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF $5 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
+		AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT')
+		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $4 AND l.name = $5
+			AND l.unit <> 'requests') THEN
+		RETURN (SELECT coalesce(sum((c ->> 'units')::numeric), 0)
+			FROM rate_limit_ledger_rows($2::timestamp AT TIME ZONE 'UTC',
+				($3 + 1)::timestamp AT TIME ZONE 'UTC', $1) r, jsonb_array_elements(r.charges) c
+			WHERE c ->> 'prefix' = rate_limit_counted_prefix($4 || '/' || $5)
+				AND (c ->> 'key' IS NULL OR c ->> 'key' <> ALL (ARRAY(
+					SELECT rate_limit_counter_key(a) FROM unnest(r.ancestors) AS a))));
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_sum IS
+	'What the requests of a user have cost on a limit of tokens or money from first to last, by the ledger, '
+	'without the charges of users above it. NULL: another limit, or the ledger is on another server.';
+
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
-	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
+	charged numeric, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name,
 		rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
-		rate_limit_add(sum(m.charged), 0), rate_limit_add(sum(m.settled), 0),
+		rate_limit_add(sum(m.charged), 0) * rate_limit_scale(m.prefix, m.limit_name),
+		coalesce(rate_limit_ledger_sum($1, $2, $3, m.prefix, m.limit_name),
+			rate_limit_add(sum(m.settled), 0)::numeric),
 		max(m.last_request)
 	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1
 		AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
@@ -102,7 +140,7 @@ COMMENT ON FUNCTION rate_limit_usage_between IS
 	'A user''s usage from first to last, which are days in UTC, added up in four ways: by day, by API key '
 	'(key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other '
 	'ways are NULL. Use charged and settled only from the rows by limit, because the other rows add units of '
-	'different limits.';
+	'different limits. settled of limits of tokens or money is from the ledger.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS
 	SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited,
@@ -117,7 +155,7 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now')
 RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
-	requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
+	requests bigint, quota numeric, remaining numeric, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -172,6 +210,7 @@ BEGIN
 			CASE WHEN a.total = 1 THEN ' at' ELSE ' ' || a.total || ' times within a minute, last at' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
 			CASE WHEN a.outcome = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name),
+				' of ' || CASE WHEN a.key <> a.user_id THEN a.key END,
 				CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
 				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0
 					THEN format(', and would have let it pass %s later', CASE

@@ -1,19 +1,28 @@
 -- Functions and views for the lists of commands. They have the rights of the calling role.
 
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
-	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, held bigint,
-	quota bigint, percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
+	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used numeric, held numeric,
+	quota numeric, percent numeric, resets_at timestamptz, unit text, level text)
+	LANGUAGE plpgsql STABLE ROWS 10 AS $$
 DECLARE
-	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
-		$2::text, rate_limit_counter_key($1));
+	ids text[] := ARRAY[NULL::text]; -- the user and those above it
+	keys text[] := ARRAY[coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
+		$2::text)]; -- the keys of their counters
 BEGIN
-	RETURN QUERY SELECT u.* FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+	IF $2 IS NULL THEN
+		SELECT array_agg(l.user_id ORDER BY l.place), array_agg(rate_limit_counter_key(l.counts)
+			ORDER BY l.place) INTO ids, keys FROM rate_limit_lineage($1) l;
+	END IF;
+	RETURN QUERY SELECT u.*, nullif(ids[array_position(keys, d.part)], $1)
+		FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
 		JOIN LATERAL rate_limit_counted(r.count_by, u.key) d
-			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
-		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
+			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = ANY (keys)
+		WHERE u.key = ANY (rate_limit_key_forms(keys))
+		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
 END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS
-	'The rows of rate_limit_used that count a user or one of its API keys.';
+	'The rows of rate_limit_used that count a user, or one of its API keys, and then those of the users above '
+	'it, which level names.';
 
 -- The history may be missing, or the role may not read the history. The function is in plpgsql, because
 -- Postgres then checks only the statements that run.
@@ -58,27 +67,28 @@ problems: That no rule limits its users, as in rate_limit_unlimited.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS
-	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id
-		AND b.until > now()) THEN 'banned'
+	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
+		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
-			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
+			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent
 	FROM rate_limit_users u;
 CALL rate_limit_describe('rate_limit_user_states', $$
 The users and their states.
-state: banned; blocked: an override of 0 refuses the user; or active.
+state: banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked'
 		WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now())
-			OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
+			OR EXISTS (SELECT FROM rate_limit_lineage(k.user_id) l JOIN rate_limit_bans b
+				ON b.user_id = l.user_id AND b.until > now())
 			THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
 	FROM rate_limit_api_keys k;
 CALL rate_limit_describe('rate_limit_key_states', $$
 The API keys, without their digests, and their states.
-state: valid, expired, revoked, or banned: the key or its user is banned.
+state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
 $$);
 
 -- Proxies try rules in this order.
@@ -87,13 +97,13 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid,
 		CASE r.action WHEN 'limit' THEN r.count_by END AS count_by,
 		nullif(r.without_header, 'share') AS without_header,
-		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited')
+		(SELECT string_agg(concat_ws(' ', l.name, coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited')
 			|| coalesce(' ' || nullif(l.unit, 'requests'), '')
 			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'
 				WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END,
 			nullif(l.on_exceed, 'refuse'),
-			'output ' || l.output, CASE WHEN NOT l.fields THEN 'fields off' END), '; '
+			'output ' || l.output, 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; '
 			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
 		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name)

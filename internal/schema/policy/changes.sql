@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	before jsonb,
 	after  jsonb,
 	CONSTRAINT kind_must_be_what_a_table_holds
-		CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban'))
+		CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'price'))
 );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
@@ -19,7 +19,7 @@ The changes of the policy in the last 30 days. Triggers write them, and proxies 
 seq: The order in which the rows were written. A row may become visible later than rows of other transactions
 	with higher numbers.
 xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
-kind: The kind of the changed row: tier, user, key, rule, limit, override or ban.
+kind: The kind of the changed row: tier, user, key, rule, limit, override, ban or price.
 ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a
 	key. For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all
 	rows, because one statement changed more than 1,000 rows or emptied the table.

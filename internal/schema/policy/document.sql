@@ -20,12 +20,13 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS
 			'{digest}'),
 		(4, 'rules', 'rate_limit_rules', '{name}'), (5, 'limits', 'rate_limit_rule_limits',
 			'{rule,name}'),
-		(6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
+		(6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}'),
+		(7, 'prices', 'rate_limit_prices', '{model,valid}')
 	) AS s(place, section, relation, keys)
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
 	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
 		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
-	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()',
+	WHERE a.attidentity = '' AND a.attgenerated = '' AND a.attname NOT IN ('parent_level', 'level') AND (d.value IS NULL OR d.value NOT IN ('now()',
 		'SESSION_USER'));
 CALL rate_limit_describe('rate_limit_policy_columns', $$
 The columns of the policy that a document has. Values that the server fills are left out.
@@ -57,13 +58,14 @@ BEGIN
 				WHEN o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
 			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)',
 				c.name)
-			WHEN c.name = 'counted_as' AND list IS NOT NULL THEN 'nullif(coalesce(t.counted_as, (SELECT '
-				'r.counted_as FROM rate_limit_rules r WHERE r.name = t.name)), t.name)'
+			WHEN c.name = 'counted_as' AND list IS NOT NULL THEN format('nullif(coalesce(t.counted_as, '
+				'(SELECT r.counted_as FROM %1$s r WHERE r.%2$I = t.%2$I)), t.%2$I)', c.relation,
+				CASE c.section WHEN 'users' THEN 'user_id' ELSE 'name' END)
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
 			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')'
 			WHEN c.default_value IS NULL THEN format('t.%I', c.name)
 			ELSE format('nullif(t.%I, %s)', c.name, c.default_value) END), ', ') AS fields,
-		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'', %s'
+		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'' || (%s)'
 			ELSE ''' %2$s '' || (%1$s)' END, format(CASE WHEN c.is_reference OR c.type = 'bytea'
 				THEN 'regexp_replace(d.document ->> %L, ''^(\\x[0-9a-f]{12})[0-9a-f]{52}$|^.*$'', ''\1...'')'
 				ELSE 'd.document ->> %L' END, c.name), c.name), ', ' ORDER BY c.key)
@@ -89,19 +91,48 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) R
 	LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone',
-		coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END;
+		coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END
+	|| CASE WHEN fields ? 'model' THEN jsonb_build_object('model', rate_limit_model(fields ->> 'model'))
+		ELSE '{}' END;
 COMMENT ON FUNCTION rate_limit_policy_values IS
-	'The values of a row of a document, without its references to API keys, and without links of time zones.';
+	'The values of a row of a document, without its references to API keys, without links of time zones, and '
+	'with the name of a model as prices have it.';
+
+-- A document has amounts of money as decimal numbers.
+CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean)
+	RETURNS jsonb LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$'
+		THEN fields
+	ELSE fields || jsonb_build_object('events', CASE WHEN inward
+		THEN trim_scale((fields ->> 'events')::numeric * 1000000)
+		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
+COMMENT ON FUNCTION rate_limit_policy_amount IS
+	'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
+
+CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
+	LANGUAGE sql STABLE AS $$
+	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM (
+		SELECT o.rule, o.name, o.unit FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
+		UNION ALL SELECT t.rule, t.name, t.unit FROM rate_limit_rule_limits t
+			WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text)
+				WHERE (o.rule, o.name) = (t.rule, t.name))) AS l WHERE l.unit = 'money'
+$$;
+COMMENT ON FUNCTION rate_limit_money_limits IS
+	'The limits in money, as RULE/LIMIT, with those that the lists of a document have.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
+	money CONSTANT text[] := rate_limit_money_limits();
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
-		SELECT r.document ->> 'rule' AS rule, jsonb_agg(r.document - 'rule' ORDER BY r.key) AS list
+		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_amount(r.document - 'rule',
+			r.document ->> 'unit' = 'money', false) ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
 	RETURN (SELECT jsonb_object_agg(s.section, coalesce((
-			SELECT jsonb_agg(r.document || CASE s.section WHEN 'rules'
+			SELECT jsonb_agg(rate_limit_policy_amount(r.document, s.section = 'overrides' AND concat(
+				r.document ->> 'rule', '/', r.document ->> 'limit_name') = ANY (money), false)
+				|| CASE s.section WHEN 'rules'
 				THEN coalesce(limits -> r.name, '{}') ELSE '{}' END ORDER BY r.key)
 			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides'
 				OR r.document ? 'tier'), '[]'))
@@ -109,14 +140,15 @@ BEGIN
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
 COMMENT ON FUNCTION rate_limit_policy IS
-	'The policy as a document: tiers, rules with their limits, and overrides for tiers. users adds the '
+	'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
 -- rate_limit_policy_lists checks a document before the tables are locked. An error names the row, the field,
 -- its value, and what the value must be, but does not repeat a value that may be an API key.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 DECLARE
-	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
+	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides,prices}';
+	money text[];
 	lists jsonb := policy;
 	result jsonb := '{}';
 	rows jsonb;
@@ -136,6 +168,14 @@ BEGIN
 			(SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
 			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
+	END IF;
+	IF fault IS NULL THEN
+		money := rate_limit_money_limits(lists);
+		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM (
+			SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o, concat(o ->> 'rule', '/', o ->>
+				s.name) = ANY (money), true)), '[]') FROM jsonb_array_elements(lists -> s.section) AS o) AS list
+			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name)
+			WHERE lists ? s.section) AS c;
 	END IF;
 	FOR part IN SELECT section, left(section, -1) AS kind, relation, jsonb_object_agg(name, type) AS types,
 			array_agg(name) FILTER (WHERE needed) AS needed,
@@ -248,7 +288,7 @@ COMMENT ON FUNCTION rate_limit_fault IS
 -- One statement changes all rows of a list. If the server refuses the statement, the function calls itself
 -- with each half of the list, until the error is about one row. An element of the list has the ctid of its
 -- row as at (NULL: a new row), the document (NULL: a row to delete), and the name. API keys refer to each
--- other, so INSERT leaves these references to an UPDATE.
+-- other, and so do users, so INSERT leaves these references to an UPDATE.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -271,12 +311,13 @@ BEGIN
 			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
-			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
+			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys' OR c.name = 'parent')
 				ELSE c.key IS NULL END GROUP BY c.relation;
 	BEGIN
 		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
 			WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
-			WHEN 'clear' THEN 'UPDATE %s x SET events = NULL, burst = NULL FROM %4$s WHERE x.ctid = d.at'
+			WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL'
+				ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
 			ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
 			'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
 			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
@@ -295,19 +336,23 @@ BEGIN
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_write IS
-	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
+	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides '
+	'and the parents of users. '
 	'The error is about the row that the server refuses.';
 
 -- Tables are locked in the same order as by other commands, so that no deadlock is possible. Overrides,
 -- limits and rules are deleted first, because a new one may have the name of an old one, or count by it. An
 -- override must suit its limit after each statement, so overrides that change have no amount while limits
--- change. Deferred constraints are checked before the function returns, so that their errors come from the
+-- change, and a chain of users must be short, so users that change have no parent before. Deferred constraints are checked before the function returns, so that their errors come from the
 -- function and not from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
+	money CONSTANT text[] := rate_limit_money_limits(); -- before
+	money_now CONSTANT text[] := rate_limit_money_limits(jsonb_build_object('limits',
+		jsonb_path_query_array(lists, '$.limits[*].document')));
 	plan jsonb := '{}'; -- Maps a section to its rows that differ, for rate_limit_policy_write.
 	part record;
 	found jsonb;
@@ -317,7 +362,7 @@ DECLARE
 	detail text;
 BEGIN
 	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules,
-		rate_limit_rule_limits, rate_limit_overrides
+		rate_limit_rule_limits, rate_limit_overrides, rate_limit_prices
 		IN SHARE ROW EXCLUSIVE MODE;
 	FOR part IN SELECT c.section, string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')),
 			', ') AS defaults FROM rate_limit_policy_columns c WHERE lists ? c.section
@@ -334,7 +379,13 @@ BEGIN
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
 		RETURN QUERY SELECT part.section, d.name, f.*
-			FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)
+			FROM (SELECT d.name, rate_limit_policy_amount(d.have, concat(d.have ->> 'rule', '/', d.have ->>
+					CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END) = ANY (money),
+					false) AS have,
+				rate_limit_policy_amount(d.document, concat(d.document ->> 'rule', '/', d.document ->>
+					CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END)
+					= ANY (money_now), false) AS document
+				FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)) AS d
 			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL
 				UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL
 				UNION ALL SELECT e.key, nullif((defaults || d.have) -> e.key, 'null'), nullif(e.value, 'null')
@@ -352,13 +403,16 @@ BEGIN
 		PERFORM rate_limit_policy_write('limits', 'delete', plan -> 'limits');
 		PERFORM rate_limit_policy_write('rules', 'delete', plan -> 'rules');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
+		PERFORM rate_limit_policy_write('users', 'clear', jsonb_path_query_array(plan -> 'users',
+			'$[*] ? (@.have.parent != null)'));
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
 			ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
 			-- Earlier statements have changed the ctid of rows, and new keys have no references yet, so find
 			-- these rows again.
-			IF part.section IN ('keys', 'overrides') THEN
+			IF part.section IN ('keys', 'overrides') OR part.section = 'users'
+				AND found @? '$[*] ? (@.document.parent != null || @.have.parent != null)' THEN
 				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found
 					FROM rate_limit_policy_rows(part.section) h
 					JOIN jsonb_to_recordset(lists -> part.section) AS w(name text, key jsonb, document jsonb)
@@ -367,7 +421,7 @@ BEGIN
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
-			FROM unnest('{keys,users,tiers}'::text[]) AS s;
+			FROM unnest('{keys,users,tiers,prices}'::text[]) AS s;
 		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM (
 			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t

@@ -69,10 +69,11 @@ COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
-	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text
+	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL,
+	parent text DEFAULT NULL) RETURNS text
 	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
 			to_jsonb(f), reset), overrides, user_id)
-		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
+		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
 COMMENT ON FUNCTION rate_limit_user IS
 	'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, '
 	'free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
@@ -98,11 +99,11 @@ COMMENT ON FUNCTION rate_limit_key IS
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL,
-	reset text[] DEFAULT NULL)
+	reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	-- the events, the unit, in_flight, the calendar, the time zone, the window
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})(?:\s+([a-z_]+))?\s*/\s*'
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18}|\d+[.]\d+)(?:\s+([a-z_]+))?\s*/\s*'
 		|| '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
 		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
@@ -110,7 +111,7 @@ DECLARE
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
 		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, '
-			'unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+			'0.50 money/24h, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
@@ -122,10 +123,11 @@ BEGIN
 				AND l.per IS NOT NULL
 				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
-		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
+		'events', CASE WHEN part[1] <> 'unlimited'
+			THEN rate_limit_units(part[1], coalesce(part[2], old.unit)) END, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
 			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
 		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9),
+		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9, 'notify', $11),
 		$10 || CASE WHEN part IS NOT NULL
 			THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
 			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
@@ -134,7 +136,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS
 	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, '
-	'unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
+	'50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
 
 -- An override with an end starts now, and so precedes a permanent override, which applies again after the
 -- end.
@@ -143,18 +145,18 @@ CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amoun
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	own bigint; -- the amount of the limit
+	own rate_limit_rule_limits;
 	old rate_limit_overrides;
 	span tstzrange := '(,)';
 BEGIN
-	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be a whole number, or unlimited', $1, $2, to_json($3)
+	IF $3 !~ '^(unlimited|\d{1,18}|\d+[.]\d+)$' THEN
+		RAISE EXCEPTION 'amount of %/%: %: must be a number, or unlimited', $1, $2, to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	ELSIF $8 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($8)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
+	SELECT l.* INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION '%/%: no such %', $1, $2, (SELECT coalesce('limit: must be one of ' || string_agg(
 			l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'rule, or it has no limit')
@@ -171,8 +173,8 @@ BEGIN
 	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}',
 		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6,
 			'valid', span,
-			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own
-			ELSE nullif($3, 'unlimited')::bigint END,
+			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own.events
+			WHEN $3 <> 'unlimited' THEN rate_limit_units($3, own.unit) END,
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
@@ -233,13 +235,38 @@ COMMENT ON FUNCTION rate_limit_delete_limit IS
 	'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must '
 	'keep at least one limit.';
 
+CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL,
+	output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
+	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL,
+	above_cache_read numeric DEFAULT NULL, above_cache_write numeric DEFAULT NULL,
+	max_output bigint DEFAULT NULL, valid tstzrange DEFAULT '(,)', comment text DEFAULT NULL,
+	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_prices', '{model,valid}', to_jsonb(f), reset)
+		FROM (SELECT rate_limit_model(model) AS model, coalesce(valid, '(,)') AS valid, input, output,
+			cache_read, cache_write, above, above_input, above_output, above_cache_read, above_cache_write,
+			max_output, comment) AS f $$;
+COMMENT ON FUNCTION rate_limit_price IS
+	'Creates or changes the price of a model that holds in a time: for a million tokens of each kind. A new '
+	'price needs input and output.';
+
+CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
+	RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION rate_limit_delete_price IS
+	'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
+
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
+	PERFORM rate_limit_refuse_parent($1);
 	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_user IS
-	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed.';
+	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It '
+	'fails if the user is the parent of others.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$

@@ -49,7 +49,7 @@ limit_name: The name of the limit.
 tier: For all users of this tier.
 user_id: For this user.
 key_id: For this API key.
-events: The amount in place of the limit's amount. 0: nothing passes. NULL: unlimited.
+events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL: unlimited.
 burst: The burst in place of the limit's burst. NULL: the limit's burst.
 valid: When the override applies.
 reason: A note. Proxies ignore it.
@@ -84,7 +84,7 @@ DECLARE
 BEGIN
 	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
 		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
-			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=(\d{0,18}|unlimited))$') AS m ON true
+			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
 	LOOP
 		IF o.rule IS NULL THEN
 			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '

@@ -1,5 +1,5 @@
 -- Renames a user or a tier in rows that refer to it without a foreign key: a ban may name a user without a
--- row, and the tiers of a rule are a list. A renamed rule counts by its first name.
+-- row, and the tiers of a rule are a list. A renamed rule or user counts by its first name.
 
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -31,6 +31,21 @@ CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsq
 DECLARE
 	n int := 1;
 BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_users' THEN
+		IF TG_OP = 'UPDATE' AND NEW.user_id <> OLD.user_id
+			AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
+			NEW.counted_as := coalesce(OLD.counted_as, OLD.user_id);
+		ELSIF NEW.counted_as IS NULL THEN
+			WHILE EXISTS (SELECT FROM rate_limit_users u WHERE u.user_id <> CASE TG_OP WHEN 'UPDATE'
+				THEN OLD.user_id ELSE NEW.user_id END
+				AND coalesce(u.counted_as, u.user_id) = coalesce(NEW.counted_as, NEW.user_id)) LOOP
+				n := n + 1;
+				NEW.counted_as := NEW.user_id || '-' || n;
+			END LOOP;
+		END IF;
+		NEW.counted_as := nullif(NEW.counted_as, NEW.user_id);
+		RETURN NEW;
+	END IF;
 	IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
 		NEW.counted_as := coalesce(OLD.counted_as, OLD.name);
 	ELSIF NEW.counted_as IS NULL THEN
@@ -44,6 +59,9 @@ BEGIN
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_count_as IS
-	'Keeps the name by which a renamed rule counts, and gives a new rule one by which no other rule counts.';
+	'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one '
+	'counts.';
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules
+	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as ON rate_limit_users
 	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();

@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 		message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	comment text DEFAULT NULL,
 	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL,
-	limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
+	limits text[] DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -27,7 +27,7 @@ DECLARE
 	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a))
 		FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
 	resets CONSTANT text[] := coalesce(reset, '{}');
-	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
+	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed,notify}';
 	result text;
 	fault text;
 BEGIN
@@ -56,16 +56,17 @@ BEGIN
 			SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
 			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
 	-- Then set durable on all limits, algorithm and burst on limits with a window (neither a calendar nor
-	-- in_flight), and on_exceed on all limits except in_flight.
+	-- in_flight), on_exceed on all limits except in_flight, and notify on those with a fixed window.
 	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name',
-			l.name, 'events', amounts -> l.name, 'durable', durable,
+			l.name, 'events', rate_limit_units(amounts ->> l.name, l.unit), 'durable', durable,
 			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
 			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
-			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END),
-			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
+			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END,
+			'notify', CASE WHEN coalesce(algorithm, l.algorithm) = 'fixed_window' THEN notify END),
+			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed', 'notify')))
 		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name
-			OR resets && '{burst,durable,on_exceed}'
-			OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
+			OR resets && '{burst,durable,on_exceed,notify}'
+			OR num_nonnulls(algorithm, burst, durable, on_exceed, notify) > 0);
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name
 		AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
@@ -76,6 +77,8 @@ BEGIN
 		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL)
 			THEN format('on_exceed: %s: the rule has no limit with a window or a calendar',
 				to_json(on_exceed))
+		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL)
+			THEN format('notify: %s: the rule has no limit with a fixed window or a calendar', to_json(notify))
 		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN

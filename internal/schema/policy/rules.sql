@@ -153,6 +153,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	unit      text NOT NULL DEFAULT 'requests',
 	output    bigint,
 	fields    boolean NOT NULL DEFAULT true,
+	notify    bigint[],
 	PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
 		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -184,11 +185,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window
 		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')),
 	CONSTRAINT unit_must_be_one_that_the_documentation_names
-		CHECK (unit IN ('requests', 'tokens', 'input_tokens', 'output_tokens')),
-	CONSTRAINT unit_of_tokens_needs_fixed_window_or_sliding_window
+		CHECK (unit IN ('requests', 'tokens', 'input_tokens', 'output_tokens', 'money')),
+	CONSTRAINT unit_other_than_requests_needs_fixed_window_or_sliding_window
 		CHECK (unit = 'requests' OR algorithm IN ('fixed_window', 'sliding_window')),
 	CONSTRAINT output_must_be_1_to_9007199254740992 CHECK (output BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT output_needs_unit_of_tokens CHECK (output IS NULL OR unit <> 'requests')
+	CONSTRAINT output_needs_unit_of_tokens CHECK (output IS NULL OR unit <> 'requests'),
+	CONSTRAINT notify_needs_fixed_window CHECK (notify IS NULL OR algorithm = 'fixed_window'),
+	CONSTRAINT notify_must_have_1_to_10_percentages_from_1_to_1000
+		CHECK (rate_limit_each_matches(notify::text[], '^([1-9][0-9]{0,2}|1000)$')
+			AND rate_limit_each_once(notify::text[]) AND cardinality(notify) <= 10)
 );
 CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
@@ -196,8 +201,8 @@ rule: The name of the rule.
 name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
 	rule/, the rule's counted_as or name, a slash and this name.
 algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
-events: The quota per window. For in_flight: the number of concurrent requests. 0: nothing passes. NULL:
-	the limit applies only where an override has an amount.
+events: The quota per window, in millionths for money. For in_flight: the number of concurrent requests. 0:
+	nothing passes. NULL: the limit applies only where an override has an amount.
 per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
 calendar: In place of per: day, week, month or year of the calendar. For users with a period_start, months
 	and years start on that day.
@@ -209,8 +214,9 @@ durable: true: the counts survive a crash of the server. NULL: true with a unit 
 on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their
 	responses.
 unit: What is counted: requests, or tokens of language models, which responses report: tokens,
-	input_tokens without those from a cache, or output_tokens.
+	input_tokens without those from a cache, or output_tokens; or money, by the prices of rate_limit_prices.
 output: The tokens of output that a request holds until its response has ended if it names no maximum, with
-	a unit of tokens. NULL: 4096.
+	a unit of tokens or money. NULL: 4096.
 fields: false: neither fields of responses nor bodies say what is left.
+notify: Percentages of the quota. A counter that reaches one in a window gets a row in rate_limit_notices.
 $$);

@@ -16,6 +16,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN 'rule' THEN r->>'name'
 		WHEN 'tier' THEN r->>'tier'
 		WHEN 'user' THEN r->>'user_id'
+		WHEN 'price' THEN r->>'model'
 		ELSE coalesce('network/' || (r->>'network'), 'user/' || (r->>'user_id'), 'tier/' || (r->>'tier'),
 			concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
 				WHERE k.id = (r->>'key_id')::bigint))) END
@@ -77,9 +78,10 @@ BEGIN
 		('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'),
 			('rate_limit_overrides', 'override', 'id', ''),
-		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
+		('rate_limit_bans', 'ban', 'id', ''),
+		('rate_limit_prices', 'price', 'model', 'valid')) AS t(name, kind, key1, key2)
 	LOOP
-		IF logged.kind IN ('user', 'rule') THEN
+		IF logged.kind IN ('user', 'rule', 'price') THEN
 			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON %I FOR EACH ROW '
 				'WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch()', logged.name);
 		END IF;

@@ -32,7 +32,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_complete IS
 	'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
-	'has one, or if a rule with settle has a limit of tokens, or only limits of requests in flight.';
+	'has one, or if a rule with settle has a limit of tokens or money, or only limits of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN

@@ -29,9 +29,12 @@ COMMENT ON FUNCTION rate_limit_counted IS
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
-	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, u.used, c.held, q.quota,
-		(100::numeric * (u.used + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
-			::numeric(20, 1) AS percent, u.resets_at
+	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
+		rate_limit_amount(u.used, l.unit) AS used, rate_limit_amount(c.held, l.unit) AS held,
+		rate_limit_amount(q.quota, l.unit) AS quota,
+		(100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
+			::numeric(20, 1) AS percent, u.resets_at,
+		nullif(l.unit, 'requests') AS unit
 	FROM rate_limit_rule_limits l
 	JOIN rate_limit_rules r ON r.name = l.rule
 	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name,
@@ -39,10 +42,12 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	LEFT JOIN LATERAL (
 		-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A at
 		-- the start is "ip:".
-		SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
-			LATERAL rate_limit_override_of(l.rule, l.name,
-			CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'),
-				'%25', '%') END,
+		SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d
+			CROSS JOIN LATERAL (SELECT replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%')
+				AS name) n
+			CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
+			CASE d.dimension WHEN 'user' THEN coalesce((SELECT u.user_id FROM rate_limit_users u
+				WHERE coalesce(u.counted_as, u.user_id) = n.name), n.name) END,
 			CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
 	) o ON true
 	CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
@@ -60,10 +65,11 @@ algorithm: The algorithm of the limit.
 limit_name: The limit of the rule.
 key: The key of the counter.
 used: The used units of the quota now.
-held: The units that running requests hold, of a limit of tokens.
+held: The units that running requests hold, of a limit of tokens or money.
 quota: The full quota: the burst, or the events. NULL: unlimited.
 percent: used and held as a percentage of quota, or of 1 if quota is 0.
 resets_at: As in rate_limit_usage_of.
+unit: What the limit counts. NULL: requests.
 $$);
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS
@@ -98,3 +104,18 @@ Rules that proxies cannot use, or that probably do not have the intended effect.
 field: What the warning is about: a column of the rule, the name of a limit, or proxies.
 warning: The text of the warning.
 $$);
+
+-- The counters of limits with notify that have reached one of the percentages, for rate_limit_notice.
+CREATE OR REPLACE FUNCTION rate_limit_noticed()
+RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[])
+	LANGUAGE sql STABLE AS $$
+	SELECT 'rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, u.key,
+		coalesce(l.durable, l.unit <> 'requests'), l.unit,
+		(u.quota * CASE l.unit WHEN 'money' THEN 1000000 ELSE 1 END)::bigint, l.notify
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off'
+		JOIN rate_limit_used u ON (u.rule, u.limit_name) = (l.rule, l.name)
+	WHERE l.notify IS NOT NULL AND u.quota > 0
+		AND u.used * 100 >= u.quota * (SELECT min(p) FROM unnest(l.notify) p)
+$$;
+COMMENT ON FUNCTION rate_limit_noticed IS
+	'The counters of limits with notify that have reached one of its percentages.';

@@ -44,6 +44,8 @@ type Options struct {
 	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
 	// reports whether the counts are in other stores: this store then decides nothing, and needs no tables.
 	Discover func(ctx context.Context) (bool, error)
+	// Notify, unless it is nil, is called with notices.
+	Notify func(n *batch.Notice)
 	// Upkeep, unless it is nil, makes the partitions of the ledger in the database, and that of a day, in
 	// days since 1970. It runs if a settlement found none.
 	Upkeep func(day int64) error
@@ -169,8 +171,9 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	})
 	s.ledger = ledger.New(ledger.Options{
 		Closing: closing, Health: server.health, Rows: s.rows, DB: db, Texts: texts, Report: o.Report,
-		Run: server.run, Send: send, Upkeep: o.Upkeep, Settled: func(err error) { s.settled(0, err) },
-		Now: s.unixNow,
+		Run: server.run, Send: send, Upkeep: o.Upkeep, Notify: o.Notify,
+		Settled: func(err error) { s.settled(0, err) },
+		Now:     s.unixNow,
 	})
 	server.replaced = s.ledger.Uncertain
 	s.idleCalls.New = func() any { return batch.NewCall() }

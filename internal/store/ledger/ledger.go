@@ -68,6 +68,8 @@ type Options struct {
 	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
 	// Upkeep makes the partitions of the ledger, and that of a day, in days since 1970. Nil makes none.
 	Upkeep func(day int64) error
+	// Notify is called with the notices of settlements that were answered. Nil makes none.
+	Notify func(n *batch.Notice)
 	// Settled is called with the outcome of each settlement: nil, or the reason why it is lost.
 	Settled func(err error)
 	// Now is Options.Now in Unix microseconds; 0 is the clock of the server.

@@ -142,6 +142,11 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 		if i.ID != statement.NoSettlement {
 			l.unsettled--
 			l.Settled(nil)
+			for c := range i.Charges {
+				if n := i.Charges[c].Notice; n != nil && l.Notify != nil {
+					l.Notify(n)
+				}
+			}
 		}
 	}
 	return true
@@ -288,6 +293,22 @@ func precedes(a, b *settled) bool {
 	return a.row.Key < b.row.Key
 }
 
+// row is a row of the ledger.
+type row struct {
+	Day        int64    `json:"day"`
+	ID         string   `json:"id"`
+	User       string   `json:"user_id"`
+	KeyID      int64    `json:"key_id"`
+	Ancestors  []string `json:"ancestors"`
+	Model      string   `json:"model"`
+	Input      int64    `json:"input"`
+	CacheRead  int64    `json:"cache_read"`
+	CacheWrite int64    `json:"cache_write"`
+	Output     int64    `json:"output"`
+	Money      int64    `json:"money"`
+	Charges    []entry  `json:"charges"`
+}
+
 // entry is an element of the column charges of the ledger.
 type entry struct {
 	Prefix  string `json:"prefix"`
@@ -299,35 +320,29 @@ type entry struct {
 
 // ledgerArgs returns the arguments of Texts.Ledger. Releases are not in the ledger.
 func ledgerArgs(items []*item) []any {
-	days, keys := []int64{}, []int64{}
-	ids, users, models, charges := []string{}, []string{}, []string{}, []string{}
-	input, cacheRead, cacheWrite, output := []int64{}, []int64{}, []int64{}, []int64{}
+	rows := []row{}
 	for _, i := range items {
 		if i.ID == statement.NoSettlement {
 			continue
 		}
-		var entries []entry
+		r := row{Day: i.Day, ID: i.ID, User: storable(i.User), KeyID: i.KeyID, Model: storable(i.Model),
+			Input: i.Input, CacheRead: i.CacheRead, CacheWrite: i.CacheWrite, Output: i.Output,
+			Money: i.Money}
+		for _, above := range i.Ancestors {
+			r.Ancestors = append(r.Ancestors, storable(above))
+		}
 		for c := range i.Charges {
 			one := &i.Charges[c]
 			id := lease.RowOf(one.Limit, one.Key)
-			entries = append(entries, entry{id.Prefix, id.Key, id.Durable, one.Unit, one.Units})
+			r.Charges = append(r.Charges, entry{id.Prefix, id.Key, id.Durable, one.Unit, one.Units})
 		}
-		text, err := json.Marshal(entries)
-		if err != nil { // impossible: there are only texts and numbers
-			text = []byte("[]")
-		}
-		days = append(days, i.Day)
-		ids = append(ids, i.ID)
-		users = append(users, storable(i.User))
-		keys = append(keys, i.KeyID)
-		models = append(models, storable(i.Model))
-		input = append(input, i.Input)
-		cacheRead = append(cacheRead, i.CacheRead)
-		cacheWrite = append(cacheWrite, i.CacheWrite)
-		output = append(output, i.Output)
-		charges = append(charges, string(text))
+		rows = append(rows, r)
 	}
-	return []any{days, ids, users, keys, models, input, cacheRead, cacheWrite, output, charges}
+	text, err := json.Marshal(rows)
+	if err != nil { // impossible: there are only texts and numbers
+		text = []byte("[]")
+	}
+	return []any{string(text)}
 }
 
 // storable returns text that a column can store.

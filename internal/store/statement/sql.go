@@ -131,18 +131,17 @@ ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE
 SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// ledgerSQL adds settlements to the ledger. Its parameters are arrays with an element for each settlement. A
+// ledgerSQL adds settlements to the ledger. Its parameter is a list of objects, one for each settlement. A
 // day that is more than 7 days off, by a wrong clock, is moved. It sets pg_ratelimit.settled to the numbers
 // of those that were not there, and to NoSettlement, for the settleSQL that follow in the transaction.
-const ledgerSQL = `WITH new AS (INSERT INTO {ledger} (day, id, time, user_id, key_id, model, input,
-	cache_read, cache_write, output, charges)
-SELECT greatest(today - 7, least(today + 7, date 'epoch' + day::int)), id::uuid, clock_timestamp(),
-	nullif(user_id, ''), nullif(key_id, 0), nullif(model, ''), nullif(input, -1),
-	nullif(cache_read, -1), nullif(cache_write, -1), nullif(output, -1),
-	charges::jsonb
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[],
-	$8::bigint[], $9::bigint[], $10::text[]) AS u(day, id, user_id, key_id, model, input, cache_read,
-	cache_write, output, charges), (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS today) t
+const ledgerSQL = `WITH new AS (INSERT INTO {ledger} (day, id, time, user_id, key_id, ancestors, model, input,
+	cache_read, cache_write, output, money, charges)
+SELECT greatest(today - 7, least(today + 7, date 'epoch' + day::int)), id, clock_timestamp(),
+	nullif(user_id, ''), nullif(key_id, 0), coalesce(ancestors, '{}'), nullif(model, ''), nullif(input, -1),
+	nullif(cache_read, -1), nullif(cache_write, -1), nullif(output, -1), nullif(money, -1), charges
+FROM jsonb_to_recordset($1::text::jsonb) AS u(day bigint, id uuid, user_id text, key_id bigint,
+	ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint,
+	money bigint, charges jsonb), (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS today) t
 ON CONFLICT DO NOTHING RETURNING id)
 SELECT set_config('pg_ratelimit.settled', (array_agg(id) || '` + NoSettlement +
 	`'::uuid)::text, true){prelude} FROM new`
