@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
@@ -17,7 +18,7 @@ const namespace, subsystem = "caddy", "pg_ratelimit"
 // metrics holds the module's metrics. No label has a key, a user or a path, since there may be millions of
 // them and they may be secret. docs/metrics.md describes all metrics and labels.
 type metrics struct {
-	decisions, overage, policyRequests, settlements *prometheus.CounterVec
+	decisions, overage, policyRequests, settlements, tokens, money *prometheus.CounterVec
 
 	duration prometheus.Histogram
 
@@ -43,6 +44,9 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			"reason", "passed"),
 		settlements: vec("settlements_total", "Requests that were settled: they cost more, less or the "+
 			"same, or the cost was missing or invalid.", "prefix", "cost"),
+		tokens: vec("tokens_total", "Tokens that responses have reported under limits of tokens or money, by "+
+			"the model of the price, which is empty without one.", "model", "kind"),
+		money: vec("money_total", "What the tokens have cost, in the currency of the prices.", "model"),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_duration_seconds",
 			Help:    "How long requests waited for their decision, or for the error that there is none.",
@@ -50,6 +54,19 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		}),
 	}
 	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(state{m}))
+}
+
+// countUsage counts the usage that a response has reported.
+func (m *metrics) countUsage(model string, b *batch.Bill) {
+	for kind, n := range map[string]int64{"input": b.Input, "cache_read": b.CacheRead,
+		"cache_write": b.CacheWrite, "output": b.Output} {
+		if n > 0 {
+			m.tokens.WithLabelValues(model, kind).Add(float64(n))
+		}
+	}
+	if b.Money > 0 {
+		m.money.WithLabelValues(model).Add(float64(b.Money) / 1e6)
+	}
 }
 
 // initSeries creates the series of a limit, so that they start at 0.

@@ -57,9 +57,11 @@ var root = commandSpec{
   caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
 	commands: []commandSpec{
-		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand,
+		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, pricesCommand,
+		bansCommand,
 		banCommand, unbanCommand, explainCommand, topCommand, getCommand, resetCommand, changesCommand,
-		nodesCommand, stateCommand, auditCommand, whyCommand, usageCommand, pageCommand, replayCommand,
+		nodesCommand, stateCommand, auditCommand, whyCommand, usageCommand, invoiceCommand,
+		noticesCommand, pageCommand, replayCommand,
 		upkeepCommand, archiveCommand, forgetCommand,
 	},
 }

@@ -103,6 +103,30 @@ or had no decision, and sums up such requests of that minute.`,
 	sql: "SELECT * FROM rate_limit_why(@WHO, @at)",
 }
 
+var invoiceCommand = commandSpec{
+	use:   "invoice USER [--from TIME] [--until TIME]",
+	short: "Shows what a user and all below it have used of language models, by billing period and model",
+	long: `Without times: in the billing period that is running. The rows are added up from the ledger, which has
+for each request the users that were above its user then.`,
+	example: `  caddy pg-ratelimit invoice acme
+  caddy pg-ratelimit invoice acme --from 2026-11-01 --until 2026-12-01`,
+	flags: []flag{
+		{name: "from", kind: pastTime, usage: "settled since an age such as 30d, or a time such as 2026-11-01"},
+		{name: "until", kind: moment, usage: "settled before this time"},
+	},
+	emptyText: "Nothing was used.",
+	sql:       "SELECT * FROM rate_limit_invoice(@USER, @from::timestamptz, @until::timestamptz)",
+}
+
+var noticesCommand = commandSpec{
+	use:       "notices [-n 100]",
+	short:     "Lists the counters that have reached a percentage of their quota, newest first",
+	flags:     []flag{linesFlag("100")},
+	emptyText: "There are no notices.",
+	sql: `SELECT rule, limit_name, key, period, percent, used, quota, at, taken_at FROM rate_limit_notices
+ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT @number::bigint`,
+}
+
 var usageCommand = commandSpec{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
 	short: "Shows what a user did, in total, by day, by API key and by limit",

@@ -13,11 +13,12 @@ var rulesCommand = commandSpec{
 		short: "Creates a rule, or changes its settings",
 		long: `per_second, per_minute, per_hour, per_day, per_month and in_flight set an amount, a number or
 unlimited. limit.NAME sets a limit with any window, as in 100/10s, 10000/1mo calendar
-Europe/Berlin or 5/in_flight. algorithm, burst, durable and on_exceed apply to all limits of the
-rule. valid is FROM..UNTIL, where either may be missing.`,
+Europe/Berlin, 50 money/1mo calendar or 5/in_flight. algorithm, burst, durable, on_exceed and notify
+apply to all limits of the rule. valid is FROM..UNTIL, where either may be missing.`,
 		example: `  caddy pg-ratelimit rules set free tiers=free algorithm=token_bucket per_hour=1000 burst=20
   caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100 mode=shadow
   caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
+  caddy pg-ratelimit rules set team tiers=team limit.budget='50 money/1mo calendar' notify=80,100
   caddy pg-ratelimit rules set protect paths=`,
 		flags: []flag{
 			{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"},
@@ -47,6 +48,32 @@ func ruleMode(name, mode, help string) commandSpec {
 		sql: "SELECT rate_limit_rule(name, mode => '" + mode + "') FROM rate_limit_rules " +
 			"WHERE name = @NAME",
 	}
+}
+
+var pricesCommand = commandSpec{
+	use: "prices", noun: "price",
+	short: "Lists and changes the prices of language models, for limits in money",
+	commands: []commandSpec{{
+		use:       "list",
+		short:     "Lists the prices",
+		emptyText: "There are no prices.",
+		sql: `SELECT p.model, nullif(p.valid, '(,)') AS valid, p.input, p.cache_read, p.cache_write, p.output,
+	p.above, p.above_input, p.above_cache_read, p.above_cache_write, p.above_output, p.max_output, p.comment
+FROM rate_limit_prices p ORDER BY p.model, lower(p.valid) NULLS FIRST`,
+	}, {
+		use:   "set MODEL SETTING=VALUE ...",
+		short: "Creates a price, or changes it",
+		long: `Prices are for a million tokens. A name of a model that ends in * is a pattern. valid is FROM..UNTIL,
+where either may be missing, and selects the price, so that a new one can begin at a time.`,
+		example: `  caddy pg-ratelimit prices set 'gpt-4o*' input=2.5 cache_read=1.25 output=10 max_output=16384
+  caddy pg-ratelimit prices set gpt-4o input=2 output=8 valid=2027-01-01..`,
+		runGo: setter("rate_limit_price"),
+	}, {
+		use:      "delete MODEL",
+		short:    "Deletes the prices of a model",
+		doneText: "deleted",
+		sql:      "SELECT WHERE rate_limit_delete_price(@MODEL)",
+	}},
 }
 
 var tiersCommand = commandSpec{

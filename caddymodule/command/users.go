@@ -9,8 +9,10 @@ import (
 var ownedColumns = listColumn("keys", `SELECT k.*, r.* FROM rate_limit_key_states k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
 WHERE k.user_id = @USER ORDER BY k.id`) + listColumn("overrides", `SELECT o.rule, o.limit_name, o.key_id,
-	coalesce(o.events::text, 'unlimited') AS amount, o.burst, nullif(o.valid, '(,)') AS valid, o.reason
-FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id `+keysOfUser+`
+	coalesce(rate_limit_amount(o.events, l.unit)::text, 'unlimited') AS amount, o.burst,
+	nullif(o.valid, '(,)') AS valid, o.reason
+FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON (l.rule, l.name) = (o.rule, o.limit_name)
+WHERE o.user_id = @USER OR o.key_id `+keysOfUser+`
 ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`) +
 	listColumn("bans", bansSQL+" WHERE user_id = @USER OR key_id "+keysOfUser+" ORDER BY id")
 
@@ -22,7 +24,7 @@ func listColumn(name, sql string) string {
 const (
 	wantBanned = "listed by: caddy pg-ratelimit bans"
 	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
-	userFields = "tier, tier_until, period_start, time_zone, comment, created_at, updated_at"
+	userFields = "tier, parent, tier_until, period_start, time_zone, comment, created_at, updated_at"
 	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
 	// banArguments completes a call of rate_limit_ban. If until is NULL, the ban is permanent.
 	banArguments = ", until => coalesce(now() + @for::interval, @until::timestamptz), reason => @reason)"
@@ -56,7 +58,7 @@ WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.u
 				order = `(SELECT max(h.last_request) FROM rate_limit_metrics h
 		WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, `
 			}
-			return c.list(`SELECT u.user_id, u.tier, u.state, r.*
+			return c.list(`SELECT u.user_id, u.tier, u.parent, u.state, r.*
 FROM (SELECT u.* FROM rate_limit_user_states u
 	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY `+order+`u.user_id LIMIT @number::bigint) AS u
 LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.")
@@ -64,11 +66,13 @@ LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no user
 	}, {
 		use:   "set USER SETTING=VALUE ...",
 		short: "Creates a user, or changes its settings",
-		long: `A new user needs a tier. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT
+		long: `A new user needs a tier. parent is the user above: its limits by user apply, too.
+tier_until is a duration such as 90d, a time, or never. RULE/LIMIT
 overrides the amount of a limit for this user with a number or unlimited, and RULE/LIMIT.burst
 overrides the burst.`,
 		example: `  caddy pg-ratelimit users set acme tier=pro tier_until=30d
   caddy pg-ratelimit users set acme free/per_hour=5000
+  caddy pg-ratelimit users set ann tier=person parent=acme
   caddy pg-ratelimit users set acme free/per_hour=`,
 		runGo: setter("rate_limit_user"),
 	}, {

@@ -59,6 +59,8 @@ var (
 var typeKinds = map[string]kind{
 	"bigint":   {"t::bigint", "a whole number"},
 	"integer":  {"t::integer", "a whole number"},
+	"numeric":  {"t::numeric", "a number"},
+	"bigint[]": arrayOf("t::bigint", "whole numbers with commas between them"),
 	"boolean":  {"t::boolean", "true or false"},
 	"date":     {"t::date", "a day such as 2026-11-27"},
 	"interval": duration,

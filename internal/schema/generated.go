@@ -226,7 +226,8 @@ BEGIN
 		RETURN NEXT;
 	END IF;
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
-		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2) OR ancestors <> ''{}'' AND ancestors && $1
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+			OR ancestors <> ''{}'' AND ancestors && $1
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_array_elements(charges) c
 				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
@@ -344,7 +345,8 @@ BEGIN
 			CASE WHEN user_id IS NOT NULL AND below THEN
 				'AND (user_id = $3 OR ancestors <> ''{}'' AND ancestors @> ARRAY[$3])'
 				WHEN user_id IS NOT NULL THEN 'AND user_id = $3' ELSE '' END),
-			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, rate_limit_counted_user(user_id);
+			' UNION ALL ') FROM rate_limit_ledgers() t))
+		USING "from", until, rate_limit_counted_user(user_id);
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus. user_id selects the requests of a user, and with below also of all who were below it then.';
 CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -373,7 +375,7 @@ BEGIN
 	END IF;
 	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM ( SELECT (m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp AT TIME ZONE zone AS s,
 			lead((m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp AT TIME ZONE zone) OVER (ORDER BY m.day) AS e
-		FROM (SELECT d AS day, extract(day FROM d + interval '1 month - 1 day')::int AS days FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
+		FROM (SELECT d AS day, extract(day FROM d + interval '1 month - 1 day')::int AS days FROM generate_series( date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
 				date_trunc('month', coalesce($3, now()) AT TIME ZONE zone) + interval '2 months',
 				interval '1 month') d) m) p
 	WHERE p.e IS NOT NULL AND p.s < coalesce($3, 'infinity') AND CASE WHEN $2 IS NULL THEN p.s <= now() AND p.e > now() ELSE p.e > $2 AND p.s <= coalesce($3, now()) END ORDER BY 1;
@@ -1408,7 +1410,7 @@ BEGIN
 		WHERE u.key = ANY (rate_limit_key_forms(keys))
 		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
 END $$;
-COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys, and then those of the users above it, which level names.';
+COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the users above it, which level names.';
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
@@ -1449,12 +1451,11 @@ The API keys, without their digests, and their states.
 state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
-		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
-		(SELECT string_agg(concat_ws(' ', l.name, coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '')
-			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone, 'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'
-				WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'), 'output ' || l.output, 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; '
-			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
-		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
+		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header, (SELECT string_agg(concat_ws(' ', l.name,
+			coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable' WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'),
+			'output ' || l.output, 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
+		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 CALL rate_limit_describe('rate_limit_rule_states', $$
 The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
@@ -1635,7 +1636,7 @@ RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^
 COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
 CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
 	LANGUAGE sql STABLE AS $$
-	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM ( SELECT o.rule, o.name, o.unit FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
+	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM ( SELECT o.* FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
 		UNION ALL SELECT t.rule, t.name, t.unit FROM rate_limit_rule_limits t WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text)
 				WHERE (o.rule, o.name) = (t.rule, t.name))) AS l WHERE l.unit = 'money'
 $$;
@@ -1681,8 +1682,9 @@ BEGIN
 	END IF;
 	IF fault IS NULL THEN
 		money := rate_limit_money_limits(lists);
-		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM ( SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o, concat(o ->> 'rule', '/', o ->>
-				s.name) = ANY (money), true)), '[]') FROM jsonb_array_elements(lists -> s.section) AS o) AS list
+		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM ( SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o,
+				concat(o ->> 'rule', '/', o ->> s.name) = ANY (money), true)), '[]')
+				FROM jsonb_array_elements(lists -> s.section) AS o) AS list
 			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name)
 			WHERE lists ? s.section) AS c;
 	END IF;
@@ -1820,11 +1822,9 @@ BEGIN
 				OR (lists ? 'users' OR NOT h.document ? 'user_id') AND (lists ? 'keys' OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		RETURN QUERY SELECT part.section, d.name, f.* FROM (SELECT d.name, rate_limit_policy_amount(d.have, concat(d.have ->> 'rule', '/', d.have ->>
-					CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END) = ANY (money),
-					false) AS have,
-				rate_limit_policy_amount(d.document, concat(d.document ->> 'rule', '/', d.document ->> CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END)
-					= ANY (money_now), false) AS document
+		RETURN QUERY SELECT part.section, d.name, f.* FROM (SELECT d.name, rate_limit_policy_amount(d.have, d.have ->> 'rule' || '/' ||
+					coalesce(d.have ->> 'limit_name', d.have ->> 'name') = ANY (money), false) AS have,
+				rate_limit_policy_amount(d.document, d.document ->> 'rule' || '/' || coalesce(d.document ->> 'limit_name', d.document ->> 'name') = ANY (money_now), false) AS document
 				FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)) AS d
 			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL
 				UNION ALL SELECT e.key, nullif((defaults || d.have) -> e.key, 'null'), nullif(e.value, 'null') FROM jsonb_each(defaults || d.document) AS e WHERE e.value <> (defaults || d.have) -> e.key) AS f;
@@ -1973,8 +1973,8 @@ BEGIN
 			WHEN part IS NOT NULL THEN
 			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2, 'events', CASE WHEN part[1] <> 'unlimited'
-			THEN rate_limit_units(part[1], coalesce(part[2], old.unit)) END, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
-			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
+			THEN rate_limit_units(part[1], coalesce(part[2], old.unit)) END,
+		'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
 		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
 		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9, 'notify', $11),
 		$10 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
@@ -2148,7 +2148,8 @@ limit_name: The name of the limit.
 tier: For all users of this tier.
 user_id: For this user.
 key_id: For this API key.
-events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL: unlimited.
+events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL:
+	unlimited.
 burst: The burst in place of the limit's burst. NULL: the limit's burst.
 valid: When the override applies.
 reason: A note. Proxies ignore it.
@@ -2348,7 +2349,7 @@ DECLARE
 	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
 BEGIN
 	IF below > 0 THEN
-		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of users, and is that of %s: give them another parent first', to_json($1), below);
+		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), below);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
@@ -2377,10 +2378,10 @@ model: The model as requests name it, without regard to case. A name that ends i
 	that begin with the rest. A name goes before patterns, and a longer pattern before a shorter one.
 valid: When the price holds. If several of a model hold, the one that became valid last does.
 input: The price of input.
-cache_read: The price of input from a cache. NULL: that of input.
-cache_write: The price of input that is written to a cache. NULL: that of input.
+cache_read: The price of input from a cache. NULL: the price of input.
+cache_write: The price of input that is written to a cache. NULL: the price of input.
 output: The price of output.
-above: A number of tokens of input, those of the cache included. A request with more of them has the following prices for all its tokens. NULL: none.
+above: A number of tokens of input, from a cache or not. A request with more of them has the following prices for all its tokens. NULL: none.
 above_input: As input, above that number.
 above_cache_read: As cache_read, above that number.
 above_cache_write: As cache_write, above that number.
@@ -2444,35 +2445,32 @@ CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id O
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
+	name CONSTANT text := to_jsonb(NEW) ->> TG_ARGV[0];
+	old_name text := name;
 	n int := 1;
+	taken boolean := true;
 BEGIN
-	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		IF TG_OP = 'UPDATE' AND NEW.user_id <> OLD.user_id AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
-			NEW.counted_as := coalesce(OLD.counted_as, OLD.user_id);
-		ELSIF NEW.counted_as IS NULL THEN
-			WHILE EXISTS (SELECT FROM rate_limit_users u WHERE u.user_id <> CASE TG_OP WHEN 'UPDATE' THEN OLD.user_id ELSE NEW.user_id END
-				AND coalesce(u.counted_as, u.user_id) = coalesce(NEW.counted_as, NEW.user_id)) LOOP
-				n := n + 1;
-				NEW.counted_as := NEW.user_id || '-' || n;
-			END LOOP;
-		END IF;
-		NEW.counted_as := nullif(NEW.counted_as, NEW.user_id);
-		RETURN NEW;
+	IF TG_OP = 'UPDATE' THEN
+		old_name := to_jsonb(OLD) ->> TG_ARGV[0];
 	END IF;
-	IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
-		NEW.counted_as := coalesce(OLD.counted_as, OLD.name);
+	IF old_name <> name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
+		NEW.counted_as := coalesce(OLD.counted_as, old_name);
 	ELSIF NEW.counted_as IS NULL THEN
-		WHILE EXISTS (SELECT FROM rate_limit_rules r WHERE r.name <> CASE TG_OP WHEN 'UPDATE' THEN OLD.name ELSE NEW.name END AND coalesce(r.counted_as, r.name) = coalesce(NEW.counted_as, NEW.name)) LOOP
+		LOOP
+			EXECUTE format('SELECT EXISTS (SELECT FROM %1$s r WHERE r.%2$I <> $1
+				AND coalesce(r.counted_as, r.%2$I) = $2)', TG_RELID::regclass, TG_ARGV[0])
+				INTO taken USING old_name, coalesce(NEW.counted_as, name);
+			EXIT WHEN NOT taken;
 			n := n + 1;
-			NEW.counted_as := NEW.name || '-' || n;
+			NEW.counted_as := name || '-' || n;
 		END LOOP;
 	END IF;
-	NEW.counted_as := nullif(NEW.counted_as, NEW.name);
+	NEW.counted_as := nullif(NEW.counted_as, name);
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_count_as IS 'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one counts.';
-CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
-CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as ON rate_limit_users FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('name');
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as ON rate_limit_users FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('user_id');
 `
 
 const policyRuleFunction = `

@@ -34,7 +34,7 @@ type TracedRule struct {
 	Mode     option.Mode `json:"mode"`
 	Applies  bool        `json:"applies"`
 	Why      string      `json:"why"`
-	Level    string      `json:"level,omitempty"` // the user above the sender to whom the rule applies
+	Level    *string     `json:"level"` // the user above the sender to whom the rule applies, or nil
 }
 
 // add adds a rule to the trace.
@@ -43,7 +43,7 @@ func (t *Trace) add(row *Rule, applies bool, why string) {
 	if row.Family != "" {
 		family = &row.Family
 	}
-	t.Rules = append(t.Rules, TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, ""})
+	t.Rules = append(t.Rules, TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, nil})
 }
 
 // addAbove adds the rules that apply to a request as that of a user above its sender.
@@ -53,8 +53,8 @@ func (t *Trace) addAbove(v *Verdict) {
 	for _, l := range v.limits { // the limits of a rule are adjacent
 		if l.rule.row.Name != last {
 			last = l.rule.row.Name
-			t.add(&l.rule.row, true, "matches, for the user above, "+v.above)
-			t.Rules[len(t.Rules)-1].Level = v.above
+			t.add(&l.rule.row, true, "matches")
+			t.Rules[len(t.Rules)-1].Level = &v.above
 		}
 	}
 	t.above = append(t.above, t.Rules[len(rules):]...)

@@ -112,6 +112,39 @@ func match(s *Site, q *Request) error {
 	return nil
 }
 
+// zoneAt returns the index in Limits.Zones of a hit, or -1 for another hit.
+func zoneAt(q *Request, i int) int {
+	zones := len(q.Limits.Settles)
+	switch {
+	case i < zones:
+		return i
+	case i < zones+len(q.further):
+		return q.further[i-zones]
+	}
+	return -1
+}
+
+// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
+// policy are the last.
+func MarkOf(q *Request, i int) *policy.Mark {
+	marks := q.Verdict.Marks
+	if i += len(marks) - len(q.Hits); i >= 0 {
+		return marks[i]
+	}
+	return nil
+}
+
+// UnitOf returns the unit of the limit of a hit.
+func UnitOf(q *Request, i int) option.Unit {
+	if m := MarkOf(q, i); m != nil {
+		return m.Settle.UnitOf()
+	}
+	if zone := zoneAt(q, i); zone >= 0 {
+		return q.Limits.Settles[zone].UnitOf()
+	}
+	return option.Requests
+}
+
 // ContainsAddr reports whether one of networks contains an address, which is as in policy.Facts. None
 // contains the zero Addr.
 func ContainsAddr(networks []netip.Prefix, address netip.Addr) bool {

@@ -359,39 +359,6 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	return beyond
 }
 
-// zoneAt returns the index in Limits.Zones of a hit, or -1 for another hit.
-func zoneAt(q *Request, i int) int {
-	zones := len(q.Limits.Settles)
-	switch {
-	case i < zones:
-		return i
-	case i < zones+len(q.further):
-		return q.further[i-zones]
-	}
-	return -1
-}
-
-// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
-// policy are the last.
-func MarkOf(q *Request, i int) *policy.Mark {
-	marks := q.Verdict.Marks
-	if i += len(marks) - len(q.Hits); i >= 0 {
-		return marks[i]
-	}
-	return nil
-}
-
-// UnitOf returns the unit of the limit of a hit.
-func UnitOf(q *Request, i int) option.Unit {
-	if m := MarkOf(q, i); m != nil {
-		return m.Settle.UnitOf()
-	}
-	if zone := zoneAt(q, i); zone >= 0 {
-		return q.Limits.Settles[zone].UnitOf()
-	}
-	return option.Requests
-}
-
 // Release prepares a Request for reuse and drops references to the memory of its request.
 func (q *Request) Release() {
 	for i := range q.Hits {

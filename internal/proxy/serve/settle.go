@@ -275,7 +275,7 @@ func (s *Settling) settle() {
 				Notice: one.notice})
 		}
 	}
-	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
+	if s.bill != nil {
 		u := &s.tokens.usage
 		s.bill.Input, s.bill.CacheRead = u.Input, u.CacheRead
 		s.bill.CacheWrite, s.bill.Output = u.CacheWrite, u.Output
@@ -283,9 +283,18 @@ func (s *Settling) settle() {
 		if s.tokens.price != nil {
 			s.bill.Money, _, _ = s.tokensOf(&settledHit{how: &option.Settle{Unit: option.Money}})
 		}
+	}
+	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
 		store.SettleBill(s.bill)
 	}
 	release()
+	if s.site.Used != nil && s.bill != nil && s.tokens.usage.Reported() && s.tokens.reader != nil {
+		model := ""
+		if s.tokens.price != nil {
+			model = s.tokens.price.Model
+		}
+		s.site.Used(model, s.bill)
+	}
 	for i := range s.hits {
 		if s.hits[i].Limit != nil {
 			s.tell(&s.hits[i])

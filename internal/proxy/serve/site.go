@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -17,7 +18,7 @@ import (
 )
 
 // Site is the compiled configuration of one handler. Callers set the fields before Prepare, and nothing
-// changes them afterwards. Hits, UserOf and Settled may be nil. Address is required with a Policy, a History
+// changes them afterwards. Hits, UserOf, Settled and Used may be nil. Address is required with a Policy, a History
 // or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through interfaces.
 type Site struct {
 	Store   ratelimit.Store
@@ -59,6 +60,9 @@ type Site struct {
 	UserOf func(r *http.Request) (user string)
 	// Settled is called for each settled hit, possibly from another goroutine.
 	Settled func(prefix string, cost SettledCost)
+	// Used is called with the usage that each response reports, as Settled is. model is the model of its
+	// price, or "" without a price.
+	Used func(model string, bill *batch.Bill)
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it fails, it does not call retry.

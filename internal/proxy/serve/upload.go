@@ -106,7 +106,7 @@ func ReadUpload(q *Request) (waits bool) {
 		reason = u.prepare(q)
 	}
 	if reason != policy.NotRefused && u.optional {
-		u.giveBack(q)
+		u.passOn(q)
 		reason = policy.NotRefused
 	}
 	took := time.Since(began)
@@ -269,8 +269,8 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 	return policy.NotRefused
 }
 
-// giveBack makes what was read of a body, and the rest of it, the body of the request.
-func (u *Upload) giveBack(q *Request) {
+// passOn makes what was read of a body, and the rest of it, the body of the request.
+func (u *Upload) passOn(q *Request) {
 	rest := q.HTTP.Body
 	u.left = 0
 	for _, chunk := range u.chunks {

@@ -101,7 +101,8 @@ BEGIN
 
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
 		-- As in the audit log, a row with a user belongs to that user alone. An address can be of many users.
-		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2) OR ancestors <> ''{}'' AND ancestors && $1
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+			OR ancestors <> ''{}'' AND ancestors && $1
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_array_elements(charges) c
 				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
@@ -149,7 +150,8 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS
-	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One '
+	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, '
+	'the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
 	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
 	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '

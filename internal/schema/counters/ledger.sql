@@ -106,7 +106,8 @@ BEGIN
 			CASE WHEN user_id IS NOT NULL AND below THEN
 				'AND (user_id = $3 OR ancestors <> ''{}'' AND ancestors @> ARRAY[$3])'
 				WHEN user_id IS NOT NULL THEN 'AND user_id = $3' ELSE '' END),
-			' UNION ALL ') FROM rate_limit_ledgers() t)) USING "from", until, rate_limit_counted_user(user_id);
+			' UNION ALL ') FROM rate_limit_ledgers() t))
+		USING "from", until, rate_limit_counted_user(user_id);
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS
 	'What requests have cost, if they were settled in a time: a row for each request, also on Citus. '
@@ -151,7 +152,8 @@ BEGIN
 			lead((m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp
 				AT TIME ZONE zone) OVER (ORDER BY m.day) AS e
 		FROM (SELECT d AS day, extract(day FROM d + interval '1 month - 1 day')::int AS days
-			FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
+			FROM generate_series(
+				date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
 				date_trunc('month', coalesce($3, now()) AT TIME ZONE zone) + interval '2 months',
 				interval '1 month') d) m) p
 	WHERE p.e IS NOT NULL AND p.s < coalesce($3, 'infinity') AND CASE WHEN $2 IS NULL THEN p.s <= now()

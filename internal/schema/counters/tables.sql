@@ -79,7 +79,8 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors)
 	WHERE ancestors <> '{}';
 COMMENT ON TABLE rate_limit_ledger IS
-	'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
+	'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each '
+	'part of it.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
 COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';

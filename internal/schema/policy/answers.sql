@@ -21,8 +21,8 @@ BEGIN
 		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
 END $$;
 COMMENT ON FUNCTION rate_limit_used_by IS
-	'The rows of rate_limit_used that count a user, or one of its API keys, and then those of the users above '
-	'it, which level names.';
+	'The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the '
+	'users above it, which level names.';
 
 -- The history may be missing, or the role may not read the history. The function is in plpgsql, because
 -- Postgres then checks only the statements that run.
@@ -97,13 +97,15 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid,
 		CASE r.action WHEN 'limit' THEN r.count_by END AS count_by,
 		nullif(r.without_header, 'share') AS without_header,
-		(SELECT string_agg(concat_ws(' ', l.name, coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited')
+		(SELECT string_agg(concat_ws(' ', l.name,
+			coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited')
 			|| coalesce(' ' || nullif(l.unit, 'requests'), '')
 			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'
 				WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END,
 			nullif(l.on_exceed, 'refuse'),
-			'output ' || l.output, 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; '
+			'output ' || l.output, 'notify ' || array_to_string(l.notify, ','),
+			CASE WHEN NOT l.fields THEN 'fields off' END), '; '
 			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
 		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name)

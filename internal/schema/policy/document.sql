@@ -26,7 +26,8 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
 	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
 		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
-	WHERE a.attidentity = '' AND a.attgenerated = '' AND a.attname NOT IN ('parent_level', 'level') AND (d.value IS NULL OR d.value NOT IN ('now()',
+	WHERE a.attidentity = '' AND a.attgenerated = '' AND a.attname NOT IN ('parent_level', 'level')
+		AND (d.value IS NULL OR d.value NOT IN ('now()',
 		'SESSION_USER'));
 CALL rate_limit_describe('rate_limit_policy_columns', $$
 The columns of the policy that a document has. Values that the server fills are left out.
@@ -112,7 +113,7 @@ COMMENT ON FUNCTION rate_limit_policy_amount IS
 CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
 	LANGUAGE sql STABLE AS $$
 	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM (
-		SELECT o.rule, o.name, o.unit FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
+		SELECT o.* FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
 		UNION ALL SELECT t.rule, t.name, t.unit FROM rate_limit_rule_limits t
 			WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text)
 				WHERE (o.rule, o.name) = (t.rule, t.name))) AS l WHERE l.unit = 'money'
@@ -140,7 +141,8 @@ BEGIN
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
 COMMENT ON FUNCTION rate_limit_policy IS
-	'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds the '
+	'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds '
+	'the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
 -- rate_limit_policy_lists checks a document before the tables are locked. An error names the row, the field,
@@ -172,8 +174,9 @@ BEGIN
 	IF fault IS NULL THEN
 		money := rate_limit_money_limits(lists);
 		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM (
-			SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o, concat(o ->> 'rule', '/', o ->>
-				s.name) = ANY (money), true)), '[]') FROM jsonb_array_elements(lists -> s.section) AS o) AS list
+			SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o,
+				concat(o ->> 'rule', '/', o ->> s.name) = ANY (money), true)), '[]')
+				FROM jsonb_array_elements(lists -> s.section) AS o) AS list
 			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name)
 			WHERE lists ? s.section) AS c;
 	END IF;
@@ -343,8 +346,8 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 -- Tables are locked in the same order as by other commands, so that no deadlock is possible. Overrides,
 -- limits and rules are deleted first, because a new one may have the name of an old one, or count by it. An
 -- override must suit its limit after each statement, so overrides that change have no amount while limits
--- change, and a chain of users must be short, so users that change have no parent before. Deferred constraints are checked before the function returns, so that their errors come from the
--- function and not from COMMIT.
+-- change. A chain of users must be short, so users that change have no parent before. Deferred constraints
+-- are checked before the function returns, so that their errors come from the function and not from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
@@ -379,12 +382,11 @@ BEGIN
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
 		RETURN QUERY SELECT part.section, d.name, f.*
-			FROM (SELECT d.name, rate_limit_policy_amount(d.have, concat(d.have ->> 'rule', '/', d.have ->>
-					CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END) = ANY (money),
-					false) AS have,
-				rate_limit_policy_amount(d.document, concat(d.document ->> 'rule', '/', d.document ->>
-					CASE part.section WHEN 'limits' THEN 'name' WHEN 'overrides' THEN 'limit_name' END)
-					= ANY (money_now), false) AS document
+			FROM (SELECT d.name, rate_limit_policy_amount(d.have, d.have ->> 'rule' || '/' ||
+					coalesce(d.have ->> 'limit_name', d.have ->> 'name') = ANY (money), false) AS have,
+				rate_limit_policy_amount(d.document, d.document ->> 'rule' || '/' ||
+					coalesce(d.document ->> 'limit_name', d.document ->> 'name') = ANY (money_now), false)
+					AS document
 				FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)) AS d
 			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL
 				UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL

@@ -111,7 +111,8 @@ DECLARE
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
 		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, '
-			'0.50 money/24h, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+			'0.50 money/24h, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2,
+			to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
@@ -124,7 +125,8 @@ BEGIN
 				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
 		'events', CASE WHEN part[1] <> 'unlimited'
-			THEN rate_limit_units(part[1], coalesce(part[2], old.unit)) END, 'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
+			THEN rate_limit_units(part[1], coalesce(part[2], old.unit)) END,
+		'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
 			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
 		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
 		'durable', $6, 'on_exceed', $7, 'unit', part[2], 'output', $8, 'fields', $9, 'notify', $11),

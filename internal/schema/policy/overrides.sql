@@ -49,7 +49,8 @@ limit_name: The name of the limit.
 tier: For all users of this tier.
 user_id: For this user.
 key_id: For this API key.
-events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL: unlimited.
+events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL:
+	unlimited.
 burst: The burst in place of the limit's burst. NULL: the limit's burst.
 valid: When the override applies.
 reason: A note. Proxies ignore it.

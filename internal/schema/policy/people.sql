@@ -159,8 +159,8 @@ DECLARE
 	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
 BEGIN
 	IF below > 0 THEN
-		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of users, and is '
-			'that of %s: give them another parent first', to_json($1), below);
+		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: '
+			'give these %s another parent first', to_json($1), below);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';

@@ -1,5 +1,5 @@
--- The prices of language models. A cost in money is in millionths of the currency of the prices, which is also
--- what a token costs if the price is for a million of them.
+-- The prices of language models. A cost in money is in millionths of the currency of the prices. So it is the
+-- number of tokens times the price of a million of them.
 
 CREATE TABLE IF NOT EXISTS rate_limit_prices (
 	model             text NOT NULL,
@@ -36,7 +36,8 @@ BEGIN
 		'above_cache_write,above_output}'::text[] LOOP
 		IF NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = 'rate_limit_prices'::regclass
 			AND c.conname = price || '_must_be_0_to_1000000000') THEN
-			EXECUTE format('ALTER TABLE rate_limit_prices ADD CONSTRAINT %I CHECK (%I BETWEEN 0 AND 1000000000)',
+			EXECUTE format('ALTER TABLE rate_limit_prices ADD CONSTRAINT %I '
+				'CHECK (%I BETWEEN 0 AND 1000000000)',
 				price || '_must_be_0_to_1000000000', price);
 		END IF;
 	END LOOP;
@@ -48,10 +49,10 @@ model: The model as requests name it, without regard to case. A name that ends i
 	that begin with the rest. A name goes before patterns, and a longer pattern before a shorter one.
 valid: When the price holds. If several of a model hold, the one that became valid last does.
 input: The price of input.
-cache_read: The price of input from a cache. NULL: that of input.
-cache_write: The price of input that is written to a cache. NULL: that of input.
+cache_read: The price of input from a cache. NULL: the price of input.
+cache_write: The price of input that is written to a cache. NULL: the price of input.
 output: The price of output.
-above: A number of tokens of input, those of the cache included. A request with more of them has the
+above: A number of tokens of input, from a cache or not. A request with more of them has the
 	following prices for all its tokens. NULL: none.
 above_input: As input, above that number.
 above_cache_read: As cache_read, above that number.

@@ -29,39 +29,33 @@ CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON r
 
 CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
+	name CONSTANT text := to_jsonb(NEW) ->> TG_ARGV[0];
+	old_name text := name;
 	n int := 1;
+	taken boolean := true;
 BEGIN
-	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		IF TG_OP = 'UPDATE' AND NEW.user_id <> OLD.user_id
-			AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
-			NEW.counted_as := coalesce(OLD.counted_as, OLD.user_id);
-		ELSIF NEW.counted_as IS NULL THEN
-			WHILE EXISTS (SELECT FROM rate_limit_users u WHERE u.user_id <> CASE TG_OP WHEN 'UPDATE'
-				THEN OLD.user_id ELSE NEW.user_id END
-				AND coalesce(u.counted_as, u.user_id) = coalesce(NEW.counted_as, NEW.user_id)) LOOP
-				n := n + 1;
-				NEW.counted_as := NEW.user_id || '-' || n;
-			END LOOP;
-		END IF;
-		NEW.counted_as := nullif(NEW.counted_as, NEW.user_id);
-		RETURN NEW;
+	IF TG_OP = 'UPDATE' THEN
+		old_name := to_jsonb(OLD) ->> TG_ARGV[0];
 	END IF;
-	IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
-		NEW.counted_as := coalesce(OLD.counted_as, OLD.name);
+	IF old_name <> name AND NEW.counted_as IS NOT DISTINCT FROM OLD.counted_as THEN
+		NEW.counted_as := coalesce(OLD.counted_as, old_name);
 	ELSIF NEW.counted_as IS NULL THEN
-		WHILE EXISTS (SELECT FROM rate_limit_rules r WHERE r.name <> CASE TG_OP WHEN 'UPDATE' THEN OLD.name
-			ELSE NEW.name END AND coalesce(r.counted_as, r.name) = coalesce(NEW.counted_as, NEW.name)) LOOP
+		LOOP
+			EXECUTE format('SELECT EXISTS (SELECT FROM %1$s r WHERE r.%2$I <> $1
+				AND coalesce(r.counted_as, r.%2$I) = $2)', TG_RELID::regclass, TG_ARGV[0])
+				INTO taken USING old_name, coalesce(NEW.counted_as, name);
+			EXIT WHEN NOT taken;
 			n := n + 1;
-			NEW.counted_as := NEW.name || '-' || n;
+			NEW.counted_as := name || '-' || n;
 		END LOOP;
 	END IF;
-	NEW.counted_as := nullif(NEW.counted_as, NEW.name);
+	NEW.counted_as := nullif(NEW.counted_as, name);
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_count_as IS
 	'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one '
 	'counts.';
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules
-	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
-CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as ON rate_limit_users
-	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as();
+	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('name');
+CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as
+	ON rate_limit_users FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('user_id');

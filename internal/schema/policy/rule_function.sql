@@ -27,7 +27,8 @@ DECLARE
 	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a))
 		FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
 	resets CONSTANT text[] := coalesce(reset, '{}');
-	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed,notify}';
+	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows))
+		|| '{burst,durable,on_exceed,notify}';
 	result text;
 	fault text;
 BEGIN
@@ -78,7 +79,8 @@ BEGIN
 			THEN format('on_exceed: %s: the rule has no limit with a window or a calendar',
 				to_json(on_exceed))
 		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL)
-			THEN format('notify: %s: the rule has no limit with a fixed window or a calendar', to_json(notify))
+			THEN format('notify: %s: the rule has no limit with a fixed window or a calendar',
+				to_json(notify))
 		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
 	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
 	IF fault IS NOT NULL THEN

@@ -75,7 +75,7 @@ var importRules = []importRule{
 	{"internal/proxy/pgwire", "pg ratelimit pgdb", ""},
 	// Package respond writes responses for both proxies. It imports policy for the type policy.Reason, and
 	// pgdb for pgdb.DB, from which it reads the salt.
-	{"internal/proxy/respond", "outcome policy settings ratelimit pgdb", ""},
+	{"internal/proxy/respond", "option outcome policy settings ratelimit pgdb", ""},
 	// Package settings reads the settings of both proxies.
 	{"internal/proxy/settings", "option ratelimit", ""},
 	// Package usage reads bodies, which need nothing else.
