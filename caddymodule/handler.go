@@ -11,7 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
@@ -185,7 +184,7 @@ func (h *Handler) compile() error {
 	}
 	site.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
 	site.Log = func(line host.Line) { logLine(h.logger, line) }
-	site.Used = func(model string, bill *batch.Bill) { h.metrics.countUsage(model, bill) }
+	site.Used = func(u *serve.Used) { h.metrics.countUsage(u) }
 	site.Settled = func(prefix string, cost serve.SettledCost) {
 		h.metrics.settlements.WithLabelValues(prefix, string(cost)).Inc()
 	}

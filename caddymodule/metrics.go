@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
@@ -53,20 +52,16 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
 	}
+	m.countUsage(&serve.Used{Tokens: map[string]int64{serve.UsedKinds[0]: 0}})
 	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(state{m}))
 }
 
 // countUsage counts the usage that a response has reported.
-func (m *metrics) countUsage(model string, b *batch.Bill) {
-	for kind, n := range map[string]int64{"input": b.Input, "cache_read": b.CacheRead,
-		"cache_write": b.CacheWrite, "output": b.Output} {
-		if n > 0 {
-			m.tokens.WithLabelValues(model, kind).Add(float64(n))
-		}
+func (m *metrics) countUsage(u *serve.Used) {
+	for kind, n := range u.Tokens {
+		m.tokens.WithLabelValues(u.Model, kind).Add(float64(n))
 	}
-	if b.Money > 0 {
-		m.money.WithLabelValues(model).Add(float64(b.Money) / 1e6)
-	}
+	m.money.WithLabelValues(u.Model).Add(float64(u.Money) / 1e6)
 }
 
 // initSeries creates the series of a limit, so that they start at 0.

@@ -288,13 +288,7 @@ func (s *Settling) settle() {
 		store.SettleBill(s.bill)
 	}
 	release()
-	if s.site.Used != nil && s.bill != nil && s.tokens.usage.Reported() && s.tokens.reader != nil {
-		model := ""
-		if s.tokens.price != nil {
-			model = s.tokens.price.Model
-		}
-		s.site.Used(model, s.bill)
-	}
+	s.tellUsed()
 	for i := range s.hits {
 		if s.hits[i].Limit != nil {
 			s.tell(&s.hits[i])

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -60,9 +59,8 @@ type Site struct {
 	UserOf func(r *http.Request) (user string)
 	// Settled is called for each settled hit, possibly from another goroutine.
 	Settled func(prefix string, cost SettledCost)
-	// Used is called with the usage that each response reports, as Settled is. model is the model of its
-	// price, or "" without a price.
-	Used func(model string, bill *batch.Bill)
+	// Used is called with the usage that each response reports, as Settled is.
+	Used func(u *Used)
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it fails, it does not call retry.

@@ -195,3 +195,31 @@ func cost(u *usage.Usage, unit option.Unit, t *tokens) int64 {
 	}
 	return n
 }
+
+// Used is the usage that a response reports under limits of tokens or money.
+type Used struct {
+	Model  string           // the model of its price; "" without a price
+	Tokens map[string]int64 // by kind: one of UsedKinds
+	Money  int64            // the cost in millionths
+}
+
+// UsedKinds lists the kinds of tokens.
+var UsedKinds = []string{"input", "cache_read", "cache_write", "output"}
+
+// tellUsed calls Site.Used with the usage that the response has reported.
+func (s *Settling) tellUsed() {
+	if s.site.Used == nil || s.bill == nil || s.tokens.reader == nil || !s.tokens.usage.Reported() {
+		return
+	}
+	used := &Used{Tokens: map[string]int64{}}
+	for i, n := range []int64{s.bill.Input, s.bill.CacheRead, s.bill.CacheWrite, s.bill.Output} {
+		if n > 0 {
+			used.Tokens[UsedKinds[i]] = n
+		}
+	}
+	if p := s.tokens.price; p != nil {
+		used.Model = p.Model
+		used.Money = s.bill.Money
+	}
+	s.site.Used(used)
+}
