@@ -167,7 +167,7 @@ type facts struct {
 	hit      ratelimit.Hit      // the hit of the outcome, or a hit on noLimit
 	exceeded string             // the prefix of a limit that let the request pass beyond its quota
 
-	unit, exceededUnit option.Unit // of the limits of hit and exceeded
+	exceededUnit option.Unit // of the limit of exceeded
 }
 
 // noLimit is the limit of a request without hits.
@@ -182,7 +182,6 @@ func (f *facts) set(q *serve.Request) {
 	}
 	if f.Hit < len(q.Hits) && (f.Decision != nil || f.Status != 0) {
 		f.hit = q.Hits[f.Hit]
-		f.unit = serve.UnitOf(q, f.Hit)
 	}
 	if f.ExceededBy > 0 {
 		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
@@ -210,9 +209,9 @@ func (f *facts) value(name string) (any, bool) {
 	case "exceeded":
 		return f.exceeded, true
 	case "limit":
-		n, unit = f.decision.Quota, f.unit
+		n, unit = f.decision.Quota, f.Unit
 	case "remaining":
-		n, unit = f.decision.Remaining, f.unit
+		n, unit = f.decision.Remaining, f.Unit
 	case "reset":
 		n = f.decision.Reset.Add(time.Second - 1).Unix()
 		known = known && !f.decision.Reset.IsZero()
@@ -239,10 +238,10 @@ func (f *facts) addTo(span trace.Span) {
 		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
 		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
 	if f.Decision != nil {
-		if f.unit == option.Money {
+		if f.Unit == option.Money {
 			attributes = append(attributes,
-				attribute.String("pg_ratelimit.limit", f.unit.Amount(f.decision.Quota)),
-				attribute.String("pg_ratelimit.remaining", f.unit.Amount(f.decision.Remaining)))
+				attribute.String("pg_ratelimit.limit", f.Unit.Amount(f.decision.Quota)),
+				attribute.String("pg_ratelimit.remaining", f.Unit.Amount(f.decision.Remaining)))
 		} else {
 			attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Quota),
 				attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -68,11 +67,7 @@ func retryText(seconds int64) string {
 // setHeaders sets X-RateLimit-Overage.
 func setHeaders(h http.Header, o *Outcome) {
 	if o.Overage > 0 {
-		unit := option.Requests
-		if o.Money {
-			unit = option.Money
-		}
-		h["X-Ratelimit-Overage"] = []string{unit.Amount(o.Overage)}
+		h["X-Ratelimit-Overage"] = []string{o.OverageUnit.Amount(o.Overage)}
 	}
 	if o.Tokens != nil {
 		setTokenHeaders(h, o)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -29,18 +30,19 @@ type Outcome struct {
 	// Wait replaces the wait of Decision in Retry-After, unless it is 0.
 	Wait time.Duration
 
-	// Overage counts the units beyond the quota of a limit with overage. Money reports that they are
-	// millionths of a currency.
-	Overage int64
-	Money   bool
+	// Overage counts the units beyond the quota of a limit with overage, and OverageUnit is the unit.
+	Overage     int64
+	OverageUnit option.Unit
 
 	// Hit is the index of the deciding hit: the refused hit with the longest RetryAfter. If all hits pass, it
 	// is the hit with the least remaining, preferably on a limit other than in_flight. Without a decision it
 	// is the first hit that is not Independent, or the number of hits if all are Independent.
 	Hit int
 
-	// Decision is the decision on Hit, or nil without a decision.
+	// Decision is the decision on Hit, or nil without a decision. Unit is the unit of its numbers; "" means
+	// requests.
 	Decision *ratelimit.Decision
+	Unit     option.Unit
 
 	// Requests and Tokens are the decisions that the X-RateLimit headers describe: on limits of requests, and
 	// on limits of tokens. Nil has no headers.

@@ -124,14 +124,21 @@ func zoneAt(q *Request, i int) int {
 	return -1
 }
 
-// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
-// policy are the last.
-func MarkOf(q *Request, i int) *policy.Mark {
-	marks := q.Verdict.Marks
-	if i += len(marks) - len(q.Hits); i >= 0 {
-		return marks[i]
+// countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
+// used beyond the quota.
+func countQuota(d *ratelimit.Decision, quota int64) int64 {
+	used := d.Quota - d.Remaining
+	d.Quota = quota
+	if d.Source == ratelimit.Undecided {
+		return 0
 	}
-	return nil
+	d.Remaining = quota - used
+	if d.Remaining >= 0 {
+		return 0
+	}
+	beyond := -d.Remaining
+	d.Remaining = 0
+	return beyond
 }
 
 // UnitOf returns the unit of the limit of a hit.

@@ -90,6 +90,7 @@ func isMixed(q *Request) bool {
 // kindOf reports whether the limit of a hit counts tokens, and whether it has no fields, as one in money.
 func kindOf(q *Request, i int) (tokens, hidden bool) {
 	unit := UnitOf(q, i)
+	hidden = false
 	if m := MarkOf(q, i); m != nil {
 		hidden = m.Hidden
 	} else if zone := zoneAt(q, i); zone >= 0 {
@@ -102,6 +103,7 @@ func kindOf(q *Request, i int) (tokens, hidden bool) {
 // tightest one on limits of tokens. A refusal by a limit without fields has none, because other limits do not
 // explain it.
 func setShown(out *respond.Outcome, q *Request) {
+	out.Unit = UnitOf(q, out.Hit)
 	out.Requests = nil
 	out.Hidden = make([]bool, len(q.Hits))
 	requests := append([]ratelimit.Hit{}, q.Hits...) // the hits that have no such field are Independent

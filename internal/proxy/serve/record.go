@@ -123,6 +123,14 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	o := &q.Outcome
 	d := o.Decision
 	r.Hits = q.Hits
+	if q.Verdict.Levels != nil {
+		r.Hits = append([]ratelimit.Hit{}, q.Hits...)
+		for i := range r.Hits {
+			if isAgain(q, i) {
+				r.Hits[i].Cost = 0
+			}
+		}
+	}
 	r.Outcome = o.Kind
 	r.Status = o.Status
 	r.Reason = string(o.Reason)
@@ -136,6 +144,22 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	} else if o.Hit < len(q.Hits) {
 		setHit(r, &q.Hits[o.Hit], d)
 	}
+}
+
+// isAgain reports whether a hit is for a user above the sender, on a limit on which an earlier hit is. The
+// history counts what a request has charged once for each limit.
+func isAgain(q *Request, i int) bool {
+	levels := q.Verdict.Levels
+	at := i + len(levels) - len(q.Hits)
+	if levels == nil || at < 0 || levels[at] == "" {
+		return false
+	}
+	for j := range q.Hits[:i] {
+		if q.Hits[j].Limit.Prefix == q.Hits[i].Limit.Prefix {
+			return true
+		}
+	}
+	return false
 }
 
 // senderOf returns the user of a request, unless it is hidden, and the number of its API key.

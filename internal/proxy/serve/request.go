@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -119,7 +118,7 @@ func Begin(q *Request) (waits bool, err error) {
 	}
 	q.price = nil
 	isCharged := q.Limits.Tokens || q.Verdict.Tokens
-	if isCharged || !q.Verdict.Simple && countsMoney(q.Verdict.Marks, true) {
+	if isCharged || q.Asked && !q.Verdict.Simple && countsMoney(q.Verdict.Marks, true) {
 		if isCharged && isUpgrade(q.HTTP) {
 			q.Outcome = refusal(http.StatusBadRequest, policy.Upgrade)
 			return false, nil
@@ -256,7 +255,7 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
 		q.Settling = NewSettling(s, q)
 	}
-	if q.Asked && q.Outcome.Err == nil {
+	if q.Asked && !q.Verdict.Simple && q.Outcome.Err == nil {
 		notify(q)
 	}
 	if ahead != 0 { // a settlement has the times of the database
@@ -324,7 +323,9 @@ func Judge(q *Request) respond.Outcome {
 	}
 	if decisions[at].Allowed {
 		out.Overage = overage
-		out.Money = overage > 0 && UnitOf(q, over) == option.Money
+		if overage > 0 {
+			out.OverageUnit = UnitOf(q, over)
+		}
 		if overage > out.ExceededBy {
 			out.Exceeded = over
 			out.ExceededBy = overage
@@ -342,21 +343,14 @@ func Judge(q *Request) respond.Outcome {
 	return out
 }
 
-// countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
-// used beyond the quota.
-func countQuota(d *ratelimit.Decision, quota int64) int64 {
-	used := d.Quota - d.Remaining
-	d.Quota = quota
-	if d.Source == ratelimit.Undecided {
-		return 0
+// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
+// policy are the last.
+func MarkOf(q *Request, i int) *policy.Mark {
+	marks := q.Verdict.Marks
+	if i += len(marks) - len(q.Hits); i >= 0 {
+		return marks[i]
 	}
-	d.Remaining = quota - used
-	if d.Remaining >= 0 {
-		return 0
-	}
-	beyond := -d.Remaining
-	d.Remaining = 0
-	return beyond
+	return nil
 }
 
 // Release prepares a Request for reuse and drops references to the memory of its request.

@@ -55,6 +55,7 @@ type settledHit struct {
 	slot   *ratelimit.Slot // the Slot of a hit on a limit that reserves
 	values []string        // the texts of the cost in the response; nil without one
 	notice *batch.Notice   // nil without one
+	again  bool            // see isAgain
 
 	// Set by settle: the real cost, how it differs from the charge, and why it is an estimate, or nil.
 	units   int64
@@ -95,7 +96,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 		if how == nil {
 			continue
 		}
-		one := settledHit{how: how, cost: h.Cost}
+		one := settledHit{how: how, cost: h.Cost, again: isAgain(q, i)}
 		charged := d.Allowed && d.DecidedAt != 0 && h.Limit.Algorithm != ratelimit.InFlight ||
 			h.Limit.Reserves && (d.Allowed || q.Outcome.Err != nil) // costs even without a decision
 		if charged && !h.Peek && h.Cost >= 1 {
@@ -300,7 +301,7 @@ func (s *Settling) settle() {
 func (s *Settling) tell(one *settledHit) {
 	site := s.site
 	prefix := one.Limit.Prefix
-	if site.History != nil {
+	if site.History != nil && !one.again {
 		s.recorded.Prefix = prefix
 		s.recorded.Units = one.units
 		history.Settle(site.History, &s.recorded)

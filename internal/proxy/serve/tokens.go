@@ -98,7 +98,7 @@ func noticeOf(m *policy.Mark, l *ratelimit.Limit, key string) *batch.Notice {
 // notify makes the notices of limits of requests, of which a request has reached a percentage.
 func notify(q *Request) {
 	store, ok := q.Site.Store.(notifier)
-	if !ok || q.Verdict.Simple {
+	if !ok {
 		return
 	}
 	for i := range q.Hits {

@@ -38,13 +38,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 	CONSTRAINT parent_must_not_be_below_the_user_or_make_more_than_four_levels
 		CHECK (parent_level IS NULL AND parent IS NULL
 			OR parent_level BETWEEN 1 AND 3 AND parent IS NOT NULL AND parent <> user_id),
-	CONSTRAINT rate_limit_users_must_count_by_different_names
-		EXCLUDE USING btree ((coalesce(counted_as, user_id)) WITH =) DEFERRABLE,
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
 	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01'
 		AND '2999-12-31')
 );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_must_count_by_different_names
+	ON rate_limit_users (coalesce(counted_as, user_id));
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_level ON rate_limit_users (user_id, level);
 DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_users'::regclass

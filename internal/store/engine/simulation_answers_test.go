@@ -124,14 +124,15 @@ func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 	case is("SELECT a::text FROM (SELECT json_build_object('Rule'"):
 		addRow(a, []byte(simRule))
 		addRow(a, []byte(simWhole))
-	case is("SELECT a::text FROM (SELECT json_build_object("): // bans
+	case is("SELECT a::text FROM ("): // bans
 		addRow(a, []byte(simWhole))
 	case is("SELECT json_build_object('Identity'"):
 		for _, user := range st.args[1].([]string) {
 			addRow(a, []byte(`{"Identity":{"Tier":"free","User":"`+user+`","Known":true}}`))
 		}
 		addRow(a, []byte(simWhole))
-	case is("SELECT x.region"), is("SELECT region, state"), is("SELECT rate_limit_ledger_upkeep"):
+	case is("SELECT x.region"), is("SELECT region, state"), is("SELECT rate_limit_ledger_upkeep"),
+		is("SELECT rate_limit_notice_upkeep"):
 	case is("SELECT rate_limit_forget"):
 		addRow(a, []byte("0"))
 	default:
