@@ -45,6 +45,10 @@ const (
 	demoAcmeAsks
 	demoUpgrade
 	demoAnnAsksAgain
+	demoChat
+	demoSpend
+	demoInvoice
+	demoNotices
 	demoAudit
 	demoTop
 )
@@ -66,8 +70,8 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 			d.lines = append(d.lines, strings.TrimSpace(command))
 		}
 	}
-	if len(d.lines) != 10 {
-		t.Fatalf("make run prints %d lines to try, want 10: %q", len(d.lines), d.lines)
+	if len(d.lines) != 14 {
+		t.Fatalf("make run prints %d lines to try, want 14: %q", len(d.lines), d.lines)
 	}
 
 	wantContains(t, d.runInShell(demoAnn, demoAcme, demoAcmeAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 50\r")
@@ -78,6 +82,15 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 	wantContains(t, d.runInShell(demoUpgrade), "The user ann is changed.")
 	await(t, "the plan pro of ann", func() bool {
 		return strings.Contains(d.runInShell(demoAnn, demoAnnAsksAgain), "X-Ratelimit-Limit: 50\r")
+	})
+	// The tenth answer is the last one.
+	wantContains(t, d.runInShell(demoAnn, demoChat, demoSpend), `"total_tokens":150}}`+"\n",
+		`{"message":"Too many requests: limit budget/day, retry in `)
+	await(t, "the invoice", func() bool {
+		return showsAll(d.words(demoInvoice), "CACHE WRITE OUTPUT MONEY ", " demo 10 1000 0 0 500 0.010")
+	})
+	await(t, "the notices", func() bool {
+		return showsAll(d.words(demoNotices), "budget day ann ", " 80 0.0", " 100 0.01 0.01 ")
 	})
 	metrics := "http://localhost:" + port + "/metrics"
 	wantContains(t, p.Log(), "\n  metrics   "+metrics+"\n")
@@ -110,6 +123,12 @@ func (d *demoLines) runInShell(indexes ...int) string {
 		d.t.Errorf("%q: %v\n%s", script, err, out)
 	}
 	return string(out)
+}
+
+// words runs a line in a shell, and returns what it prints, with a space between words.
+func (d *demoLines) words(index int) string {
+	d.t.Helper()
+	return strings.Join(strings.Fields(d.runInShell(index)), " ")
 }
 
 // wantContains fails the test unless output has all parts.

@@ -1,10 +1,11 @@
-// Command demo is the program of `make run`. It starts a Postgres, an upstream that responds with a greeting,
-// and a Caddy in front of the upstream that limits requests. It downloads or builds missing programs, and
-// leaves no process running.
+// Command demo is the program of `make run`. It starts a Postgres, an upstream that responds with a greeting
+// or as a language model, and a Caddy in front of the upstream that limits requests. It downloads or builds
+// missing programs, and leaves no process running.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -72,7 +73,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: http.HandlerFunc(hello), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler(), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(upstream) }() // until Close
 	defer server.Close()
 	c, err := startCaddy(o, dsn, upstream.Addr().String())
@@ -107,11 +108,42 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 }
 
-// hello responds as the upstream behind Caddy.
+// handler returns the upstream behind Caddy.
+func handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", hello)
+	mux.HandleFunc("POST /v1/chat/completions", chat)
+	return mux
+}
+
+// hello responds with a greeting.
 func hello(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	fmt.Fprintf(w, "Hello from %s at %s.\n", r.URL.Path, time.Now().Format(time.TimeOnly))
 }
+
+// chat responds as a language model with OpenAI's API does, always with the same text and usage.
+func chat(w http.ResponseWriter, r *http.Request) {
+	var request struct {
+		Model  json.RawMessage
+		Stream bool
+	}
+	if err := json.NewDecoder(r.Body).Decode(&request); err != nil || request.Model == nil {
+		http.Error(w, "The body must be JSON with a model.", http.StatusBadRequest)
+		return
+	}
+	contentType, object, message, format := "application/json", "chat.completion", "message", "%s\n"
+	if request.Stream {
+		contentType, object, message = "text/event-stream", "chat.completion.chunk", "delta"
+		format = "data: %s\n\ndata: [DONE]\n\n"
+	}
+	w.Header().Set("Content-Type", contentType)
+	fmt.Fprintf(w, format, fmt.Sprintf(answer, object, time.Now().Unix(), request.Model, message))
+}
+
+const answer = `{"id":"demo","object":%q,"created":%d,"model":%s,"choices":[{"index":0,` +
+	`%q:{"role":"assistant","content":"Hello from a stub of a model."},"finish_reason":"stop"}],` +
+	`"usage":{"prompt_tokens":100,"completion_tokens":50,"total_tokens":150}}`
 
 const welcome = `
 Caddy with pg_ratelimit answers on http://localhost:%[1]s

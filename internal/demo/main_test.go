@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -270,5 +272,34 @@ func TestRedactHidesPassword(t *testing.T) {
 		if got := redact(dsn); got != want {
 			t.Errorf("redact(%q) = %q, want %q", dsn, got, want)
 		}
+	}
+}
+
+// The stub of a model answers as OpenAI does, whole and as a stream, with a usage that proxies read.
+func TestStubAnswersWithUsage(t *testing.T) {
+	for name, test := range map[string]struct {
+		body, part, end string
+		input, output   int64
+	}{
+		"whole":           {`{"model": "demo"}`, `"model":"demo"`, "}\n", 100, 50},
+		"a stream":        {`{"model": "demo", "stream": true}`, `"delta":`, "}\n\ndata: [DONE]\n\n", 100, 50},
+		"without a model": {`{}`, "must be JSON with a model", ".\n", -1, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(test.body))
+			handler().ServeHTTP(w, r)
+			answer := w.Body.String()
+			if !strings.Contains(answer, test.part) || !strings.HasSuffix(answer, test.end) {
+				t.Errorf("the answer is %q, want %q in it, and %q at its end", answer, test.part, test.end)
+			}
+			reader := usage.New(w.Header(), new(int64))
+			if _, err := reader.Write(w.Body.Bytes()); err != nil {
+				t.Fatal(err)
+			}
+			if got := reader.End(); got.Input != test.input || got.Output != test.output {
+				t.Errorf("the usage is %+v, want %d and %d tokens", got, test.input, test.output)
+			}
+		})
 	}
 }

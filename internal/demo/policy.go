@@ -17,8 +17,8 @@ import (
 // madeByDemo is the comment of the demo's rules and users, and the name of its API keys.
 const madeByDemo = "made by make run"
 
-// policySQL creates the missing tiers, rules and users of the demo. The limits are small, so that a few
-// requests show them.
+// policySQL creates the missing tiers, rules, users and prices of the demo. The limits are small, so that a
+// few requests show them. An answer of the upstream's model costs 0.001.
 const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3)
 	ON CONFLICT DO NOTHING;
 	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name],
@@ -26,8 +26,17 @@ const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1),
 		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2))
 		AS plan(name, priority, amount)
 		WHERE NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = plan.name);
-	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo +
-	`'), ('acme', 'pro', '` + madeByDemo + `') ON CONFLICT DO NOTHING`
+	INSERT INTO rate_limit_users (user_id, tier, parent, comment)
+		VALUES ('acme', 'pro', NULL, '` + madeByDemo + `'), ('ann', 'free', 'acme', '` + madeByDemo + `')
+		ON CONFLICT (user_id) DO NOTHING;
+	INSERT INTO rate_limit_prices (model, input, output, max_output, comment)
+		VALUES ('demo', 4, 12, 100, '` + madeByDemo + `') ON CONFLICT DO NOTHING;
+	SELECT rate_limit_rule('budget', family => 'plan', priority => 50, paths => '{/v1/*}',
+		limits => '{day=0.01 money/1d calendar}', notify => '{80,100}', comment => '` + madeByDemo + `')
+		WHERE NOT EXISTS (SELECT FROM rate_limit_rules WHERE name = 'budget');
+	SELECT rate_limit_override(rule, name, '0.05', user_id => 'acme') FROM rate_limit_rule_limits l
+		WHERE rule = 'budget' AND unit = 'money' AND NOT EXISTS (SELECT FROM rate_limit_overrides o
+			WHERE o.rule = l.rule AND o.user_id = 'acme')`
 
 // foreignSQL selects whether the database has rules or users that the demo did not create.
 const foreignSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` +
@@ -114,5 +123,14 @@ Change the plan of ann, and send the request again:
   %[4]s%[5]s pg-ratelimit users set ann tier=pro
   curl -i -H "X-Api-Key: $ANN" http://localhost:%[1]s/api/hello
 
-docs/policy.md has more.
+Below /v1/ a stub of a language model answers. An answer costs 0.001, by its price in the database, and ann
+may spend 0.01 a day, so that the 11th request is refused. The invoice of acme, which is above ann and may
+spend 0.05, has the other ten. Within 10 seconds, notices say that ann has reached 80 and 100 percent:
+
+  CHAT=http://localhost:%[1]s/v1/chat/completions
+  for i in $(seq 11); do curl -s -H "X-Api-Key: $ANN" -d '{"model": "demo"}' $CHAT; done | tail -n 2; echo
+  %[4]s%[5]s pg-ratelimit invoice acme
+  %[4]s%[5]s pg-ratelimit notices
+
+docs/policy.md and docs/llm.md have more.
 `

@@ -14,7 +14,7 @@ func (d *demo) keys() string {
 }
 
 // A second run creates the rules and users that were deleted, with new keys, and changes no other row: a
-// rule, a tier and a key that the user has changed stay.
+// rule, a tier, a price and a key that the user has changed stay.
 func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 	dsn, state := cluster.Open(t), t.TempDir()
 	first := start(t, state, dsn)
@@ -23,26 +23,32 @@ func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 		`SELECT rate_limit_rule('free', per_minute => 8, mode => 'shadow'); DELETE FROM rate_limit_rules
 			WHERE name = 'pro'`)
 	cluster.Execute(t, dsn,
-		`UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'ann'; DELETE FROM rate_limit_users
-			WHERE user_id = 'acme'`)
+		`UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'acme'; DELETE FROM rate_limit_users
+			WHERE user_id = 'ann'; UPDATE rate_limit_prices SET output = 1`)
 	second := start(t, state, dsn)
 	second.interrupt(t)
 	const policy = `SELECT string_agg(r.name || ' ' || l.events || ' ' || r.mode, ', ' ORDER BY r.name)
 		FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name`
-	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, enterprise 5000 enforce, "+
-		"free 8 shadow, pro 50 enforce"; got != want {
+	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, budget 10000 enforce, "+
+		"enterprise 5000 enforce, free 8 shadow, pro 50 enforce"; got != want {
 		t.Errorf("the rules are %s, want %s", got, want)
 	}
-	if got := cluster.Query[string](t, dsn, "SELECT string_agg(user_id || ' ' || tier, ', ' ORDER BY "+
-		"user_id) FROM rate_limit_users"); got != "acme pro, ann enterprise" {
-		t.Errorf("the users are %s, want acme pro and ann enterprise", got)
+	const users = `SELECT string_agg(concat_ws(' ', user_id, tier, parent), ', ' ORDER BY user_id)
+		FROM rate_limit_users`
+	if got, want := cluster.Query[string](t, dsn, users), "acme enterprise, ann free acme"; got != want {
+		t.Errorf("the users are %s, want %s", got, want)
+	}
+	const money = `SELECT concat_ws(' ', p.output, o.user_id, o.events) FROM rate_limit_prices p,
+		rate_limit_overrides o`
+	if got, want := cluster.Query[string](t, dsn, money), "1 acme 50000"; got != want {
+		t.Errorf("the price and the override are %s, want %s", got, want)
 	}
 	before, after := strings.Fields(first.keys()), strings.Fields(second.keys())
 	if len(before) != 2 || len(after) != 2 {
 		t.Fatalf("the keys are %q and then %q, want two keys each", before, after)
 	}
-	if before[0] != after[0] || before[1] == after[1] {
-		t.Errorf("the keys are %q and then %q, want the same key of ann and another one of acme",
+	if before[0] == after[0] || before[1] != after[1] {
+		t.Errorf("the keys are %q and then %q, want another key of ann and the same one of acme",
 			before, after)
 	}
 	if !strings.Contains(second.output, "(its data stay between runs)") {
