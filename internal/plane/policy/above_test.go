@@ -87,8 +87,8 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 	} {
 		s := policy.Compile(c.rules, nil, c.bans, 100)
 		id := &policy.Identity{Digest: policy.Digest("k"), Known: true, KeyID: 7, User: "ann", Tier: "person",
-			Ancestors: []*policy.Identity{{User: "blue", Known: true, Tier: "team"},
-				{User: "acme", UserCountedAs: "first", Known: true, Tier: "org",
+			Ancestors: []*policy.Ancestor{{User: "blue", Tier: "team"},
+				{User: "acme", UserCountedAs: "first", Tier: "org",
 					Overrides: []policy.Override{{Rule: "o", Limit: "l", User: "acme", Events: 7}}}}}
 		f := &policy.Facts{Tier: "anonymous", Method: "POST", Host: "h", Path: "/", Address: netip.MustParseAddr("192.0.2.1")}
 		var v policy.Verdict

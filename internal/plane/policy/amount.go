@@ -122,7 +122,7 @@ type senderState struct {
 	periodStart time.Time // Identity.PeriodStart
 	timeZone    string    // Identity.TimeZone
 
-	above []*Identity // Identity.Ancestors
+	hasAbove bool // Identity.Ancestors is not empty
 }
 
 // anonymous is the state of a sender without an identity.
@@ -134,10 +134,10 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 	state := &senderState{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.CountsAs()),
 		overrides:   map[*limit][]*amount{},
-		periodStart: id.PeriodStart, timeZone: id.TimeZone, above: id.Ancestors,
+		periodStart: id.PeriodStart, timeZone: id.TimeZone, hasAbove: len(id.Ancestors) > 0,
 	}
 	for _, one := range id.Ancestors {
-		state.ban = lastBan(state.ban, senderBan(s.bans, one))
+		state.ban = lastBan(state.ban, s.bans.bySender[Credential{User: one.User}])
 	}
 	countedAs := id.CountedAs
 	if countedAs == 0 {
@@ -155,7 +155,7 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 		_ = set.addOverride(state.overrides, o, from) // an invalid override has no effect
 	}
 	state.adjusted = len(state.overrides) > 0 || !state.periodStart.IsZero()
-	if !state.adjusted && state.ban == nil && state.above == nil && id.Tier != "" && state.user != "" &&
+	if !state.adjusted && state.ban == nil && !state.hasAbove && id.Tier != "" && state.user != "" &&
 		(id.Known || id.Digest == "") {
 		state.plainUntil = noEnd
 		for _, end := range []int64{id.TierUntil, id.ExpiresAt, id.RevokedAt} {

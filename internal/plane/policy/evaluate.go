@@ -74,7 +74,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			v.User = id.User
 			v.KeyID = id.KeyID
 			v.Sender = id
-			v.Tier = tierOf(id, f, at)
+			v.Tier = tierOf(id.Tier, id.TierUntil, f, at)
 		}
 	}
 	switch {
@@ -95,8 +95,8 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 		}
 	default:
 		evaluateRules(s.set, f, sender, at, v)
-		if sender.above != nil && !v.Refused() {
-			evaluateAbove(s, f, sender, at, v)
+		if sender.hasAbove && !v.Refused() {
+			evaluateAbove(s, f, id.Ancestors, at, v)
 		}
 	}
 	return sender, reason
@@ -111,29 +111,40 @@ func stateOf(s *Snapshot, id *Identity) *senderState {
 	return state
 }
 
-// tierOf returns the tier of an identity at the time at.
-func tierOf(id *Identity, f *Facts, at int64) string {
-	if id.Tier != "" && at < endOf(id.TierUntil) {
-		return id.Tier
+// stateAbove is like stateOf, for a user above the sender.
+func stateAbove(s *Snapshot, a *Ancestor) *senderState {
+	state, _ := a.state.Load().(*senderState)
+	if state == nil || state.set != s.set || state.bans != s.bans {
+		state = newSenderState(s, &Identity{User: a.User, UserCountedAs: a.UserCountedAs, Tier: a.Tier,
+			PeriodStart: a.PeriodStart, TimeZone: a.TimeZone, Overrides: a.Overrides})
+		a.state.Store(state)
+	}
+	return state
+}
+
+// tierOf returns the tier of a user that ends at until, at the time at.
+func tierOf(tier string, until int64, f *Facts, at int64) string {
+	if tier != "" && at < endOf(until) {
+		return tier
 	}
 	return f.Tier
 }
 
 // evaluateAbove adds to the verdict on a request that of each user above its sender, as if that user had sent
 // the request: blocks, and limits by user.
-func evaluateAbove(s *Snapshot, f *Facts, sender *senderState, at int64, v *Verdict) {
+func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdict) {
 	v.Levels = make([]string, len(v.Hits))
 	if v.trace != nil && v.Exempt {
 		v.trace.exempt = v.Rule
 	}
-	for _, id := range sender.above {
-		one := &Verdict{User: id.User, Tier: tierOf(id, f, at), above: id.User, trace: v.trace}
-		evaluateRules(s.set, f, stateOf(s, id), at, one)
+	for _, a := range above {
+		one := &Verdict{User: a.User, Tier: tierOf(a.Tier, a.TierUntil, f, at), above: a.User, trace: v.trace}
+		evaluateRules(s.set, f, stateAbove(s, a), at, one)
 		if one.Refused() {
 			m := &Mark{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
 			refuse(v, one.Reason, m)
 			v.Mark = one.Mark
-			v.Level = id.User
+			v.Level = a.User
 			v.Levels = nil
 			v.Simple = false
 			v.Exempt = false

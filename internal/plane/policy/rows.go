@@ -157,7 +157,7 @@ type Identity struct {
 	// UserCountedAs, unless it is "", is the name by which User counts and is in the ledger.
 	UserCountedAs string
 	// Ancestors are the users above User, the nearest first. Their limits by user apply, too.
-	Ancestors []*Identity
+	Ancestors []*Ancestor
 	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
 	Tier string
 	// TierUntil is the time from which Facts.Tier replaces Tier, in microseconds since the Unix epoch. 0
@@ -180,9 +180,27 @@ type Identity struct {
 }
 
 // CountsAs returns the name by which the user counts.
-func (id *Identity) CountsAs() string {
-	if id.UserCountedAs != "" {
-		return id.UserCountedAs
+func (id *Identity) CountsAs() string { return countsAs(id.User, id.UserCountedAs) }
+
+// Ancestor is a user above another one, with the fields of an Identity. It is a type of its own, because Yaegi
+// cannot decode a type that contains itself.
+type Ancestor struct {
+	User, UserCountedAs string
+	Tier                string
+	TierUntil           int64
+	PeriodStart         time.Time
+	TimeZone            string
+	Overrides           []Override
+
+	state atomic.Value // a *senderState
+}
+
+// CountsAs returns the name by which the user counts.
+func (a *Ancestor) CountsAs() string { return countsAs(a.User, a.UserCountedAs) }
+
+func countsAs(user, countedAs string) string {
+	if countedAs != "" {
+		return countedAs
 	}
-	return id.User
+	return user
 }

@@ -256,7 +256,10 @@ func (s *Settling) settle() {
 		if one.Limit == nil {
 			continue
 		}
-		one.units, one.outcome, one.err = s.costOf(one)
+		units, outcome, err := s.costOf(one)
+		one.units = units
+		one.outcome = outcome
+		one.err = err
 		if one.Refund = one.cost - one.units; one.Refund != 0 {
 			switch {
 			case one.outcome != SettledSame: // a stream without usage is missing
@@ -282,7 +285,8 @@ func (s *Settling) settle() {
 		s.bill.CacheWrite, s.bill.Output = u.CacheWrite, u.Output
 		s.bill.Money = -1
 		if s.tokens.price != nil {
-			s.bill.Money, _, _ = s.tokensOf(&settledHit{how: &option.Settle{Unit: option.Money}})
+			money, _, _ := s.tokensOf(&settledHit{how: &option.Settle{Unit: option.Money}})
+			s.bill.Money = money
 		}
 	}
 	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
