@@ -50,6 +50,9 @@ type settler interface {
 // settledHit is a hit with the setting settle. If the hit was not charged, its Limit is nil: the hit is not
 // settled, and only the header with its cost is removed.
 type settledHit struct {
+	// The interpreter looks for a promoted field, such as Key, in the fields before the embedded struct, too.
+	batch.Settlement
+
 	how    *option.Settle
 	cost   int64           // the charged cost, or what the hit holds
 	slot   *ratelimit.Slot // the Slot of a hit on a limit that reserves
@@ -61,7 +64,6 @@ type settledHit struct {
 	units   int64
 	outcome SettledCost
 	err     error
-	batch.Settlement
 }
 
 // SettledCost says how the cost of a settled hit differs from its charge.
@@ -245,12 +247,7 @@ func (s *Settling) settle() {
 		s.tokens.usage = s.tokens.reader.End()
 	}
 	store, settles := s.site.Store.(settler)
-	release := func() {
-		for i := range s.hits {
-			s.hits[i].slot.Release() // has no effect after a settlement
-		}
-	}
-	defer release() // even after a panic
+	defer s.release() // even after a panic
 	for i := range s.hits {
 		one := &s.hits[i]
 		if one.Limit == nil {
@@ -292,12 +289,19 @@ func (s *Settling) settle() {
 	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
 		store.SettleBill(s.bill)
 	}
-	release()
+	s.release()
 	s.tellUsed()
 	for i := range s.hits {
 		if s.hits[i].Limit != nil {
 			s.tell(&s.hits[i])
 		}
+	}
+}
+
+// release ends the slots of the hits. It has no effect on those that a settlement has ended.
+func (s *Settling) release() {
+	for i := range s.hits {
+		s.hits[i].slot.Release()
 	}
 }
 
