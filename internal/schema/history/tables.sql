@@ -70,8 +70,8 @@ outcome: admitted; limited: refused by a limit; blocked: by a ban or a block rul
 	key, the path or the body is not valid; overloaded: not decided in time while others were; failed: not
 	decided.
 reason: The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key,
-	ambiguous_path, upgrade, ambiguous_body, background, slow_body, long_body, many_bodies, banned, blocked,
-	no_quota, timeout or unavailable.
+	ambiguous_path, upgrade, ambiguous_body, background, slow_body, long_body, many_bodies, no_price, banned,
+	blocked, no_quota, timeout or unavailable.
 prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
 	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
 	remaining.
