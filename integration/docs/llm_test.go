@@ -16,7 +16,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-const llmPage = "docs/llm.md"
+// llmPage is the guide. Another test runs its chapter of recipes, moneyChapter.
+const (
+	llmPage      = "docs/llm.md"
+	moneyChapter = "Budgets in money"
+)
 
 // The steps of docs/llm.md lead to limits that count what the SDKs of OpenAI and Anthropic report. The test
 // changes only the addresses, and both providers are a stub.
@@ -29,10 +33,10 @@ func TestTheGuideOfLanguageModelsIsEnough(t *testing.T) {
 	if got := g.runNode(g.blocks["js"][1], key); !strings.Contains(got, "output_tokens: ") {
 		t.Errorf("Anthropic's client prints %s, want its usage", got)
 	}
-	cluster.Execute(t, g.dsn, "SELECT rate_limit_limit('team', 'tpm', '10 tokens/1m')")
+	cluster.Execute(t, g.dsn, "SELECT rate_limit_limit('pro', 'tpm', '10 tokens/1m')")
 	g.caddy.Await(t, "a refusal", func() bool {
 		return strings.HasPrefix(g.runNode(g.blocks["js"][1], key),
-			"429 Too many requests: limit team/tpm, retry in ")
+			"429 Too many requests: limit pro/tpm, retry in ")
 	})
 	r := harness.Get(g.url+"/v1/batches", "Authorization", "Bearer "+key)
 	check.Equal(t, "the status of a batch", harness.Ask(t, r).Status, http.StatusForbidden)
@@ -52,7 +56,7 @@ func newLLMGuide(t *testing.T) *llmGuide {
 	g := &llmGuide{t: t, dsn: cluster.Open(t), blocks: map[string][]block{}}
 	for _, d := range documents(t) {
 		for _, b := range d.blocks {
-			if d.path == llmPage {
+			if d.path == llmPage && b.chapter != moneyChapter {
 				g.blocks[b.language] = append(g.blocks[b.language], b)
 			}
 		}
@@ -129,6 +133,6 @@ func (g *llmGuide) awaitUsed(want int64) {
 	g.t.Helper()
 	g.caddy.Await(g.t, "the settlement", func() bool {
 		return want == cluster.Query[int64](g.t, g.dsn, `SELECT coalesce(sum(count), 0)::bigint
-FROM rate_limit_durable WHERE prefix = 'rule/team/month'`)
+FROM rate_limit_durable WHERE prefix = 'rule/pro/month'`)
 	})
 }

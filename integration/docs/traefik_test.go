@@ -60,9 +60,13 @@ type traefikHTTP struct {
 	Routers     map[string]*struct {
 		Rule, Service string
 		Middlewares   []string
+		ParentRefs    []string `yaml:"parentRefs"`
 	}
 	Services map[string]*struct {
-		LoadBalancer struct{ Servers []struct{ URL string } } `yaml:"loadBalancer"`
+		LoadBalancer struct {
+			PassHostHeader bool `yaml:"passHostHeader"`
+			Servers        []struct{ URL string }
+		} `yaml:"loadBalancer"`
 	}
 }
 
@@ -72,6 +76,9 @@ type traefikMiddleware struct {
 		Users       []string
 		HeaderField string `yaml:"headerField"`
 	} `yaml:"basicAuth"`
+	Headers *struct {
+		CustomRequestHeaders map[string]string `yaml:"customRequestHeaders"`
+	}
 }
 
 // Each YAML block has only fields of its format, and a middleware in it admits a request with the plugin.
@@ -190,14 +197,14 @@ func fromLabels(t *testing.T, labels []string) *traefikHTTP {
 }
 
 // checkMiddlewares creates each middleware, on its database and in memory, and sends a request to it. Routers
-// name only middlewares of the block.
+// name only middlewares and routers of the block.
 func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 	t.Helper()
 	if len(c.Middlewares) == 0 {
 		t.Error("the block has no middlewares")
 	}
 	for name, m := range c.Middlewares {
-		if m.BasicAuth != nil {
+		if m.BasicAuth != nil || m.Headers != nil {
 			continue // a middleware of Traefik itself
 		}
 		settings := m.Plugin["pg-ratelimit"]
@@ -230,6 +237,11 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		for _, m := range router.Middlewares {
 			if c.Middlewares[m] == nil {
 				t.Errorf("router %s names the middleware %s, want one of the block", name, m)
+			}
+		}
+		for _, parent := range router.ParentRefs {
+			if c.Routers[parent] == nil {
+				t.Errorf("router %s is below %s, want a router of the block", name, parent)
 			}
 		}
 	}
