@@ -43,8 +43,8 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			"reason", "passed"),
 		settlements: vec("settlements_total", "Requests that were settled: they cost more, less or the "+
 			"same, or the cost was missing or invalid.", "prefix", "cost"),
-		tokens: vec("tokens_total", "Tokens that responses have reported under limits of tokens or money, by "+
-			"the model of the price, which is empty without one.", "model", "kind"),
+		tokens: vec("tokens_total", "Tokens that responses have reported under limits of tokens or money, "+
+			"by the model of the price, which is empty without one.", "model", "kind"),
 		money: vec("money_total", "What the tokens have cost, in the currency of the prices.", "model"),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_duration_seconds",

@@ -63,9 +63,9 @@ FROM rate_limit_prices p ORDER BY p.model, lower(p.valid) NULLS FIRST`,
 	}, {
 		use:   "set MODEL SETTING=VALUE ...",
 		short: "Creates a price, or changes it",
-		long: `Prices are for a million tokens. A name of a model that ends in * is a pattern. valid is FROM..UNTIL,
-where either may be missing, and selects the price, so that a new one can begin at a time.`,
-		example: `  caddy pg-ratelimit prices set 'gpt-4o*' input=2.5 cache_read=1.25 output=10 max_output=16384
+		long: `Prices are for a million tokens. A name of a model that ends in * is a pattern. valid is
+FROM..UNTIL, where either may be missing, and selects the price, so that a new one can begin at a time.`,
+		example: `  caddy pg-ratelimit prices set 'gpt-4o*' input=2.5 cache_read=1.25 output=10
   caddy pg-ratelimit prices set gpt-4o input=2 output=8 valid=2027-01-01..`,
 		runGo: setter("rate_limit_price"),
 	}, {

@@ -360,25 +360,23 @@ COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts 
 CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 DECLARE
-	anchor date := '2000-01-01';
-	zone text := 'UTC';
+	anchor date;
+	zone text;
+	month CONSTANT interval := '1 month';
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		SELECT coalesce(u.period_start, anchor), CASE WHEN u.period_start IS NULL THEN 'UTC' ELSE u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
-		anchor := coalesce(anchor, '2000-01-01');
-		zone := coalesce(zone, 'UTC');
-	ELSIF num_nonnulls($2, $3) < 2 THEN
-		RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this database' USING ERRCODE = 'invalid_parameter_value';
-	ELSE
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
+		IF num_nonnulls($2, $3) < 2 THEN
+			RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this database' USING ERRCODE = 'invalid_parameter_value';
+		END IF;
 		RETURN QUERY SELECT $2, $3;
 		RETURN;
 	END IF;
-	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM ( SELECT (m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp AT TIME ZONE zone AS s,
-			lead((m.day::date + least(extract(day FROM anchor)::int, m.days) - 1)::timestamp AT TIME ZONE zone) OVER (ORDER BY m.day) AS e
-		FROM (SELECT d AS day, extract(day FROM d + interval '1 month - 1 day')::int AS days FROM generate_series( date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - interval '1 month',
-				date_trunc('month', coalesce($3, now()) AT TIME ZONE zone) + interval '2 months',
-				interval '1 month') d) m) p
-	WHERE p.e IS NOT NULL AND p.s < coalesce($3, 'infinity') AND CASE WHEN $2 IS NULL THEN p.s <= now() AND p.e > now() ELSE p.e > $2 AND p.s <= coalesce($3, now()) END ORDER BY 1;
+	SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
+	anchor := coalesce(anchor, '2000-01-01');
+	zone := coalesce(zone, 'UTC');
+	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM ( SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
+		FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - month, coalesce($3, now()) AT TIME ZONE zone, month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
+	WHERE p.s < coalesce($3, 'infinity') AND p.s <= now() AND p.e > coalesce($2, now()) ORDER BY 1;
 END $$;
 COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
 CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL) RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,

@@ -77,7 +77,8 @@ func (s *Store) sendNotices(now time.Time) error {
 	err := s.db.Run(s.closing, findTimeout, statements)
 	for _, one := range statements {
 		// A role without rights leaves the upkeep to other proxies.
-		if err == nil && !(one.SQL == schema.NoticeUpkeep && (one.Code == noRight || one.Code == noFunction)) {
+		left := one.SQL == schema.NoticeUpkeep && (one.Code == noRight || one.Code == noFunction)
+		if err == nil && !left {
 			err = one.Err
 		}
 	}

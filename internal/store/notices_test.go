@@ -21,7 +21,8 @@ func TestEachPercentageMakesOneNotice(t *testing.T) {
 	for driver, open := range drivers.All {
 		t.Run(driver, func(t *testing.T) {
 			dsn := cluster.Open(t, schema.Counters+schema.Policy,
-				`SELECT rate_limit_rule('r', limits => '{l=0.001 money/1mo calendar}', notify => '{50,80,100,120}')`)
+				`SELECT rate_limit_rule('r', limits => '{l=0.001 money/1mo calendar}',
+					notify => '{50,80,100,120}')`)
 			var stores []*store.Store
 			for _, name := range []string{"a", "b"} {
 				s, err := store.Open(open(t, dsn), engine.Options{CleanupProbability: -1},

@@ -14,8 +14,8 @@
 // While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. The
 // store of a proxy registers the process with a registry.Node.
 //
-// The files, from the top down: store.go, queue.go, several.go, refused.go, notices.go, local.go, local_charge.go,
-// engines.go, db.go, routes.go.
+// The files, from the top down: store.go, queue.go, several.go, refused.go, notices.go, local.go,
+// local_charge.go, engines.go, db.go, routes.go.
 package store
 
 import (

@@ -277,7 +277,8 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	l := Limit{
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
 		Algorithm:    hit.Limit.Algorithm.String(),
-		AmountSource: "the " + mark.AmountSource, Cost: *amount(mark, hit.Cost), Window: window(hit.Limit), Effect: "pass",
+		AmountSource: "the " + mark.AmountSource, Cost: *amount(mark, hit.Cost),
+		Window: window(hit.Limit), Effect: "pass",
 		mark: mark,
 	}
 	if mark.Settle != nil {

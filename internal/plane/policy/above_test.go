@@ -35,6 +35,10 @@ func hitsOf(v *policy.Verdict) string {
 	return strings.Join(texts, ", ")
 }
 
+func actionRule(name, tiers string, a policy.Action) policy.Rule {
+	return policy.Rule{Name: name, Tiers: strings.Fields(tiers), Action: a}
+}
+
 func inFamily(r policy.Rule, priority int64) policy.Rule {
 	r.Family, r.Priority = "plan", priority
 	return r
@@ -58,7 +62,8 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 			want: "p:ann=10, t:blue=10@blue, o:first=7@acme"},
 		{what: "one rule counts each level", rules: []policy.Rule{countRule("r", "user", "")},
 			want: "r:ann=10, r:blue=10@blue, r:first=10@acme"},
-		{what: "other limits apply once", rules: []policy.Rule{countRule("a", "ip", ""), countRule("b", "all", ""),
+		{what: "other limits apply once", rules: []policy.Rule{countRule("a", "ip", ""),
+			countRule("b", "all", ""),
 			countRule("c", "key", ""), countRule("d", "tier", ""), countRule("e", "user host", ""),
 			countRule("f", "key|user", "")},
 			want: "a:192.0.2.1=10, b:all=10, c:7=10, d:person=10, e:ann h=10, f:1|7=10, e:blue h=10@blue, " +
@@ -69,13 +74,13 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 		{what: "shadows come last", rules: []policy.Rule{inShadow(countRule("s", "user", "")),
 			countRule("r", "user", "")},
 			want: "r:ann=10, r:blue=10@blue, r:first=10@acme, s:ann=10, s:blue=10@blue, s:first=10@acme"},
-		{what: "an exemption frees its level", rules: []policy.Rule{{Name: "free", Tiers: []string{"person"}, Action: policy.Exempt},
+		{what: "an exemption of a person", rules: []policy.Rule{actionRule("free", "person", policy.Exempt),
 			countRule("r", "user", "")}, want: "r:blue=10@blue, r:first=10@acme"},
-		{what: "an exemption of a level above", rules: []policy.Rule{{Name: "free", Tiers: []string{"team"}, Action: policy.Exempt},
+		{what: "an exemption of a team", rules: []policy.Rule{actionRule("free", "team", policy.Exempt),
 			countRule("r", "user", "")}, want: "r:ann=10, r:first=10@acme"},
-		{what: "an exemption of all", rules: []policy.Rule{{Name: "free", Action: policy.Exempt},
+		{what: "an exemption of all", rules: []policy.Rule{actionRule("free", "", policy.Exempt),
 			countRule("r", "user", "")}},
-		{what: "a block reaches down", rules: []policy.Rule{{Name: "shut", Tiers: []string{"org"}, Action: policy.Block},
+		{what: "a block reaches down", rules: []policy.Rule{actionRule("shut", "org", policy.Block),
 			countRule("r", "user", "")}, want: "blocked shut acme"},
 		{what: "a ban reaches down", rules: []policy.Rule{countRule("r", "user", "")},
 			bans: []policy.Ban{{User: "acme"}}, want: "banned"},
@@ -90,7 +95,8 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 			Ancestors: []*policy.Ancestor{{User: "blue", Tier: "team"},
 				{User: "acme", UserCountedAs: "first", Tier: "org",
 					Overrides: []policy.Override{{Rule: "o", Limit: "l", User: "acme", Events: 7}}}}}
-		f := &policy.Facts{Tier: "anonymous", Method: "POST", Host: "h", Path: "/", Address: netip.MustParseAddr("192.0.2.1")}
+		f := &policy.Facts{Tier: "anonymous", Method: "POST", Host: "h", Path: "/",
+			Address: netip.MustParseAddr("192.0.2.1")}
 		var v policy.Verdict
 		for range 3 { // later verdicts may come from memory
 			policy.Evaluate(s, f, id, time.Now(), &v)
@@ -104,7 +110,8 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 func TestChangesOfUsersAboveReachAllBelow(t *testing.T) {
 	d := newTestDB(t)
 	d.addUser("ann", "free")
-	d.exec(`SELECT rate_limit_rule('r', per_hour => 5), rate_limit_rule('pro', tiers => '{pro}', per_day => 9);
+	d.exec(`SELECT rate_limit_rule('r', per_hour => 5),
+			rate_limit_rule('pro', tiers => '{pro}', per_day => 9);
 		SELECT rate_limit_user('acme', tier => 'free'), rate_limit_user('corp', tier => 'pro')`)
 	p := d.newPolicy(policy.Settings{})
 	const own = "ann free rule/r/per_hour=5"

@@ -133,10 +133,14 @@ func tierOf(tier string, until int64, f *Facts, at int64) string {
 // evaluateAbove adds to the verdict on a request that of each user above its sender, as if that user had sent
 // the request: blocks, and limits by user.
 func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdict) {
-	v.Levels = make([]string, len(v.Hits))
 	if v.trace != nil && v.Exempt {
 		v.trace.exempt = v.Rule
 	}
+	own := &Verdict{Hits: v.Hits, Marks: v.Marks}
+	shadows := &Verdict{} // has the hits of shadow rules, which come last
+	v.Hits = nil
+	v.Marks = nil
+	addLevel(v, shadows, own)
 	for _, a := range above {
 		one := &Verdict{User: a.User, Tier: tierOf(a.Tier, a.TierUntil, f, at), above: a.User, trace: v.trace}
 		evaluateRules(s.set, f, stateAbove(s, a), at, one)
@@ -153,8 +157,16 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 		if v.trace != nil {
 			v.trace.addAbove(one)
 		}
-		addAbove(v, one)
+		if one.Rule != "" && !one.Exempt && (v.Rule == "" || v.Exempt && len(v.Hits) == 0) {
+			v.Rule = one.Rule
+		}
+		v.Tokens = v.Tokens || one.Tokens
+		v.ShadowMarks = append(v.ShadowMarks, one.ShadowMarks...)
+		addLevel(v, shadows, one)
 	}
+	v.Hits = append(v.Hits, shadows.Hits...)
+	v.Marks = append(v.Marks, shadows.Marks...)
+	v.Levels = append(v.Levels, shadows.Levels...)
 	v.Exempt = v.Exempt && len(v.Hits) == 0
 	v.Simple = len(v.Hits) > 0
 	for _, m := range v.Marks {
@@ -162,29 +174,20 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 	}
 }
 
-// addAbove adds the verdict on a request as that of a user above. Hits of shadow rules stay last.
-func addAbove(v, one *Verdict) {
-	if one.Rule != "" && !one.Exempt && (v.Rule == "" || v.Exempt) {
-		v.Rule = one.Rule
+// addLevel adds the hits of a level to a verdict, those of shadow rules to shadows.
+func addLevel(v, shadows, level *Verdict) {
+	n := enforced(level.Marks)
+	v.Hits = append(v.Hits, level.Hits[:n]...)
+	v.Marks = append(v.Marks, level.Marks[:n]...)
+	shadows.Hits = append(shadows.Hits, level.Hits[n:]...)
+	shadows.Marks = append(shadows.Marks, level.Marks[n:]...)
+	for i := range level.Marks {
+		if i < n {
+			v.Levels = append(v.Levels, level.above)
+		} else {
+			shadows.Levels = append(shadows.Levels, level.above)
+		}
 	}
-	v.Tokens = v.Tokens || one.Tokens
-	v.ShadowMarks = append(v.ShadowMarks, one.ShadowMarks...)
-	own, above := enforced(v.Marks), enforced(one.Marks)
-	hits := append([]ratelimit.Hit{}, v.Hits[:own]...)
-	hits = append(append(append(hits, one.Hits[:above]...), v.Hits[own:]...), one.Hits[above:]...)
-	marks := append([]*Mark{}, v.Marks[:own]...)
-	marks = append(append(append(marks, one.Marks[:above]...), v.Marks[own:]...), one.Marks[above:]...)
-	levels := append([]string{}, v.Levels[:own]...)
-	for range one.Marks[:above] {
-		levels = append(levels, one.above)
-	}
-	levels = append(levels, v.Levels[own:]...)
-	for range one.Marks[above:] {
-		levels = append(levels, one.above)
-	}
-	v.Hits = hits
-	v.Marks = marks
-	v.Levels = levels
 }
 
 // enforced returns the number of marks that are not of shadow rules, which come last.

@@ -64,9 +64,10 @@ type priceList struct {
 	patterns []string            // the longest first
 }
 
-// newPriceList compiles prices, which it keeps.
+// newPriceList compiles prices, which it keeps and sorts.
 func newPriceList(rows []Price) *priceList {
 	list := &priceList{exact: map[string][]*Price{}}
+	sort.SliceStable(rows, func(i, j int) bool { return rows[i].From > rows[j].From })
 	for i := range rows {
 		p := &rows[i]
 		p.rates = parseRates(p.Rates)
@@ -79,15 +80,9 @@ func newPriceList(rows []Price) *priceList {
 		}
 		list.exact[p.Model] = append(list.exact[p.Model], p)
 	}
-	for _, prices := range list.exact {
-		sortPrices(prices)
-	}
-	sort.SliceStable(list.patterns, func(i, j int) bool { return len(list.patterns[i]) > len(list.patterns[j]) })
+	patterns := list.patterns
+	sort.SliceStable(patterns, func(i, j int) bool { return len(patterns[i]) > len(patterns[j]) })
 	return list
-}
-
-func sortPrices(prices []*Price) {
-	sort.SliceStable(prices, func(i, j int) bool { return prices[i].From > prices[j].From })
 }
 
 // parseRates parses prices, or returns nil if there are none.

@@ -182,8 +182,8 @@ type Identity struct {
 // CountsAs returns the name by which the user counts.
 func (id *Identity) CountsAs() string { return countsAs(id.User, id.UserCountedAs) }
 
-// Ancestor is a user above another one, with the fields of an Identity. It is a type of its own, because Yaegi
-// cannot decode a type that contains itself.
+// Ancestor is a user above another one, with the fields of an Identity. It is a type of its own, because
+// Yaegi cannot decode a type that contains itself.
 type Ancestor struct {
 	User, UserCountedAs string
 	Tier                string

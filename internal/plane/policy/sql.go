@@ -44,7 +44,8 @@ func positionSQL(list, expression string) string {
 // LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
 // place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.unit, 'Output', l.output,
-	'Hidden', NOT l.fields, 'Notify', l.notify, 'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
+	'Hidden', NOT l.fields, 'Notify', l.notify, 'Unlimited', l.events IS NULL,
+	'Overage', l.on_exceed = 'overage',
 	'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
 	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
@@ -125,8 +126,8 @@ SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 	WHERE until > now()`)
 
 // bannedKeysSQL returns a ban for each API key, and for up to 100,000 API keys of users, that have one of the
-// newest bans, also as that of a user above. It is a separate statement, so that other changes take effect while the table of API keys is
-// locked.
+// newest bans, also as the ban of a user above. It is a separate statement, so that other changes take effect
+// while the table of API keys is locked.
 var bannedKeysSQL = sorted(`(WITH RECURSIVE below AS (
 		SELECT u.user_id, k.id, k.digest, b.id AS ban FROM rate_limit_users u
 			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id

@@ -43,7 +43,8 @@ func (t *Trace) add(row *Rule, applies bool, why string) {
 	if row.Family != "" {
 		family = &row.Family
 	}
-	t.Rules = append(t.Rules, TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, nil})
+	t.Rules = append(t.Rules,
+		TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, nil})
 }
 
 // addAbove adds the rules that apply to a request as that of a user above its sender.
@@ -92,7 +93,8 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	for _, r := range s.set.rules {
 		applies, why := false, unmetConditions(r, f, sender, at, v)
 		switch {
-		case f.Path == "" || why == "" && v.Refused() && (v.Reason != Blocked && v.Reason != NoQuota || v.Level != ""):
+		case f.Path == "" || why == "" && v.Refused() &&
+			(v.Reason != Blocked && v.Reason != NoQuota || v.Level != ""):
 			why = "the request is refused before: " + string(v.Reason)
 		case why != "":
 		case applied[r.row.Name]:

@@ -111,7 +111,8 @@ type Mark struct {
 	Message    string
 	RetryAfter time.Duration
 
-	// Settle is Rule.Settle, or describes the unit of a limit of tokens or money, or is nil. It must not be changed.
+	// Settle is Rule.Settle, or describes the unit of a limit of tokens or money, or is nil. It must not be
+	// changed.
 	Settle *option.Settle
 
 	// Hidden reports that no field of a response describes the limit.
@@ -174,7 +175,8 @@ type Verdict struct {
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Tokens reports that an enforced limit of tokens or money applies, even if it does not charge the request.
+	// Tokens reports that an enforced limit of tokens or money applies, even if it does not charge the
+	// request.
 	Tokens bool
 
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without

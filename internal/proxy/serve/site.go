@@ -17,8 +17,9 @@ import (
 )
 
 // Site is the compiled configuration of one handler. Callers set the fields before Prepare, and nothing
-// changes them afterwards. Hits, UserOf, Settled and Used may be nil. Address is required with a Policy, a History
-// or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through interfaces.
+// changes them afterwards. Hits, UserOf, Settled and Used may be nil. Address is required with a Policy, a
+// History or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through
+// interfaces.
 type Site struct {
 	Store   ratelimit.Store
 	Timeout time.Duration // the timeout of the database; see ratelimit.Store.Take

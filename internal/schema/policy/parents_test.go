@@ -43,7 +43,8 @@ func TestConcurrentChangesOfParentsKeepLevels(t *testing.T) {
 				if random.IntN(4) == 0 {
 					parent = nil
 				}
-				_, err = tx.Exec(context.Background(), "UPDATE rate_limit_users SET parent = $2 WHERE user_id = $1",
+				_, err = tx.Exec(context.Background(),
+					"UPDATE rate_limit_users SET parent = $2 WHERE user_id = $1",
 					fmt.Sprint("u", 1+random.IntN(8)), parent)
 				if err == nil {
 					err = tx.Commit(context.Background())
