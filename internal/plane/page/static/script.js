@@ -39,7 +39,7 @@ function fill(id, ...content) {
 	$(id).replaceChildren(...nodes)
 }
 
-const number = (n) => Number(n).toLocaleString('en-US')
+const number = (n) => Number(n).toLocaleString('en-US', { maximumFractionDigits: 6 })
 const clock = (time) => new Date(time).toISOString().slice(11, 19)
 const none = (text) => element('p', 'none', text)
 
@@ -202,7 +202,7 @@ function showProxies(answer) {
 
 function showNear(answer) {
 	fill('near-list', missing(answer, 'policy', 'Nobody.') ?? [table('Counters above 80 % of a limit', ['Key', 'Limit', 'Used', 'Percent'],
-		answer.rows.map((row) => [row.key_name ? element('td', '', whyButton(row.key), element('span', 'note', ' ' + row.key_name)) : whyButton(row.key), `${row.rule}/${row.limit_name}`, `${number(Math.ceil(row.used))}${row.held ? ` and ${number(row.held)} held` : ''} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
+		answer.rows.map((row) => [row.key_name ? element('td', '', whyButton(row.key), element('span', 'note', ' ' + row.key_name)) : whyButton(row.key), `${row.rule}/${row.limit_name}`, `${number(row.used)}${row.held ? ` and ${number(row.held)} held` : ''} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
 }
 
 function showBans(answer) {
