@@ -281,9 +281,9 @@ func TestStubAnswersWithUsage(t *testing.T) {
 		body, part, end string
 		input, output   int64
 	}{
-		"whole":           {`{"model": "demo"}`, `"model":"demo"`, "}\n", 100, 50},
-		"streamed":        {`{"model": "demo", "stream": true}`, `"delta":`, "}\n\ndata: [DONE]\n\n", 100, 50},
-		"without a model": {`{}`, "must be JSON with a model", ".\n", -1, -1},
+		"whole":    {`{"model": "demo"}`, `"model":"demo"`, "}\n", 100, 50},
+		"streamed": {`{"model": "demo", "stream": true}`, `"delta":`, "}\n\ndata: [DONE]\n\n", 100, 50},
+		"no model": {`{}`, "must be JSON with a model", ".\n", -1, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()

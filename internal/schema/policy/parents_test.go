@@ -62,7 +62,8 @@ func TestConcurrentChangesOfParentsKeepLevels(t *testing.T) {
 			t.Errorf("session %d has changed nothing", n)
 		}
 	}
-	got := cluster.Query[string](t, dsn, `SELECT coalesce(string_agg(u.user_id, ' '), 'right') FROM rate_limit_users u LEFT JOIN rate_limit_users p ON p.user_id = u.parent
+	got := cluster.Query[string](t, dsn, `SELECT coalesce(string_agg(u.user_id, ' '), 'right')
+		FROM rate_limit_users u LEFT JOIN rate_limit_users p ON p.user_id = u.parent
 		WHERE u.level <> coalesce(p.level, 0) + 1 OR u.level > 4
 			OR u.parent IS NOT NULL AND p.user_id IS NULL`)
 	if got != "right" {
