@@ -88,6 +88,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	o.Upkeep = s.keepLedger
 	if n != nil {
 		o.Notify = s.Notify
+		s.options.Notify = s.Notify
 	}
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -92,7 +93,8 @@ type Limit struct {
 	AmountSource string       `json:"from"`
 	Window       string       `json:"window"`
 	Algorithm    string       `json:"algorithm"`
-	Cost         json.Number  `json:"cost"`
+	// Cost is nil for a limit in money, for which it depends on the model.
+	Cost *json.Number `json:"cost"`
 	// Settle describes how the proxy reads the actual cost from the response. nil means that Cost is final.
 	Settle *string `json:"settle"`
 	// Remaining is the part of Amount that is neither used nor held. It is negative after overage.
@@ -277,12 +279,15 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	l := Limit{
 		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
 		Algorithm:    hit.Limit.Algorithm.String(),
-		AmountSource: "the " + mark.AmountSource, Cost: *amount(mark, hit.Cost),
+		AmountSource: "the " + mark.AmountSource, Cost: amount(mark, hit.Cost),
 		Window: window(hit.Limit), Effect: "pass",
 		mark: mark,
 	}
 	if mark.Settle != nil {
 		l.Settle = &mark.Settle.Text
+	}
+	if mark.Settle.UnitOf() == option.Money {
+		l.Cost = nil
 	}
 	if decision == nil {
 		return l
