@@ -161,7 +161,8 @@ func receive(u *Upload, q *Request) policy.Reason {
 	timer := time.AfterFunc(uploadTime, func() {
 		atomic.StoreInt32(&late, 1)
 		// A read that waits then fails. Traefik's writers do not support this: its own timeout ends the read.
-		if conn != nil {
+		// An optional Upload passes on what comes later, which a deadline would end.
+		if conn != nil && !u.optional {
 			_ = http.NewResponseController(conn).SetReadDeadline(time.Unix(1, 0))
 		}
 	})

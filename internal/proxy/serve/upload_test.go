@@ -12,10 +12,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // post returns a request with a body. Without a known length, the body is chunked.
@@ -172,6 +175,32 @@ func TestSlowBodiesAreRefused(t *testing.T) {
 		check.Equal(t, "the time of the decision", time.Since(q.Began), time.Duration(0))
 		q = post(io.MultiReader(io.LimitReader(body, 0), strings.NewReader("{}")), 2)
 		check.Equal(t, "another", decided(t, s, q), "501")
+	})
+}
+
+// A shadow rule with a limit in money reads bodies, but refuses none of them, and ends none.
+func TestShadowLimitsInMoneyPassSlowBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := &ratelimit.Limit{Prefix: "rule/r/l", Events: 100, Window: time.Hour,
+			Algorithm: ratelimit.FixedWindow}
+		s := uploadSite(t, "enforce")
+		s.Zones = nil
+		s.Prepare()
+		body := slow{late: make(chan bool)}
+		q := post(io.LimitReader(body, 4), 4)
+		q.Conn = body
+		q.Asked = true
+		q.Verdict = policy.Verdict{
+			Hits:  []ratelimit.Hit{{Limit: limit, Key: "k", Cost: 1, Independent: true}},
+			Marks: []*policy.Mark{{Shadow: true, Quota: 100, Settle: &option.Settle{Unit: option.Money}}},
+		}
+		began := time.Now()
+		check.Equal(t, "the charge", decided(t, s, q), "1")
+		check.Equal(t, "after", time.Since(began), 80*time.Second)
+		passed, err := io.ReadAll(q.HTTP.Body)
+		if err != nil || string(passed) != "xxxx" {
+			t.Errorf("the upstream gets %q, %v, want the whole body", passed, err)
+		}
 	})
 }
 
