@@ -124,6 +124,8 @@ func TestChangesOfUsersAboveReachAllBelow(t *testing.T) {
 		{"UPDATE rate_limit_users SET user_id = 'inc' WHERE user_id = 'acme'",
 			own + " rule/pro/per_day=9 rule/r/per_hour=7"},
 		{"SELECT rate_limit_ban(user_id => 'inc')", "ann free 403 banned"},
+		{"SELECT rate_limit_user('ann', parent => 'corp')", own + " rule/pro/per_day=9 rule/r/per_hour=5"},
+		{"SELECT rate_limit_user('ann', parent => 'inc')", "ann anonymous 403 banned"}, // by its key
 		{"SELECT rate_limit_unban(user_id => 'inc')", own + " rule/pro/per_day=9 rule/r/per_hour=7"},
 		{"SELECT rate_limit_user('inc', parent => 'corp')",
 			own + " rule/pro/per_day=9 rule/r/per_hour=7 rule/pro/per_day=9 rule/r/per_hour=5"},

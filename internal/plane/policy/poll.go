@@ -95,8 +95,9 @@ func (p *Policy) refresh(ctx context.Context) error {
 	if due.rules && due.bans {
 		p.fullReadAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(fullReadInterval)))
 	}
-	// A changed key may have another user, who may be banned.
-	due.bannedKeys = due.bannedKeys || due.bans || len(p.compiled.bans.bySender) > 0 && len(due.digests) > 0
+	// A changed key may have another user, and a changed user another parent, who may be banned.
+	due.bannedKeys = due.bannedKeys || due.bans ||
+		len(p.compiled.bans.bySender) > 0 && len(due.digests)+len(due.users) > 0
 	err = p.load(ctx)
 	if errors.Is(err, errIncomplete) {
 		p.head = head{} // the next poll finds that everything may have changed; until then identities stay
