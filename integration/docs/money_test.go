@@ -67,6 +67,8 @@ func (b *moneyBed) provePlan() {
 		if !strings.Contains(r.Body, "has no price") {
 			b.Errorf("the body is %s, want the reason", r.Body)
 		}
+		r = b.askModel(proxy, "ann", "/openai/deployments/without-a-price/chat/completions", "gpt-4o")
+		check.Equal(b.T, "the status of such a model in the path", r.Status, http.StatusBadRequest)
 	}
 	b.checkUsed("budget/month", "ann")
 	for _, l := range []struct{ limit, amount string }{{"month", "0.000024"}, {"tpm", "70"}} {
