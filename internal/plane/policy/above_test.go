@@ -136,3 +136,22 @@ func TestChangesOfUsersAboveReachAllBelow(t *testing.T) {
 		checkAnn(t, p, c.sql, c.want)
 	}
 }
+
+// During an outage, a ban of a user above also refuses a user that the proxy has authenticated.
+func TestBansOfUsersAboveHoldInOutages(t *testing.T) {
+	d := newTestDB(t)
+	d.exec(`SELECT rate_limit_user('acme', tier => 'free');
+		SELECT rate_limit_user('team', tier => 'free', parent => 'acme');
+		SELECT rate_limit_user('ann', tier => 'free', parent => 'team');
+		SELECT rate_limit_ban(user_id => 'acme')`)
+	p := d.newPolicy(policy.Settings{})
+	refresh(t, p)
+	tx := d.begin()
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_users"); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := sendAs(p, 20*time.Millisecond, "", "ann", "/", "198.51.100.1")
+	check.Equal(t, "ann", got, "ann anonymous 403 banned")
+	got, _ = sendAs(p, 20*time.Millisecond, "", "bob", "/", "198.51.100.1")
+	check.Equal(t, "bob", got, "bob anonymous")
+}

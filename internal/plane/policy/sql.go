@@ -126,8 +126,8 @@ SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 	WHERE until > now()`)
 
 // bannedKeysSQL returns a ban for each API key, and for up to 100,000 API keys of users, that have one of the
-// newest bans, also as the ban of a user above. It is a separate statement, so that other changes take effect
-// while the table of API keys is locked.
+// newest bans, also as the ban of a user above, and one for each user below a banned one. It is a separate
+// statement, so that other changes take effect while the table of API keys is locked.
 var bannedKeysSQL = sorted(`(WITH RECURSIVE below AS (
 		SELECT u.user_id, k.id, k.digest, b.id AS ban FROM rate_limit_users u
 			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id
@@ -135,9 +135,12 @@ var bannedKeysSQL = sorted(`(WITH RECURSIVE below AS (
 		UNION ALL SELECT u.user_id, k.id, k.digest, a.ban FROM rate_limit_users u
 			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id
 			JOIN (SELECT DISTINCT user_id, ban FROM below) a ON u.parent = a.user_id)
-	SELECT json_build_object(` + banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')") + `)
+	(SELECT json_build_object(` + banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')") + `)
 	FROM below k JOIN rate_limit_bans b ON b.id = k.ban
 	WHERE k.id IS NOT NULL ORDER BY k.id DESC LIMIT 100000)
+	UNION ALL
+	(SELECT json_build_object(` + banSQL("k.user_id", "NULL", "NULL") + `)
+	FROM (SELECT DISTINCT user_id, ban FROM below) k JOIN rate_limit_bans b ON b.id = k.ban LIMIT 100000))
 UNION ALL
 ` + bannedKeySQL + `b.key_id = k.id
 UNION ALL
