@@ -20,6 +20,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"math/rand"
 	"sync"
 	"sync/atomic"
@@ -256,12 +257,14 @@ func (s *Store) tick() error {
 		s.SettleBill(one)
 	}
 	err := s.pollRegistry()
-	if err == nil {
-		err = s.sendNotices(time.Now())
+	if err != nil {
+		return err
 	}
-	if now := time.Now(); err == nil && now.Sub(s.keptAt) >= upkeepInterval {
+	now := time.Now()
+	err = s.sendNotices(now)
+	if now.Sub(s.keptAt) >= upkeepInterval {
 		s.keptAt = now
-		err = s.keepLedger(now.Unix() / (24 * 3600))
+		err = errors.Join(err, s.keepLedger(now.Unix()/(24*3600)))
 	}
 	return err
 }

@@ -95,7 +95,7 @@ func noticeOf(m *policy.Mark, l *ratelimit.Limit, key string) *batch.Notice {
 		Quota: m.Quota, Percents: m.Notify}
 }
 
-// notify makes the notices of limits of requests, of which a request has reached a percentage.
+// notify makes notices of the limits of requests for which a request reaches a percentage.
 func notify(q *Request) {
 	store, ok := q.Site.Store.(notifier)
 	if !ok {
@@ -108,9 +108,11 @@ func notify(q *Request) {
 		if m == nil || m.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
 			continue
 		}
-		used := m.Quota - d.Remaining
+		used := float64(m.Quota-d.Remaining) * 100
 		for _, percent := range m.Notify {
-			if float64(used)*100 >= float64(m.Quota)*float64(percent) {
+			at := float64(m.Quota) * float64(percent)
+			// What is used beyond the quota is unknown here.
+			if used >= at && used-float64(h.Cost)*100 < at || percent > 100 && d.Remaining == 0 {
 				store.Notify(noticeOf(m, h.Limit, h.StoredKey()))
 				break
 			}

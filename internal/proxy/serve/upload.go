@@ -17,6 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const (
@@ -62,7 +63,8 @@ var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 func newUpload(q *Request) *Upload {
 	v := &q.Verdict
 	enforced := q.Limits.Tokens || chargesTokens(v.Marks)
-	if q.HTTP.Method != http.MethodPost || !enforced && !countsMoney(v.Marks, true) {
+	ofShadow := q.HTTP.ContentLength >= 0 && countsMoney(v.Marks, true)
+	if q.HTTP.Method != http.MethodPost || !enforced && !ofShadow {
 		return nil
 	}
 	u := &Upload{site: q.Site, length: -1, sender: clientOf(q), optional: !enforced}
@@ -340,7 +342,7 @@ func chargeOf(q *Request, how *option.Settle, quota int64) int64 {
 }
 
 // outputOf returns the output that a request may get: the maximum that it names, or else that of a limit, and
-// at most the largest one of its model.
+// at most the largest one of its model for each answer.
 func outputOf(q *Request, how *option.Settle) int64 {
 	output := int64(0)
 	if q.Upload != nil {
@@ -349,8 +351,14 @@ func outputOf(q *Request, how *option.Settle) int64 {
 	if output == 0 {
 		output = how.Output
 	}
-	if p := q.price; p != nil && p.MaxOutput > 0 && output > p.MaxOutput {
-		output = p.MaxOutput
+	if p := q.price; p != nil && p.MaxOutput > 0 {
+		most := p.MaxOutput
+		if n := q.Upload.Prompt.Answers; n > 1 && most <= ratelimit.MaxEvents/n {
+			most *= n
+		}
+		if output > most {
+			output = most
+		}
 	}
 	return output
 }

@@ -16,6 +16,7 @@ import (
 type Prompt struct {
 	Model      string // as the path names it, or else the body; "" without one
 	Output     int64  // the most tokens of output that the body permits; 0 if it names no maximum
+	Answers    int64  // the answers that the body asks for, which share Output; 0 if it names no number
 	Background bool   // the client will poll for the answer
 }
 
@@ -110,7 +111,8 @@ func ReadPrompt(path string, body []byte) (Prompt, error) {
 			p.Output = n
 		}
 	}
-	if n := whole(top[answersName]); n > 0 && p.Output > mostTokens/n {
+	p.Answers = whole(top[answersName])
+	if n := p.Answers; n > 0 && p.Output > mostTokens/n {
 		p.Output = mostTokens
 	} else if n > 0 {
 		p.Output *= n
