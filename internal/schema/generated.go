@@ -236,9 +236,10 @@ BEGIN
 		ELSE
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
-				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_remove(ancestors, $1[1]) END,
-				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s OR string_to_array(c ->> ''key'', '' '')
-					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_replace(ancestors, $1[1], '''') END,
+				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s AND c ->> ''key'' <> ALL (
+					rate_limit_key_forms(ARRAY(SELECT rate_limit_counter_key(a) FROM unnest(ancestors) AS a)))
+					OR string_to_array(c ->> ''key'', '' '') && $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
 					FROM jsonb_array_elements(charges) c) %2$s',
 				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
 				USING counted, keys, texts;
@@ -248,12 +249,13 @@ BEGIN
 		deleted := 0;
 		RETURN NEXT;
 	END LOOP;
+	condition := 'EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key'' IN (r.count_by[place], split_part(r.count_by[place], '
+			'''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
+		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts
-			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
-					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
-				OR r.counts IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
+			INTO prefixes, counters USING ids, texts;
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
@@ -263,6 +265,15 @@ BEGIN
 		END IF;
 		RETURN NEXT;
 	END LOOP;
+	condition := format('FROM rate_limit_notices c LEFT JOIN %s r ON c.rule = r.counts WHERE %s', rules, condition);
+	IF dry_run THEN
+		EXECUTE 'SELECT count(*) ' || condition INTO deleted USING ids, texts;
+	ELSE
+		EXECUTE format('DELETE FROM rate_limit_notices WHERE ctid = ANY (ARRAY(SELECT c.ctid %s))', condition) USING ids, texts;
+		GET DIAGNOSTICS deleted = ROW_COUNT;
+	END IF;
+	SELECT 'rate_limit_notices', 0 INTO name, kept;
+	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
@@ -324,7 +335,8 @@ BEGIN
 		END;
 		PERFORM rate_limit_ledger_drop(ledger, first);
 	END LOOP;
-	DELETE FROM rate_limit_notices n WHERE n.at < first;
+	DELETE FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS ( SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/'
+			|| n.limit_name, d.durable, ARRAY[n.key]) c WHERE c.window_start = n.period);
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days (also). Drops those past their retention. A proxy runs it each hour.';
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
@@ -374,6 +386,8 @@ BEGIN
 	SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
 	anchor := coalesce(anchor, '2000-01-01');
 	zone := coalesce(zone, 'UTC');
+	$2 := CASE WHEN $2 IS NOT NULL THEN least(greatest($2, '2000-01-01Z'), now()) END;
+	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + month) END;
 	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM ( SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
 		FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - month, coalesce($3, now()) AT TIME ZONE zone, month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
 	WHERE p.s < coalesce($3, 'infinity') AND p.s <= now() AND p.e > coalesce($2, now()) ORDER BY 1;
@@ -701,7 +715,7 @@ COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
 COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
 COMMENT ON COLUMN rate_limit_ledger.user_id IS 'The name by which the user counts. NULL: unknown, or forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.key_id IS 'The id of the API key. NULL: none, or forgotten.';
-COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'The users above the user when the request came, the nearest first, by the names by which they count.';
+COMMENT ON COLUMN rate_limit_ledger.ancestors IS 'The users above the user when the request came, the nearest first, by the names by which they count. Empty: forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.model IS 'The model that the request named. NULL: none.';
 COMMENT ON COLUMN rate_limit_ledger.input IS 'The tokens of the prompt, without those from a cache. NULL: the response did not report them.';
 COMMENT ON COLUMN rate_limit_ledger.cache_read IS 'The tokens of the prompt that came from a cache, as input.';
@@ -905,7 +919,9 @@ BEGIN
 		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $4 AND l.name = $5 AND l.unit <> 'requests') THEN
 		RETURN (SELECT coalesce(sum((c ->> 'units')::numeric), 0) FROM rate_limit_ledger_rows($2::timestamp AT TIME ZONE 'UTC',
 				($3 + 1)::timestamp AT TIME ZONE 'UTC', $1) r, jsonb_array_elements(r.charges) c
-			WHERE c ->> 'prefix' = rate_limit_counted_prefix($4 || '/' || $5) AND (c ->> 'key' IS NULL OR c ->> 'key' <> ALL (ARRAY( SELECT rate_limit_counter_key(a) FROM unnest(r.ancestors) AS a))));
+			WHERE c ->> 'prefix' = rate_limit_counted_prefix($4 || '/' || $5) AND CASE WHEN c ->> 'key' IS NULL THEN '' <> ALL (r.ancestors) ELSE string_to_array(c ->> 'key', ' ')
+						&& rate_limit_key_forms(ARRAY[rate_limit_counter_key(r."user")])
+					OR NOT string_to_array(c ->> 'key', ' ') && rate_limit_key_forms(ARRAY( SELECT rate_limit_counter_key(a) FROM unnest(r.ancestors) AS a)) END);
 	END IF;
 	RETURN NULL;
 END $$;

@@ -112,9 +112,10 @@ BEGIN
 		ELSE
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
-				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_remove(ancestors, $1[1]) END,
-				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s OR string_to_array(c ->> ''key'', '' '')
-					&& $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_replace(ancestors, $1[1], '''') END,
+				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s AND c ->> ''key'' <> ALL (
+					rate_limit_key_forms(ARRAY(SELECT rate_limit_counter_key(a) FROM unnest(ancestors) AS a)))
+					OR string_to_array(c ->> ''key'', '' '') && $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
 					FROM jsonb_array_elements(charges) c) %2$s',
 				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
 				USING counted, keys, texts;
@@ -129,16 +130,15 @@ BEGIN
 	-- proxies wait for locked counters until the transaction ends. A key can consist of several values with
 	-- spaces between them. Where a rule counts by API key, only the id of an API key matches, because the
 	-- name of a user may be the same number.
+	condition := 'EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
+		'place) WHERE part = ANY (CASE WHEN ''key'' IN (r.count_by[place], split_part(r.count_by[place], '
+			'''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
+		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts
-			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
-				'place) WHERE part = ANY (CASE WHEN ''key''
-					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM '
-						'''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
-				OR r.counts IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters
-					USING ids, texts;
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
+			INTO prefixes, counters USING ids, texts;
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
@@ -148,6 +148,19 @@ BEGIN
 		END IF;
 		RETURN NEXT;
 	END LOOP;
+
+	-- after the counters, of which a notice would come back
+	condition := format('FROM rate_limit_notices c LEFT JOIN %s r ON c.rule = r.counts WHERE %s', rules,
+		condition);
+	IF dry_run THEN
+		EXECUTE 'SELECT count(*) ' || condition INTO deleted USING ids, texts;
+	ELSE
+		EXECUTE format('DELETE FROM rate_limit_notices WHERE ctid = ANY (ARRAY(SELECT c.ctid %s))', condition)
+			USING ids, texts;
+		GET DIAGNOSTICS deleted = ROW_COUNT;
+	END IF;
+	SELECT 'rate_limit_notices', 0 INTO name, kept;
+	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS
 	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, '

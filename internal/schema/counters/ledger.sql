@@ -78,7 +78,10 @@ BEGIN
 		END;
 		PERFORM rate_limit_ledger_drop(ledger, first);
 	END LOOP;
-	DELETE FROM rate_limit_notices n WHERE n.at < first;
+	-- A notice of a window that is not over would come back.
+	DELETE FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
+		SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/'
+			|| n.limit_name, d.durable, ARRAY[n.key]) c WHERE c.window_start = n.period);
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
 	'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
@@ -145,6 +148,9 @@ BEGIN
 		FROM rate_limit_users u WHERE u.user_id = $1;
 	anchor := coalesce(anchor, '2000-01-01');
 	zone := coalesce(zone, 'UTC');
+	-- A time can be infinite, but there is nothing before the first ledger, or in the future.
+	$2 := CASE WHEN $2 IS NOT NULL THEN least(greatest($2, '2000-01-01Z'), now()) END;
+	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + month) END;
 	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM (
 		SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
 		FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - month,

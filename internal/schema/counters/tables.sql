@@ -88,7 +88,8 @@ COMMENT ON COLUMN rate_limit_ledger.user_id IS
 	'The name by which the user counts. NULL: unknown, or forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.key_id IS 'The id of the API key. NULL: none, or forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.ancestors IS
-	'The users above the user when the request came, the nearest first, by the names by which they count.';
+	'The users above the user when the request came, the nearest first, by the names by which they count. '
+	'Empty: forgotten.';
 COMMENT ON COLUMN rate_limit_ledger.model IS 'The model that the request named. NULL: none.';
 COMMENT ON COLUMN rate_limit_ledger.input IS
 	'The tokens of the prompt, without those from a cache. NULL: the response did not report them.';

@@ -114,8 +114,12 @@ BEGIN
 			FROM rate_limit_ledger_rows($2::timestamp AT TIME ZONE 'UTC',
 				($3 + 1)::timestamp AT TIME ZONE 'UTC', $1) r, jsonb_array_elements(r.charges) c
 			WHERE c ->> 'prefix' = rate_limit_counted_prefix($4 || '/' || $5)
-				AND (c ->> 'key' IS NULL OR c ->> 'key' <> ALL (ARRAY(
-					SELECT rate_limit_counter_key(a) FROM unnest(r.ancestors) AS a))));
+				-- '' is a user above who was forgotten, and with it the key of the charge.
+				AND CASE WHEN c ->> 'key' IS NULL THEN '' <> ALL (r.ancestors)
+					ELSE string_to_array(c ->> 'key', ' ')
+						&& rate_limit_key_forms(ARRAY[rate_limit_counter_key(r."user")])
+					OR NOT string_to_array(c ->> 'key', ' ') && rate_limit_key_forms(ARRAY(
+						SELECT rate_limit_counter_key(a) FROM unnest(r.ancestors) AS a)) END);
 	END IF;
 	RETURN NULL;
 END $$;
