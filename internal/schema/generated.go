@@ -1479,15 +1479,17 @@ problems: The warnings of rate_limit_rule_warnings.
 $$);
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
-				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
-			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
+				SELECT format('%s: %s', name, coalesce(m.after, m.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, m.before -> a.key, a.value) FROM jsonb_each(m.after) a WHERE a.value IS DISTINCT FROM m.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which FROM rate_limit_changes c,
-		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
+		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k, LATERAL (SELECT CASE c.kind WHEN 'override' THEN (SELECT l.unit FROM rate_limit_rule_limits l
+			WHERE (l.rule, l.name) = (coalesce(c.after, c.before) ->> 'rule', coalesce(c.after, c.before) ->> 'limit_name')) END AS unit) u, LATERAL (SELECT rate_limit_policy_amount(c.before, coalesce(c.before ->> 'unit', u.unit) = 'money',
+			false) AS before, rate_limit_policy_amount(c.after, coalesce(c.after ->> 'unit', u.unit) = 'money', false) AS after) m;
 CALL rate_limit_describe('rate_limit_changed', $$
 The changes of the policy as text.
 key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another change.
 which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too old to have the id.
-what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ.
+what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ. An amount of money is a decimal number.
 $$);
 `
 
@@ -1644,10 +1646,6 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) R
 	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone', coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END
 	|| CASE WHEN fields ? 'model' THEN jsonb_build_object('model', rate_limit_model(fields ->> 'model')) ELSE '{}' END;
 COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys, without links of time zones, and with the name of a model as prices have it.';
-CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean) RETURNS jsonb LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$' THEN fields ELSE fields || jsonb_build_object('events', CASE WHEN inward THEN trim_scale((fields ->> 'events')::numeric * 1000000)
-		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
-COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
 CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
 	LANGUAGE sql STABLE AS $$
 	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM ( SELECT o.* FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text, unit text)
@@ -1696,6 +1694,11 @@ BEGIN
 	END IF;
 	IF fault IS NULL THEN
 		money := rate_limit_money_limits(lists);
+		SELECT format('%s "%s/%s": events: %s: must be 0 to 9007199254.740992 with at most 6 decimals', left(s.section, -1), o ->> 'rule', o ->> s.name, o -> 'events') INTO fault
+			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name), jsonb_array_elements(lists -> s.section) AS o
+			WHERE concat(o ->> 'rule', '/', o ->> s.name) = ANY (money) AND o ->> 'events' <> 'unlimited' AND NOT rate_limit_is_money(o ->> 'events') LIMIT 1;
+	END IF;
+	IF fault IS NULL THEN
 		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM ( SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o,
 				concat(o ->> 'rule', '/', o ->> s.name) = ANY (money), true)), '[]')
 				FROM jsonb_array_elements(lists -> s.section) AS o) AS list
@@ -2423,17 +2426,24 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_set_model IS 'Sets the name of a model in the form that prices have.';
 CREATE OR REPLACE TRIGGER rate_limit_set_model BEFORE INSERT OR UPDATE OF model ON rate_limit_prices FOR EACH ROW EXECUTE FUNCTION rate_limit_set_model();
+CREATE OR REPLACE FUNCTION rate_limit_is_money(amount text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN amount ~ '^[0-9]{1,10}([.][0-9]{1,6}0*)?$' THEN amount::numeric <= 9007199254.740992 ELSE false END;
+COMMENT ON FUNCTION rate_limit_is_money IS 'Whether a text is an amount of money that a limit can have.';
 CREATE OR REPLACE FUNCTION rate_limit_units(amount text, unit text) RETURNS bigint LANGUAGE plpgsql IMMUTABLE
 	AS $$
 BEGIN
-	IF unit = 'money' AND amount ~ '^[0-9]{1,10}([.][0-9]{1,6})?$' THEN
+	IF unit = 'money' AND rate_limit_is_money(amount) THEN
 		RETURN amount::numeric * 1000000;
 	ELSIF amount IS NOT NULL AND unit = 'money' OR amount !~ '^[0-9]{1,18}$' THEN
-		RAISE invalid_parameter_value USING MESSAGE = format('amount: %s: must be %s', to_json(amount), CASE unit WHEN 'money' THEN 'a number with at most 6 decimals' ELSE 'a whole number' END);
+		RAISE invalid_parameter_value USING MESSAGE = format('amount: %s: must be %s', to_json(amount),
+			CASE unit WHEN 'money' THEN '0 to 9007199254.740992 with at most 6 decimals' ELSE 'a whole number' END);
 	END IF;
 	RETURN amount;
 END $$;
 COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
+CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean) RETURNS jsonb LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$' THEN fields ELSE fields || jsonb_build_object('events', CASE WHEN inward THEN trim_scale((fields ->> 'events')::numeric * 1000000)
+		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
+COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
 `
 
 const policyProxyFunctions = `

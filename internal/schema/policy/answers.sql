@@ -125,19 +125,25 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
 			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created'
 				ELSE 'deleted' END] || ARRAY(
-				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name)
+				SELECT format('%s: %s', name, coalesce(m.after, m.before) ->> name)
 					FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
 				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
-			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value)
-				FROM jsonb_each(c.after) a
-				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at'
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, m.before -> a.key, a.value)
+				FROM jsonb_each(m.after) a
+				WHERE a.value IS DISTINCT FROM m.before -> a.key AND a.key <> 'updated_at'
 					ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN ''
 			ELSE 'key/' END || k.id
 			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which
 	FROM rate_limit_changes c,
 		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id'
-		ELSE 'key_id' END)::bigint AS id) k;
+		ELSE 'key_id' END)::bigint AS id) k,
+		LATERAL (SELECT CASE c.kind WHEN 'override' THEN (SELECT l.unit FROM rate_limit_rule_limits l
+			WHERE (l.rule, l.name) = (coalesce(c.after, c.before) ->> 'rule',
+				coalesce(c.after, c.before) ->> 'limit_name')) END AS unit) u,
+		LATERAL (SELECT rate_limit_policy_amount(c.before, coalesce(c.before ->> 'unit', u.unit) = 'money',
+			false) AS before, rate_limit_policy_amount(c.after, coalesce(c.after ->> 'unit', u.unit)
+			= 'money', false) AS after) m;
 CALL rate_limit_describe('rate_limit_changed', $$
 The changes of the policy as text.
 key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another
@@ -145,5 +151,5 @@ key_id: The id of the API key that was changed, or that has the changed override
 which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too
 	old to have the id.
 what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that
-	differ.
+	differ. An amount of money is a decimal number.
 $$);

@@ -99,17 +99,6 @@ COMMENT ON FUNCTION rate_limit_policy_values IS
 	'The values of a row of a document, without its references to API keys, without links of time zones, and '
 	'with the name of a model as prices have it.';
 
--- A document has amounts of money as decimal numbers.
-CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean)
-	RETURNS jsonb LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$'
-		THEN fields
-	ELSE fields || jsonb_build_object('events', CASE WHEN inward
-		THEN trim_scale((fields ->> 'events')::numeric * 1000000)
-		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
-COMMENT ON FUNCTION rate_limit_policy_amount IS
-	'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
-
 CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
 	LANGUAGE sql STABLE AS $$
 	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM (
@@ -173,6 +162,14 @@ BEGIN
 	END IF;
 	IF fault IS NULL THEN
 		money := rate_limit_money_limits(lists);
+		SELECT format('%s "%s/%s": events: %s: must be 0 to 9007199254.740992 with at most 6 decimals',
+				left(s.section, -1), o ->> 'rule', o ->> s.name, o -> 'events') INTO fault
+			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name),
+				jsonb_array_elements(lists -> s.section) AS o
+			WHERE concat(o ->> 'rule', '/', o ->> s.name) = ANY (money) AND o ->> 'events' <> 'unlimited'
+				AND NOT rate_limit_is_money(o ->> 'events') LIMIT 1;
+	END IF;
+	IF fault IS NULL THEN
 		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM (
 			SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o,
 				concat(o ->> 'rule', '/', o ->> s.name) = ANY (money), true)), '[]')
