@@ -236,7 +236,8 @@ BEGIN
 		ELSE
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
-				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_replace(ancestors, $1[1], '''') END,
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors
+					ELSE array_replace(ancestors, $1[1], '''') END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s AND c ->> ''key'' <> ALL (
 					rate_limit_key_forms(ARRAY(SELECT rate_limit_counter_key(a) FROM unnest(ancestors) AS a)))
 					OR string_to_array(c ->> ''key'', '' '') && $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
@@ -398,7 +399,7 @@ CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz D
 	SELECT p.starts, l.model, count(*), coalesce(sum(l.input), 0)::bigint, coalesce(sum(l.cache_read), 0)::bigint, coalesce(sum(l.cache_write), 0)::bigint,
 		coalesce(sum(l.output), 0)::bigint, sum(l.money)
 	FROM rate_limit_periods($1, $2, $3) p, rate_limit_ledger_rows(p.starts, p.ends, $1, true) l
-	GROUP BY 1, 2 ORDER BY 1, 2
+	WHERE $1 IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
 $$;
 COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model. Without times: in the period that is running. money NULL: the model had no price.';
 SELECT rate_limit_ledger_upkeep();
@@ -1878,8 +1879,8 @@ BEGIN
 			UNION ALL SELECT 'rule', r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name
 			UNION ALL SELECT r.kind, min(r.name), format('counted_as: "%s": must be a name by which no other %s counts: the %2$s "%s" counts by it', r.counts, r.kind, max(r.name))
-			FROM (SELECT 'rule', x.name, coalesce(x.counted_as, x.name) FROM rate_limit_rules x UNION ALL SELECT 'user', x.user_id, coalesce(x.counted_as, x.user_id) FROM rate_limit_users x
-					WHERE plan ? 'users')
+			FROM (SELECT 'rule', x.name, coalesce(x.counted_as, x.name) FROM rate_limit_rules x UNION ALL SELECT 'user', x.user_id, coalesce(x.counted_as, x.user_id)
+					FROM rate_limit_users x WHERE plan ? 'users')
 				AS r(kind, name, counts) GROUP BY r.kind, r.counts HAVING count(*) > 1)
 			AS f(kind, name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
@@ -2434,8 +2435,8 @@ BEGIN
 	IF unit = 'money' AND rate_limit_is_money(amount) THEN
 		RETURN amount::numeric * 1000000;
 	ELSIF amount IS NOT NULL AND unit = 'money' OR amount !~ '^[0-9]{1,18}$' THEN
-		RAISE invalid_parameter_value USING MESSAGE = format('amount: %s: must be %s', to_json(amount),
-			CASE unit WHEN 'money' THEN '0 to 9007199254.740992 with at most 6 decimals' ELSE 'a whole number' END);
+		RAISE invalid_parameter_value USING MESSAGE = format('amount: %s: must be %s', to_json(amount), CASE unit WHEN 'money' THEN '0 to 9007199254.740992 with at most 6 decimals'
+				ELSE 'a whole number' END);
 	END IF;
 	RETURN amount;
 END $$;

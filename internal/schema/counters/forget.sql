@@ -112,7 +112,8 @@ BEGIN
 		ELSE
 			EXECUTE format('UPDATE %1$s SET user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
 				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
-				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors ELSE array_replace(ancestors, $1[1], '''') END,
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors
+					ELSE array_replace(ancestors, $1[1], '''') END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s AND c ->> ''key'' <> ALL (
 					rate_limit_key_forms(ARRAY(SELECT rate_limit_counter_key(a) FROM unnest(ancestors) AS a)))
 					OR string_to_array(c ->> ''key'', '' '') && $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')

@@ -169,7 +169,7 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 		coalesce(sum(l.cache_read), 0)::bigint, coalesce(sum(l.cache_write), 0)::bigint,
 		coalesce(sum(l.output), 0)::bigint, sum(l.money)
 	FROM rate_limit_periods($1, $2, $3) p, rate_limit_ledger_rows(p.starts, p.ends, $1, true) l
-	GROUP BY 1, 2 ORDER BY 1, 2
+	WHERE $1 IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
 $$;
 COMMENT ON FUNCTION rate_limit_invoice IS
 	'What a user and all who were below it then have used from a time until another, by billing period and '

@@ -439,8 +439,8 @@ BEGIN
 			UNION ALL SELECT r.kind, min(r.name), format('counted_as: "%s": must be a name by which no other '
 				'%s counts: the %2$s "%s" counts by it', r.counts, r.kind, max(r.name))
 			FROM (SELECT 'rule', x.name, coalesce(x.counted_as, x.name) FROM rate_limit_rules x
-				UNION ALL SELECT 'user', x.user_id, coalesce(x.counted_as, x.user_id) FROM rate_limit_users x
-					WHERE plan ? 'users')
+				UNION ALL SELECT 'user', x.user_id, coalesce(x.counted_as, x.user_id)
+					FROM rate_limit_users x WHERE plan ? 'users')
 				AS r(kind, name, counts) GROUP BY r.kind, r.counts HAVING count(*) > 1)
 			AS f(kind, name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN

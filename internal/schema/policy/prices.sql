@@ -91,7 +91,8 @@ BEGIN
 		RETURN amount::numeric * 1000000;
 	ELSIF amount IS NOT NULL AND unit = 'money' OR amount !~ '^[0-9]{1,18}$' THEN
 		RAISE invalid_parameter_value USING MESSAGE = format('amount: %s: must be %s', to_json(amount),
-			CASE unit WHEN 'money' THEN '0 to 9007199254.740992 with at most 6 decimals' ELSE 'a whole number' END);
+			CASE unit WHEN 'money' THEN '0 to 9007199254.740992 with at most 6 decimals'
+				ELSE 'a whole number' END);
 	END IF;
 	RETURN amount;
 END $$;
