@@ -240,7 +240,8 @@ BEGIN
 					ELSE array_replace(ancestors, $1[1], '''') END,
 				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s AND c ->> ''key'' <> ALL (
 					rate_limit_key_forms(ARRAY(SELECT rate_limit_counter_key(a) FROM unnest(ancestors) AS a)))
-					OR string_to_array(c ->> ''key'', '' '') && $3 THEN c || ''{"key": null}'' ELSE c END), ''[]'')
+					OR string_to_array(c ->> ''key'', '' '') && $3
+					THEN c || ''{"key": null}'' ELSE c END), ''[]'')
 					FROM jsonb_array_elements(charges) c) %2$s',
 				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))')
 				USING counted, keys, texts;

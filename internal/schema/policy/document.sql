@@ -429,7 +429,8 @@ BEGIN
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
 			FROM unnest('{keys,users,tiers,prices}'::text[]) AS s;
 		SELECT format('%s "%s": %s', f.kind, f.name, f.fault) INTO fault FROM (
-			SELECT 'rule', r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
+			SELECT 'rule', r.name,
+				format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
 			UNION ALL SELECT 'rule', r.name, format('priority: %s: must differ from the priority of the rule '
