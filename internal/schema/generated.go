@@ -1859,6 +1859,9 @@ BEGIN
 		PERFORM rate_limit_policy_write('rules', 'delete', plan -> 'rules');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
 		PERFORM rate_limit_policy_write('users', 'clear', jsonb_path_query_array(plan -> 'users', '$[*] ? (@.have.parent != null)'));
+		PERFORM rate_limit_policy_write('users', 'delete', (SELECT jsonb_agg(jsonb_build_object('at', h.at, 'name', d.name, 'document', NULL)) FROM rate_limit_policy_rows('users') h
+				JOIN jsonb_to_recordset(plan -> 'users') AS d(name text, document jsonb) USING (name)
+				WHERE d.document IS NULL)) WHERE plan -> 'users' @? '$[*] ? (@.document == null)';
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
@@ -1868,22 +1871,15 @@ BEGIN
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		IF plan -> 'users' @? '$[*] ? (@.document == null && @.have.parent != null)' THEN
-			plan := plan || jsonb_build_object('users', (SELECT jsonb_agg(to_jsonb(d) || jsonb_build_object( 'at', h.at)) FROM rate_limit_policy_rows('users') h
-				JOIN jsonb_to_recordset(plan -> 'users') AS d(name text, document jsonb) USING (name)
-				WHERE d.document IS NULL));
-		END IF;
-		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,users,tiers,prices}'::text[]) AS s;
-		SELECT format('%s "%s": %s', f.kind, f.name, f.fault) INTO fault FROM ( SELECT 'rule', r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
+		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,tiers,prices}'::text[]) AS s;
+		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM ( SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
-			UNION ALL SELECT 'rule', r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
+			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name
-			UNION ALL SELECT r.kind, min(r.name), format('counted_as: "%s": must be a name by which no other %s counts: the %2$s "%s" counts by it', r.counts, r.kind, max(r.name))
-			FROM (SELECT 'rule', x.name, coalesce(x.counted_as, x.name) FROM rate_limit_rules x UNION ALL SELECT 'user', x.user_id, coalesce(x.counted_as, x.user_id)
-					FROM rate_limit_users x WHERE plan ? 'users')
-				AS r(kind, name, counts) GROUP BY r.kind, r.counts HAVING count(*) > 1)
-			AS f(kind, name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
+			UNION ALL SELECT r.name, format('counted_as: "%s": must be a name by which no other rule counts: the rule "%s" counts by it', r.counts, o.name)
+			FROM (SELECT x.name, coalesce(x.counted_as, x.name) AS counts FROM rate_limit_rules x) AS r JOIN rate_limit_rules o ON coalesce(o.counted_as, o.name) = r.counts AND o.name > r.name)
+			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
 			RAISE foreign_key_violation USING MESSAGE = fault;
 		END IF;
@@ -2275,10 +2271,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text PRIMARY KEY, tie
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
 	parent       text, parent_level int, level        int NOT NULL DEFAULT 1, counted_as   text, CONSTRAINT level_must_be_one_more_than_parent_level CHECK (level = coalesce(parent_level, 0) + 1),
 	CONSTRAINT parent_must_not_be_below_the_user_or_make_more_than_four_levels CHECK (CASE WHEN num_nulls(parent, parent_level) = 0 THEN parent_level BETWEEN 1 AND 3 AND parent <> user_id ELSE num_nulls(parent, parent_level) = 2 END),
-	CONSTRAINT rate_limit_users_must_count_by_different_names EXCLUDE USING btree ((coalesce(counted_as, user_id)) WITH =) DEFERRABLE, CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
-	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31') );
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31') );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_level ON rate_limit_users (user_id, level);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_must_count_by_different_names ON rate_limit_users (coalesce(counted_as, user_id));
 DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_users'::regclass AND conname = 'parent_must_be_in_rate_limit_users') THEN
 		ALTER TABLE rate_limit_users ADD CONSTRAINT parent_must_be_in_rate_limit_users FOREIGN KEY (parent, parent_level) REFERENCES rate_limit_users (user_id, level)

@@ -404,6 +404,12 @@ BEGIN
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
 		PERFORM rate_limit_policy_write('users', 'clear', jsonb_path_query_array(plan -> 'users',
 			'$[*] ? (@.have.parent != null)'));
+		-- If the level of a user changes, so do the rows of the users below. A new user can count by the name
+		-- of one that is deleted.
+		PERFORM rate_limit_policy_write('users', 'delete', (SELECT jsonb_agg(jsonb_build_object('at', h.at,
+				'name', d.name, 'document', NULL)) FROM rate_limit_policy_rows('users') h
+				JOIN jsonb_to_recordset(plan -> 'users') AS d(name text, document jsonb) USING (name)
+				WHERE d.document IS NULL)) WHERE plan -> 'users' @? '$[*] ? (@.document == null)';
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
 			ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
@@ -419,31 +425,21 @@ BEGIN
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		-- If the level of a user changes, so do the rows of the users below.
-		IF plan -> 'users' @? '$[*] ? (@.document == null && @.have.parent != null)' THEN
-			plan := plan || jsonb_build_object('users', (SELECT jsonb_agg(to_jsonb(d) || jsonb_build_object(
-				'at', h.at)) FROM rate_limit_policy_rows('users') h
-				JOIN jsonb_to_recordset(plan -> 'users') AS d(name text, document jsonb) USING (name)
-				WHERE d.document IS NULL));
-		END IF;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
-			FROM unnest('{keys,users,tiers,prices}'::text[]) AS s;
-		SELECT format('%s "%s": %s', f.kind, f.name, f.fault) INTO fault FROM (
-			SELECT 'rule', r.name,
-				format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
+			FROM unnest('{keys,tiers,prices}'::text[]) AS s;
+		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM (
+			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
-			UNION ALL SELECT 'rule', r.name, format('priority: %s: must differ from the priority of the rule '
+			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule '
 				'"%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority)
 				AND o.name > r.name
-			UNION ALL SELECT r.kind, min(r.name), format('counted_as: "%s": must be a name by which no other '
-				'%s counts: the %2$s "%s" counts by it', r.counts, r.kind, max(r.name))
-			FROM (SELECT 'rule', x.name, coalesce(x.counted_as, x.name) FROM rate_limit_rules x
-				UNION ALL SELECT 'user', x.user_id, coalesce(x.counted_as, x.user_id)
-					FROM rate_limit_users x WHERE plan ? 'users')
-				AS r(kind, name, counts) GROUP BY r.kind, r.counts HAVING count(*) > 1)
-			AS f(kind, name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
+			UNION ALL SELECT r.name, format('counted_as: "%s": must be a name by which no other rule '
+				'counts: the rule "%s" counts by it', r.counts, o.name)
+			FROM (SELECT x.name, coalesce(x.counted_as, x.name) AS counts FROM rate_limit_rules x) AS r
+				JOIN rate_limit_rules o ON coalesce(o.counted_as, o.name) = r.counts AND o.name > r.name)
+			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
 			RAISE foreign_key_violation USING MESSAGE = fault;
 		END IF;

@@ -39,14 +39,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 		CHECK (CASE WHEN num_nulls(parent, parent_level) = 0
 			THEN parent_level BETWEEN 1 AND 3 AND parent <> user_id
 			ELSE num_nulls(parent, parent_level) = 2 END),
-	CONSTRAINT rate_limit_users_must_count_by_different_names
-		EXCLUDE USING btree ((coalesce(counted_as, user_id)) WITH =) DEFERRABLE,
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
 	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01'
 		AND '2999-12-31')
 );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_level ON rate_limit_users (user_id, level);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_users_must_count_by_different_names
+	ON rate_limit_users (coalesce(counted_as, user_id));
 DO $$ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_users'::regclass
 			AND conname = 'parent_must_be_in_rate_limit_users') THEN
