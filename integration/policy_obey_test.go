@@ -82,9 +82,18 @@ func underLoad(t *testing.T, urls []string) {
 	})
 }
 
-// change runs SQL that changes the status of a sender's requests from before to after. The test fails if a
-// proxy takes longer than a second to apply the change, or if a request gets another status.
+// change runs SQL that changes the status of a sender's requests from before to after, see changeOf.
 func change(t *testing.T, dsn, sql string, urls []string, before, after int, headers ...string) {
+	t.Helper()
+	changeOf(t, dsn, sql, urls, before, after, func(url string) *http.Request {
+		return harness.Get(url+"/", headers...)
+	})
+}
+
+// changeOf runs SQL that changes the status of requests from before to after. The test fails if a proxy takes
+// longer than a second to apply the change, or if a request gets another status.
+func changeOf(t *testing.T, dsn, sql string, urls []string, before, after int,
+	request func(url string) *http.Request) {
 	t.Helper()
 	const maxDelay = time.Second
 	late := within.Lateness()
@@ -95,7 +104,7 @@ func change(t *testing.T, dsn, sql string, urls []string, before, after int, hea
 	for i, url := range urls {
 		proxies.Go(func() {
 			for applied := 0; applied < 20 && !t.Failed(); time.Sleep(5 * time.Millisecond) {
-				status := statusOf(t, http.DefaultClient, harness.Get(url+"/", headers...))
+				status := statusOf(t, http.DefaultClient, request(url))
 				if status == after {
 					applied++
 				} else if status != before || applied > 0 {
