@@ -202,6 +202,10 @@ bench: need-go ## measure the CPU of limits: print tables, write docs/performanc
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesEqualNaiveLoop$$' ./internal/plane/policy -rules 10000 -requests 1000000
 
+.PHONY: test-budgets
+test-budgets: need-go ## compare budgets in money with what models charged for 1,000,000 requests, through kills and a failover
+	cd integration && $(ON_DISK) $(GO) test -count=1 -v -timeout 6h -run '^TestBudgetsInMoneyAreExact$$' . -budget-requests 1000000
+
 .PHONY: test-restore
 test-restore: need-go ## restore a backup of 100,000 users into the live database, five times in each of three ways
 	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestABackupIsRestoredUnderLoad$$' . -restore-users 100000 -restore-rounds 5

@@ -52,11 +52,13 @@ func startControlledCaddy(t *testing.T, name, dsn string, routes []route) *contr
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin,
 		"pg_ratelimit {\n", fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %[1]s\n", name))
-	invalid := harness.Replace(t, config, "\nlimit ", "\nlimit many ")
 	p := &controlledProxy{name: name, url: "http://" + address, admin: "http://" + admin}
 	p.start = func() { p.Process = startCaddyOn(t, address, config).Process }
 	p.reload = func() { loadConfig(t, admin, config, http.StatusOK) }
-	p.reject = func() { loadConfig(t, admin, invalid, http.StatusBadRequest) }
+	p.reject = func() {
+		invalid := harness.Replace(t, config, "\nlimit ", "\nlimit many ")
+		loadConfig(t, admin, invalid, http.StatusBadRequest)
+	}
 	p.start()
 	return p
 }
