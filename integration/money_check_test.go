@@ -33,7 +33,7 @@ type account struct {
 	crossed      map[int64]int64 // when the ledger crossed a percentage of first
 	last         time.Time       // when the last request that passed was sent
 	most         int64           // the most that a request held
-	beyond       int64           // what answers cost beyond what they held, unless they were settled before last
+	beyond       int64           // what answers cost beyond their holds, unless settled before last
 }
 
 // values returns the rows of a query by their first column.
@@ -66,7 +66,8 @@ func (b *budgetBed) check() {
 		b.values("key, (used * 1e6)::bigint, (quota * 1e6)::bigint) FROM rate_limit_used"), want)
 	check.Equal(b.t, "the invoices", b.values(`concat(u.user_id, '/', split_part(i.model, '-', 1)),
 		sum(requests), sum(input), sum(cache_read), sum(cache_write), sum(output), (sum(money) * 1e6)::bigint)
-		FROM rate_limit_users u, rate_limit_invoice(u.user_id) i GROUP BY u.user_id, split_part(i.model, '-', 1)`),
+		FROM rate_limit_users u, rate_limit_invoice(u.user_id) i
+		GROUP BY u.user_id, split_part(i.model, '-', 1)`),
 		invoices)
 	for _, q := range b.questions {
 		kinds[b.compare(q, rows)]++
@@ -82,7 +83,8 @@ func (b *budgetBed) addLedger(accounts map[string]*account) (map[string]charged,
 	b.t.Helper()
 	rows, sums, invoices := map[string]charged{}, map[string]*[6]int64{}, map[string]string{}
 	for _, text := range cluster.Texts(b.t, b.dsn, `SELECT concat_ws(' ', model,
-		(extract(epoch FROM time) * 1e6)::bigint, (money * 1e6)::bigint, array_to_string("user" || ancestors, ','),
+		(extract(epoch FROM time) * 1e6)::bigint, (money * 1e6)::bigint,
+		array_to_string("user" || ancestors, ','),
 		(SELECT string_agg(concat(c->>'key', '=', ((c->>'units')::numeric * 1e6)::bigint), ',')
 			FROM jsonb_array_elements(charges) c)) FROM rate_limit_ledger_rows() ORDER BY time`) {
 		var name string
@@ -187,8 +189,8 @@ func (b *budgetBed) checkOver(accounts map[string]*account, rows map[string]char
 	for user, a := range accounts {
 		if over := a.used - a.quota; over >= 0 {
 			usedUp++
-			text := fmt.Sprintf("%s is exceeded by %d: by one answer at most %d, by what answers cost beyond what "+
-				"they held at most %d", user, over, a.most-1, a.beyond)
+			text := fmt.Sprintf("%s is exceeded by %d: by one answer at most %d, by what answers cost beyond "+
+				"what they held at most %d", user, over, a.most-1, a.beyond)
 			if b.t.Log(text); over > a.most-1+a.beyond {
 				b.t.Error(text)
 			}

@@ -25,7 +25,8 @@ func TestPlansPricesAndParentsHoldAtOnce(t *testing.T) {
 	}))
 	t.Cleanup(upstream.Close)
 	var urls []string
-	for _, url := range bothProxies(t, dsn, upstream.URL, object{"policy": object{"user": "{header.X-User}"}}) {
+	users := object{"policy": object{"user": "{header.X-User}"}}
+	for _, url := range bothProxies(t, dsn, upstream.URL, users) {
 		urls = append(urls, url)
 	}
 	request := func(url string) *http.Request {
