@@ -189,8 +189,8 @@ func (b *budgetBed) checkOver(accounts map[string]*account, rows map[string]char
 	for user, a := range accounts {
 		if over := a.used - a.quota; over >= 0 {
 			usedUp++
-			text := fmt.Sprintf("%s is exceeded by %d: by one answer at most %d, by what answers cost beyond "+
-				"what they held at most %d", user, over, a.most-1, a.beyond)
+			text := fmt.Sprintf("%s is exceeded by %d: by one answer at most %d, by what answers cost "+
+				"beyond what they held at most %d", user, over, a.most-1, a.beyond)
 			if b.t.Log(text); over > a.most-1+a.beyond {
 				b.t.Error(text)
 			}
