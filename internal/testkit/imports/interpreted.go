@@ -32,8 +32,8 @@ package imports
 //     together with the result, before the call returns. A recovered panic leaves all results as they were.
 //   - A deferred call that panics: the deferred calls after it would not run. A deferred call of a variable
 //     that holds a function literal: it waits for the lock of its own frame.
-//   - A promoted field if a field before the embedded struct has a type with a field of that name: Yaegi takes
-//     that one. Embed first.
+//   - A promoted field if a field before the embedded struct has a type with a field of that name: Yaegi
+//     takes that one. Embed first.
 //   - n, ok := m[k], and n, ok := v.(T): n stays as it was if ok is false. In a loop it is _.
 //   - The arguments and the receiver of a deferred call, and of a method that go starts: Yaegi evaluates them
 //     when the call runs, so nothing may set them in the meantime. The same holds for the receiver of a
