@@ -22,7 +22,8 @@ type LimitSettings struct {
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.
 	Limit Text `json:"limit,omitempty"`
 	// What the limit counts: `requests`, or tokens (docs/caddy.md#tokens-of-language-models) of language
-	// models: `tokens`, `input_tokens` or `output_tokens`. Default: `requests`.
+	// models: `tokens`, `input_tokens` or `output_tokens`. Only rules have `money`
+	// (docs/llm.md#budgets-in-money). Default: `requests`.
 	Unit Text `json:"unit,omitempty"`
 	// With a unit of tokens: the output that a request holds until its response has ended, if it names no
 	// maximum (docs/llm.md#before-the-response). Default: 4096.

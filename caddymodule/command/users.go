@@ -9,7 +9,7 @@ import (
 var ownedColumns = listColumn("keys", `SELECT k.*, r.* FROM rate_limit_key_states k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
 WHERE k.user_id = @USER ORDER BY k.id`) + listColumn("overrides", `SELECT o.rule, o.limit_name, o.key_id,
-	coalesce(rate_limit_amount(o.events, l.unit)::text, 'unlimited') AS amount, o.burst,
+	coalesce(rate_limit_decimal(o.events, l.unit)::text, 'unlimited') AS amount, o.burst,
 	nullif(o.valid, '(,)') AS valid, o.reason
 FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON (l.rule, l.name) = (o.rule, o.limit_name)
 WHERE o.user_id = @USER OR o.key_id `+keysOfUser+`

@@ -347,9 +347,9 @@ RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT min(l.time), l.day, l.id, min(l.user_id), min(l.key_id), l.ancestors,
 			min(l.model), min(l.input), min(l.cache_read), min(l.cache_write), min(l.output),
-			rate_limit_amount(min(l.money), ''money''),
+			rate_limit_decimal(min(l.money), ''money''),
 			jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
-				rate_limit_amount((c ->> ''units'')::bigint, ''money'')) ELSE c END
+				rate_limit_decimal((c ->> ''units'')::bigint, ''money'')) ELSE c END
 				ORDER BY c ->> ''prefix'', c ->> ''key'')
 		FROM (%s) l, jsonb_array_elements(l.charges) c GROUP BY l.day, l.id, l.ancestors
 		HAVING min(l.time) >= $1 AND min(l.time) < $2 ORDER BY 1, 3',
@@ -619,7 +619,7 @@ DECLARE
 	n bigint := 0;
 BEGIN
 	FOR made IN INSERT INTO rate_limit_notices AS x (rule, limit_name, key, period, percent, used, quota)
-		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent, rate_limit_amount(c.count, o.unit), rate_limit_amount(o.quota, o.unit)
+		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent, rate_limit_decimal(c.count, o.unit), rate_limit_decimal(o.quota, o.unit)
 		FROM jsonb_to_recordset($1) AS o(prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[]) CROSS JOIN LATERAL rate_limit_counters(o.prefix, o.durable, ARRAY[o.key]) c
 			CROSS JOIN LATERAL unnest(o.percents) AS p(percent)
 		WHERE o.quota > 0 AND c.count::numeric * 100 >= o.quota::numeric * p.percent AND c.window_start IS NOT NULL AND o.prefix LIKE 'rule/%/%'
@@ -752,8 +752,8 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
 	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
-CREATE OR REPLACE FUNCTION rate_limit_amount(units bigint, unit text) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE unit WHEN 'money' THEN trim_scale(units * 0.000001) ELSE units END;
-COMMENT ON FUNCTION rate_limit_amount IS 'What people read for a number of units: a decimal number of money, and any other one unchanged.';
+CREATE OR REPLACE FUNCTION rate_limit_decimal(units bigint, unit text) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE unit WHEN 'money' THEN trim_scale(units * 0.000001) ELSE units END;
+COMMENT ON FUNCTION rate_limit_decimal IS 'What people read for a number of units: a decimal number of money, and any other one unchanged.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
@@ -1468,7 +1468,7 @@ state: valid, expired, revoked, or banned: the key, its user, or a user above it
 $$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header, (SELECT string_agg(concat_ws(' ', l.name,
-			coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			coalesce(rate_limit_decimal(l.events, l.unit)::text, 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable' WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'),
 			'output ' || l.output, 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
@@ -2139,6 +2139,15 @@ COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides with amount
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limits REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE FUNCTION rate_limit_check_unit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+	IF EXISTS (SELECT FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = (OLD.rule, OLD.name) AND o.events IS NOT NULL) THEN
+		RAISE check_violation USING MESSAGE = format( 'unit: %s: must stay %s while overrides have amounts of it', to_json(NEW.unit), OLD.unit);
+	END IF;
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_unit IS 'Refuses to make a limit in money of another limit, or the reverse, while it has overrides.';
+CREATE OR REPLACE TRIGGER rate_limit_check_unit BEFORE UPDATE OF unit ON rate_limit_rule_limits FOR EACH ROW WHEN ((OLD.unit = 'money') <> (NEW.unit = 'money')) EXECUTE FUNCTION rate_limit_check_unit();
 `
 
 const policyOverrides = `
@@ -2440,7 +2449,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean) RETURNS jsonb LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$' THEN fields ELSE fields || jsonb_build_object('events', CASE WHEN inward THEN trim_scale((fields ->> 'events')::numeric * 1000000)
-		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
+		ELSE rate_limit_decimal((fields ->> 'events')::bigint, 'money') END) END;
 COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
 `
 
@@ -2844,8 +2853,8 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
 COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, rate_limit_amount(u.used, l.unit) AS used, rate_limit_amount(c.held, l.unit) AS held,
-		rate_limit_amount(q.quota, l.unit) AS quota, (100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END) ::numeric(20, 1) AS percent, u.resets_at, nullif(l.unit, 'requests') AS unit
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, rate_limit_decimal(u.used, l.unit) AS used, rate_limit_decimal(c.held, l.unit) AS held,
+		rate_limit_decimal(q.quota, l.unit) AS quota, (100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END) ::numeric(20, 1) AS percent, u.resets_at, nullif(l.unit, 'requests') AS unit
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || l.name, coalesce(l.durable, l.unit <> 'requests')) c LEFT JOIN LATERAL (
 		SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL (SELECT replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') AS name) n CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 			CASE d.dimension WHEN 'user' THEN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = n.name), n.name) END,

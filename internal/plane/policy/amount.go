@@ -132,13 +132,15 @@ var anonymous = &senderState{}
 func newSenderState(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	state := &senderState{
-		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.CountsAs()),
+		set: set, bans: s.bans, user: userText(id.CountsAs()),
 		overrides:   map[*limit][]*amount{},
 		periodStart: id.PeriodStart, timeZone: id.TimeZone, hasAbove: len(id.Ancestors) > 0,
 	}
 	for _, one := range id.Ancestors {
 		state.ban = lastBan(state.ban, s.bans.bySender[Credential{User: one.User}])
 	}
+	// The own ban may be that of a user above, as bannedKeysSQL returns it.
+	state.ban = lastBan(state.ban, senderBan(s.bans, id))
 	countedAs := id.CountedAs
 	if countedAs == 0 {
 		countedAs = id.KeyID

@@ -97,9 +97,9 @@ RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT min(l.time), l.day, l.id, min(l.user_id), min(l.key_id), l.ancestors,
 			min(l.model), min(l.input), min(l.cache_read), min(l.cache_write), min(l.output),
-			rate_limit_amount(min(l.money), ''money''),
+			rate_limit_decimal(min(l.money), ''money''),
 			jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
-				rate_limit_amount((c ->> ''units'')::bigint, ''money'')) ELSE c END
+				rate_limit_decimal((c ->> ''units'')::bigint, ''money'')) ELSE c END
 				ORDER BY c ->> ''prefix'', c ->> ''key'')
 		FROM (%s) l, jsonb_array_elements(l.charges) c GROUP BY l.day, l.id, l.ancestors
 		HAVING min(l.time) >= $1 AND min(l.time) < $2 ORDER BY 1, 3',

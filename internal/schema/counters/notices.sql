@@ -35,7 +35,7 @@ DECLARE
 BEGIN
 	FOR made IN INSERT INTO rate_limit_notices AS x (rule, limit_name, key, period, percent, used, quota)
 		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent,
-			rate_limit_amount(c.count, o.unit), rate_limit_amount(o.quota, o.unit)
+			rate_limit_decimal(c.count, o.unit), rate_limit_decimal(o.quota, o.unit)
 		FROM jsonb_to_recordset($1) AS o(prefix text, key text, durable boolean, unit text, quota bigint,
 				percents bigint[])
 			CROSS JOIN LATERAL rate_limit_counters(o.prefix, o.durable, ARRAY[o.key]) c

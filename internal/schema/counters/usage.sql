@@ -46,10 +46,10 @@ COMMENT ON FUNCTION rate_limit_counters IS
 	'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
 	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
 
-CREATE OR REPLACE FUNCTION rate_limit_amount(units bigint, unit text) RETURNS numeric
+CREATE OR REPLACE FUNCTION rate_limit_decimal(units bigint, unit text) RETURNS numeric
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE unit WHEN 'money' THEN trim_scale(units * 0.000001) ELSE units END;
-COMMENT ON FUNCTION rate_limit_amount IS
+COMMENT ON FUNCTION rate_limit_decimal IS
 	'What people read for a number of units: a decimal number of money, and any other one unchanged.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text

@@ -98,7 +98,7 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 		CASE r.action WHEN 'limit' THEN r.count_by END AS count_by,
 		nullif(r.without_header, 'share') AS without_header,
 		(SELECT string_agg(concat_ws(' ', l.name,
-			coalesce(rate_limit_amount(l.events, l.unit)::text, 'unlimited')
+			coalesce(rate_limit_decimal(l.events, l.unit)::text, 'unlimited')
 			|| coalesce(' ' || nullif(l.unit, 'requests'), '')
 			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'

@@ -38,3 +38,17 @@ CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_over
 	REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limits
 	REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
+
+CREATE OR REPLACE FUNCTION rate_limit_check_unit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+	IF EXISTS (SELECT FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = (OLD.rule, OLD.name)
+		AND o.events IS NOT NULL) THEN
+		RAISE check_violation USING MESSAGE = format(
+			'unit: %s: must stay %s while overrides have amounts of it', to_json(NEW.unit), OLD.unit);
+	END IF;
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_unit IS
+	'Refuses to make a limit in money of another limit, or the reverse, while it has overrides.';
+CREATE OR REPLACE TRIGGER rate_limit_check_unit BEFORE UPDATE OF unit ON rate_limit_rule_limits FOR EACH ROW
+	WHEN ((OLD.unit = 'money') <> (NEW.unit = 'money')) EXECUTE FUNCTION rate_limit_check_unit();

@@ -106,6 +106,6 @@ RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^
 		THEN fields
 	ELSE fields || jsonb_build_object('events', CASE WHEN inward
 		THEN trim_scale((fields ->> 'events')::numeric * 1000000)
-		ELSE rate_limit_amount((fields ->> 'events')::bigint, 'money') END) END;
+		ELSE rate_limit_decimal((fields ->> 'events')::bigint, 'money') END) END;
 COMMENT ON FUNCTION rate_limit_policy_amount IS
 	'A row of a document with its amount of money in millionths (inward), or as a decimal number.';

@@ -30,8 +30,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
 	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
-		rate_limit_amount(u.used, l.unit) AS used, rate_limit_amount(c.held, l.unit) AS held,
-		rate_limit_amount(q.quota, l.unit) AS quota,
+		rate_limit_decimal(u.used, l.unit) AS used, rate_limit_decimal(c.held, l.unit) AS held,
+		rate_limit_decimal(q.quota, l.unit) AS quota,
 		(100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
 			::numeric(20, 1) AS percent, u.resets_at,
 		nullif(l.unit, 'requests') AS unit
