@@ -48,6 +48,7 @@ type budgetBed struct {
 	proxies       []*controlledProxy
 	client        *http.Client
 	kills         [2][]time.Time // of each proxy
+	settledWithin time.Duration  // how long after a response its settlement may still be lost
 	moving, moved time.Time      // before and after the move of a team
 
 	mu        sync.Mutex // guards the fields below
