@@ -71,7 +71,8 @@ func (b *budgetBed) check() {
 		invoices)
 	b.settledWithin = settledWithin
 	for name, row := range rows { // a settlement that a killed proxy lost may have waited as long as others
-		b.settledWithin = max(b.settledWithin, time.UnixMicro(row.micros).Sub(b.questions[name].done)+time.Second)
+		took := time.UnixMicro(row.micros).Sub(b.questions[name].done)
+		b.settledWithin = max(b.settledWithin, took+time.Second)
 	}
 	for _, q := range b.questions {
 		kinds[b.compare(q, rows)]++
