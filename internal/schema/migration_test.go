@@ -150,15 +150,15 @@ func TestStoreMakesNoPolicyTables(t *testing.T) {
 			"rate_limit_processes rate_limit_proxies rate_limit_secrets rate_limit_state")
 	s.Expect(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
 		WHERE proname LIKE 'rate\_limit\_%'`,
-		"rate_limit_behind rate_limit_counted_prefix rate_limit_counted_user " +
-			"rate_limit_counter_key rate_limit_counter_tables rate_limit_counters " +
-			"rate_limit_decimal rate_limit_delete_counters rate_limit_exposed " +
-			"rate_limit_forget_person rate_limit_grant rate_limit_has_applied rate_limit_invoice " +
-			"rate_limit_key_forms rate_limit_ledger_drop rate_limit_ledger_rows " +
-			"rate_limit_ledger_upkeep rate_limit_ledgers rate_limit_notice " +
-			"rate_limit_notice_upkeep rate_limit_periods rate_limit_read_report " +
-			"rate_limit_reported_at rate_limit_reset rate_limit_revoke rate_limit_rights " +
-			"rate_limit_stored_keys rate_limit_unknown_zones rate_limit_unlimited " +
+		"rate_limit_behind rate_limit_counted_prefix rate_limit_counted_user "+
+			"rate_limit_counter_key rate_limit_counter_tables rate_limit_counters "+
+			"rate_limit_decimal rate_limit_delete_counters rate_limit_exposed "+
+			"rate_limit_forget_person rate_limit_grant rate_limit_has_applied rate_limit_invoice "+
+			"rate_limit_key_forms rate_limit_ledger_drop rate_limit_ledger_rows "+
+			"rate_limit_ledger_upkeep rate_limit_ledgers rate_limit_notice "+
+			"rate_limit_notice_upkeep rate_limit_periods rate_limit_read_report "+
+			"rate_limit_reported_at rate_limit_reset rate_limit_revoke rate_limit_rights "+
+			"rate_limit_stored_keys rate_limit_unknown_zones rate_limit_unlimited "+
 			"rate_limit_usage_of")
 }
 
