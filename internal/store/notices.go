@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -16,13 +17,17 @@ type notices struct {
 	foundAt time.Time // the time of the last upkeep; only the goroutine of the store uses it
 
 	mu      sync.Mutex // guards the field below
-	waiting map[noticeID]*batch.Notice
+	waiting map[lease.RowID]*batch.Notice
 }
 
-// noticeID names a counter.
-type noticeID struct {
-	prefix, key string
-	durable     bool
+// noticed is the argument of schema.Notice for a counter.
+type noticed struct {
+	Prefix   string  `json:"prefix"`
+	Key      string  `json:"key"`
+	Durable  bool    `json:"durable"`
+	Unit     string  `json:"unit"`
+	Quota    int64   `json:"quota"`
+	Percents []int64 `json:"percents"`
 }
 
 const (
@@ -40,10 +45,10 @@ func (s *Store) Notify(n *batch.Notice) {
 	s.notices.mu.Lock()
 	defer s.notices.mu.Unlock()
 	if s.notices.waiting == nil {
-		s.notices.waiting = map[noticeID]*batch.Notice{}
+		s.notices.waiting = map[lease.RowID]*batch.Notice{}
 	}
 	if len(s.notices.waiting) < maxNotices {
-		s.notices.waiting[noticeID{n.Prefix, n.Key, n.Durable}] = n
+		s.notices.waiting[lease.RowOf(n.Limit, n.Key)] = n
 	}
 }
 
@@ -56,9 +61,9 @@ func (s *Store) sendNotices(now time.Time) error {
 	s.notices.mu.Unlock()
 	var statements []*pgdb.Statement
 	if len(waiting) > 0 {
-		var list []*batch.Notice
-		for _, n := range waiting {
-			list = append(list, n)
+		var list []*noticed
+		for row, n := range waiting {
+			list = append(list, &noticed{row.Prefix, row.Key, row.Durable, n.Unit, n.Quota, n.Percents})
 		}
 		text, err := json.Marshal(list)
 		if err != nil {

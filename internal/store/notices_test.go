@@ -45,8 +45,8 @@ func TestEachPercentageMakesOneNotice(t *testing.T) {
 				}
 				one := batch.Charge{Limit: l, Key: "k", Unit: "money", Units: units, Slot: slot}
 				if notifies {
-					one.Notice = &batch.Notice{Prefix: l.Prefix, Key: "k", Durable: true, Unit: "money",
-						Quota: 1000, Percents: []int64{50, 80, 100, 120}}
+					one.Notice = &batch.Notice{Limit: l, Key: "k", Unit: "money", Quota: 1000,
+						Percents: []int64{50, 80, 100, 120}}
 				}
 				s.SettleBill(&batch.Bill{Day: time.Now().Unix() / 86400,
 					ID: "00000000-0000-0000-0000-00000000000" + id, Charges: []batch.Charge{one}})

@@ -239,10 +239,9 @@ type Charge struct {
 
 // Notice describes a counter that may have reached one of the percentages of its quota that make a notice.
 type Notice struct {
-	Prefix   string  `json:"prefix"` // by which the limit counts
-	Key      string  `json:"key"`    // the stored key
-	Durable  bool    `json:"durable"`
-	Unit     string  `json:"unit"`
-	Quota    int64   `json:"quota"`
-	Percents []int64 `json:"percents"`
+	Limit    *ratelimit.Limit
+	Key      string // the stored key
+	Unit     string
+	Quota    int64
+	Percents []int64
 }

@@ -87,12 +87,8 @@ func noticeOf(m *policy.Mark, l *ratelimit.Limit, key string) *batch.Notice {
 	if m == nil || m.Notify == nil || m.Quota == 0 {
 		return nil
 	}
-	prefix := l.CountedAs
-	if prefix == "" {
-		prefix = l.Prefix
-	}
-	return &batch.Notice{Prefix: prefix, Key: key, Durable: l.Durable, Unit: string(m.Settle.UnitOf()),
-		Quota: m.Quota, Percents: m.Notify}
+	return &batch.Notice{Limit: l, Key: key, Unit: string(m.Settle.UnitOf()), Quota: m.Quota,
+		Percents: m.Notify}
 }
 
 // notify makes notices of the limits of requests for which a request reaches a percentage.
