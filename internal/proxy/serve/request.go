@@ -118,13 +118,17 @@ func Begin(q *Request) (waits bool, err error) {
 	}
 	q.price = nil
 	isCharged := q.Limits.Tokens || q.Verdict.Tokens
-	if isCharged || q.Asked && !q.Verdict.Simple && countsMoney(q.Verdict.Marks, true) {
+	units := tokenUnits{}
+	if q.Asked && !q.Verdict.Simple {
+		units = tokenUnitsOf(q.Verdict.Marks)
+	}
+	if isCharged || units.shadowMoney {
 		if isCharged && isUpgrade(q.HTTP) {
 			q.Outcome = refusal(http.StatusBadRequest, policy.Upgrade)
 			return false, nil
 		}
-		q.Upload = newUpload(q)
-		if q.Upload == nil && countsMoney(q.Verdict.Marks, false) {
+		q.Upload = newUpload(q, units)
+		if q.Upload == nil && units.money {
 			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
 			return false, nil
 		}

@@ -51,15 +51,29 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 	}
 }
 
-// countsMoney reports whether one of the hits of a policy is on a limit in money. With shadow, it may be that
-// of a shadow rule.
-func countsMoney(marks []*policy.Mark, shadow bool) bool {
+// tokenUnits says on which limits the hits of a policy are.
+type tokenUnits struct {
+	tokens      bool // enforced limits of tokens or money
+	money       bool // enforced limits in money
+	shadowMoney bool // limits in money of shadow rules
+}
+
+// tokenUnitsOf returns the tokenUnits of the hits of a policy.
+func tokenUnitsOf(marks []*policy.Mark) tokenUnits {
+	var units tokenUnits
 	for _, m := range marks {
-		if m.Settle.CountsTokens() && m.Settle.Unit == option.Money && (shadow || !m.Shadow) {
-			return true
+		if !m.Settle.CountsTokens() {
+			continue
 		}
+		money := m.Settle.Unit == option.Money
+		if m.Shadow {
+			units.shadowMoney = units.shadowMoney || money
+			continue
+		}
+		units.tokens = true
+		units.money = units.money || money
 	}
-	return false
+	return units
 }
 
 // newBill returns the settlement of a request on limits of tokens, without its cost.

@@ -59,11 +59,11 @@ var freeChunks = sync.Pool{New: func() any { return make([]byte, 0, chunkSize) }
 // More of them than processors would not be parsed faster.
 var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 
-// newUpload returns the Upload of a request, or nil if its body is not read.
-func newUpload(q *Request) *Upload {
+// newUpload returns the Upload of a request, or nil if its body is not read. units are those of its policy.
+func newUpload(q *Request, units tokenUnits) *Upload {
 	v := &q.Verdict
-	enforced := q.Limits.Tokens || chargesTokens(v.Marks)
-	ofShadow := q.HTTP.ContentLength >= 0 && countsMoney(v.Marks, true)
+	enforced := q.Limits.Tokens || units.tokens
+	ofShadow := q.HTTP.ContentLength >= 0 && units.shadowMoney
 	if q.HTTP.Method != http.MethodPost || !enforced && !ofShadow {
 		return nil
 	}
@@ -74,16 +74,6 @@ func newUpload(q *Request) *Upload {
 		u.sender = "user " + v.User
 	}
 	return u
-}
-
-// chargesTokens reports whether one of the hits of a policy is on an enforced limit of tokens.
-func chargesTokens(marks []*policy.Mark) bool {
-	for _, m := range marks {
-		if m.Settle.CountsTokens() && !m.Shadow {
-			return true
-		}
-	}
-	return false
 }
 
 // uploadStatuses has the statuses of the reasons for which ReadUpload refuses a request.
@@ -263,7 +253,7 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 	if q.Asked {
 		q.price = q.Site.Policy.Live.PriceOf(prompt.Model)
 	}
-	if q.price == nil && countsMoney(q.Verdict.Marks, false) {
+	if q.price == nil && tokenUnitsOf(q.Verdict.Marks).money {
 		return policy.NoPrice
 	}
 	u.left = u.length
