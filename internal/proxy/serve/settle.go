@@ -116,8 +116,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 					s.tokens = &tokens{input: option.InputOf(lengthOf(q)), price: q.price,
 						counts: q.HTTP.Method == http.MethodPost}
 				}
-				if money := moneyOf(q, s.tokens.input, outputOf(q, how)); money > s.tokens.money {
-					s.tokens.money = money
+				if output := outputOf(q, how); output > s.tokens.output {
+					s.tokens.output = output
 				}
 				one.notice = noticeOf(MarkOf(q, i), h.Limit, h.StoredKey())
 				s.tokens.enforced = s.tokens.enforced || !h.Independent

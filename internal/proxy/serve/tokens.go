@@ -16,8 +16,8 @@ import (
 // tokens reads the usage of a response for limits of tokens and money.
 type tokens struct {
 	input    int64         // the estimate of the input, as charged
+	output   int64         // the largest estimate of the output
 	price    *policy.Price // nil without one
-	money    int64         // the estimate of the cost by price, which no quota bounds
 	counts   bool          // the usage counts: the request is a POST
 	enforced bool          // one of the limits is enforced
 	reader   *usage.Reader // nil before the response
@@ -140,27 +140,23 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 	if s.tokens.reader == nil { // there was no response, or an outer handler will send it
 		u.Input, u.CacheRead, u.CacheWrite, u.Output = -1, -1, -1, -1
 	}
-	estimate := one.cost
-	if one.how.Unit == option.Money {
-		estimate = s.tokens.money
-	}
 	reported := s.tokens.counts && u.Reported()
 	wrong := &ratelimit.FieldError{Field: one.how.Text}
 	switch {
 	case s.status == clientLeft:
-		return estimate, SettledSame, nil
+		return s.estimateOf(one), SettledSame, nil
 	case s.status == http.StatusNotModified || s.status >= http.StatusBadRequest && !reported:
 		return 0, SettledSame, nil
 	case !s.tokens.counts:
-		return estimate, SettledSame, nil
+		return s.estimateOf(one), SettledSame, nil
 	case u.PromptOnly:
 		return 0, SettledSame, nil
 	case u.Invalid != "":
 		wrong.Value = u.Invalid
 		wrong.Want = "a response that can be read"
-		return estimate, SettledInvalid, wrong
+		return s.estimateOf(one), SettledInvalid, wrong
 	case !reported && !u.Stream && s.client.Err() != nil:
-		return estimate, SettledSame, nil
+		return s.estimateOf(one), SettledSame, nil
 	}
 	kind := SettledSame
 	var err error
@@ -171,9 +167,19 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 		err = wrong
 	}
 	if !reported && !u.Stream {
-		return estimate, kind, err
+		return s.estimateOf(one), kind, err
 	}
 	return cost(u, one.how.Unit, s.tokens), kind, err
+}
+
+// estimateOf returns the cost of a hit without a report of the response: the charge, or in money what the
+// request may cost, which no quota bounds.
+func (s *Settling) estimateOf(one *settledHit) int64 {
+	t := s.tokens
+	if one.how.Unit != option.Money || t.price == nil {
+		return one.cost
+	}
+	return t.price.Estimate(t.input, t.output)
 }
 
 // cost returns the units of a response. The estimate stands for an input that was not reported.

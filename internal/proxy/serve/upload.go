@@ -328,7 +328,11 @@ func chargeOf(q *Request, how *option.Settle, quota int64) int64 {
 	}
 	input := option.InputOf(lengthOf(q))
 	output := outputOf(q, how)
-	return how.Charge(input, output, moneyOf(q, input, output), quota)
+	money := int64(0)
+	if how.Unit == option.Money && q.price != nil {
+		money = q.price.Estimate(input, output)
+	}
+	return how.Charge(input, output, money, quota)
 }
 
 // outputOf returns the output that a request may get: the maximum that it names, or else that of a limit, and
@@ -351,14 +355,6 @@ func outputOf(q *Request, how *option.Settle) int64 {
 		}
 	}
 	return output
-}
-
-// moneyOf returns what the tokens of a request may cost, or 0 without a price.
-func moneyOf(q *Request, input, output int64) int64 {
-	if q.price == nil {
-		return 0
-	}
-	return q.price.Estimate(input, output)
 }
 
 // lengthOf returns the length of a request's body, which is negative if it is unknown.
