@@ -634,7 +634,9 @@ COMMENT ON FUNCTION rate_limit_notice IS 'Makes the notices of counters, a list 
 	'and returns how many are new. Each new one is also a notification of the channel rate_limit_notices.';
 CREATE OR REPLACE FUNCTION rate_limit_notice_upkeep() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-	IF to_regclass('rate_limit_rules') IS NULL OR NOT pg_try_advisory_xact_lock(1885827695) THEN
+	IF to_regclass('rate_limit_rules') IS NULL THEN
+		RETURN 0;
+	ELSIF NOT EXISTS (SELECT FROM rate_limit_rule_limits WHERE notify IS NOT NULL) OR NOT pg_try_advisory_xact_lock(1885827695) THEN
 		RETURN 0;
 	END IF;
 	UPDATE rate_limit_ledger_retention r SET noticed_at = now() WHERE noticed_at NOT BETWEEN now() - interval '5 s' AND now() + interval '5 s';

@@ -57,7 +57,10 @@ COMMENT ON FUNCTION rate_limit_notice IS
 -- Finds what proxies that were killed did not report. It needs the policy in the same database.
 CREATE OR REPLACE FUNCTION rate_limit_notice_upkeep() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-	IF to_regclass('rate_limit_rules') IS NULL OR NOT pg_try_advisory_xact_lock(1885827695) THEN
+	IF to_regclass('rate_limit_rules') IS NULL THEN
+		RETURN 0;
+	ELSIF NOT EXISTS (SELECT FROM rate_limit_rule_limits WHERE notify IS NOT NULL)
+		OR NOT pg_try_advisory_xact_lock(1885827695) THEN
 		RETURN 0;
 	END IF;
 	UPDATE rate_limit_ledger_retention r SET noticed_at = now()
