@@ -853,15 +853,16 @@ COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter 
 `
 
 const historyAnswers = `
-CREATE OR REPLACE FUNCTION rate_limit_scale(prefix text, limit_name text) RETURNS numeric
+CREATE OR REPLACE FUNCTION rate_limit_unit_of(prefix text, limit_name text) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF $2 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $1 AND l.name = $2
-			AND l.unit = 'money') THEN
-		RETURN 0.000001;
+	IF $2 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
+		RETURN (SELECT l.unit FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $1 AND l.name = $2);
 	END IF;
-	RETURN 1;
+	RETURN NULL;
 END $$;
+COMMENT ON FUNCTION rate_limit_unit_of IS 'The unit of a limit of the policy. NULL: there is none, or the policy is on another server.';
+CREATE OR REPLACE FUNCTION rate_limit_scale(prefix text, limit_name text) RETURNS numeric LANGUAGE sql STABLE RETURN CASE rate_limit_unit_of(prefix, limit_name) WHEN 'money' THEN 0.000001 ELSE 1 END;
 COMMENT ON FUNCTION rate_limit_scale IS 'What a recorded unit of a limit is: a millionth for a limit in money, and otherwise 1.';
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost * s.scale AS cost, a.count, a.weight, a.count * a.weight AS requests, a.quota * s.scale AS quota,
@@ -919,8 +920,7 @@ COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and address
 CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last date, prefix text,
 	limit_name text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF $5 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT')
-		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $4 AND l.name = $5 AND l.unit <> 'requests') THEN
+	IF rate_limit_unit_of($4, $5) <> 'requests' AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
 		RETURN (SELECT coalesce(sum((c ->> 'units')::numeric), 0) FROM rate_limit_ledger_rows($2::timestamp AT TIME ZONE 'UTC',
 				($3 + 1)::timestamp AT TIME ZONE 'UTC', $1) r, jsonb_array_elements(r.charges) c
 			WHERE c ->> 'prefix' = rate_limit_counted_prefix($4 || '/' || $5) AND CASE WHEN c ->> 'key' IS NULL THEN '' <> ALL (r.ancestors) ELSE string_to_array(c ->> 'key', ' ')

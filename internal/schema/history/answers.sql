@@ -1,16 +1,21 @@
 -- The queries on the history that commands and the page use.
 
 -- The policy may be on another server.
-CREATE OR REPLACE FUNCTION rate_limit_scale(prefix text, limit_name text) RETURNS numeric
+CREATE OR REPLACE FUNCTION rate_limit_unit_of(prefix text, limit_name text) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF $2 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
-		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $1 AND l.name = $2
-			AND l.unit = 'money') THEN
-		RETURN 0.000001;
+	IF $2 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
+		RETURN (SELECT l.unit FROM rate_limit_rule_limits l
+			WHERE 'rule/' || l.rule = $1 AND l.name = $2);
 	END IF;
-	RETURN 1;
+	RETURN NULL;
 END $$;
+COMMENT ON FUNCTION rate_limit_unit_of IS
+	'The unit of a limit of the policy. NULL: there is none, or the policy is on another server.';
+
+CREATE OR REPLACE FUNCTION rate_limit_scale(prefix text, limit_name text) RETURNS numeric
+	LANGUAGE sql STABLE
+RETURN CASE rate_limit_unit_of(prefix, limit_name) WHEN 'money' THEN 0.000001 ELSE 1 END;
 COMMENT ON FUNCTION rate_limit_scale IS
 	'What a recorded unit of a limit is: a millionth for a limit in money, and otherwise 1.';
 
@@ -106,10 +111,8 @@ COMMENT ON FUNCTION rate_limit_refused IS
 CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last date, prefix text,
 	limit_name text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF $5 IS NOT NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
-		AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT')
-		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE 'rule/' || l.rule = $4 AND l.name = $5
-			AND l.unit <> 'requests') THEN
+	IF rate_limit_unit_of($4, $5) <> 'requests'
+		AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
 		RETURN (SELECT coalesce(sum((c ->> 'units')::numeric), 0)
 			FROM rate_limit_ledger_rows($2::timestamp AT TIME ZONE 'UTC',
 				($3 + 1)::timestamp AT TIME ZONE 'UTC', $1) r, jsonb_array_elements(r.charges) c
