@@ -20,13 +20,13 @@ const (
 	noticedWithin = 10 * time.Second
 )
 
-// charged is what the ledger has of a question.
+// charged is the row of a question in the ledger.
 type charged struct {
 	micros, money  int64
 	users, charges string
 }
 
-// account is what a user's budget should be.
+// account is the budget of a user in the model.
 type account struct {
 	first, quota int64 // before and after an upgrade
 	used         int64

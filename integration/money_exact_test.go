@@ -167,8 +167,8 @@ func prices(prefix string, rates tokens) (list string) {
 // budget returns the budget of a tier.
 func (b *budgetBed) budget(tier string) float64 { return float64(budgetTiers[tier]*b.requests) / 1e6 }
 
-// upgrade gives a person another tier, or a team an override, in the transaction of a payment, of which some
-// are rolled back, and one may fail during the failover.
+// upgrade gives a person another tier, or a team an override, in the transaction of a payment. It rolls back
+// every other pair of them, and logs a transaction that fails, as in a failover.
 func (b *budgetBed) upgrade(step int64) {
 	user, paid := fmt.Sprint("p", step/2), b.budget("plus")
 	change := fmt.Sprintf("rate_limit_user('%s', tier => 'plus')", user)

@@ -85,7 +85,7 @@ type Limit struct {
 	Limit string `json:"limit"` // RULE/LIMIT
 	// CountedFor is the key of the counter.
 	CountedFor string `json:"counted_for"`
-	// Level is the user above the sender of whom the limit is, or nil.
+	// Level is the user above the sender who has the limit, or nil for the sender.
 	Level *string `json:"level"`
 	// Amount is nil if the limit is unlimited. AmountSource says whether the amount is from the rule, or from
 	// an override for the tier, the user or the key.

@@ -16,7 +16,7 @@ type Trace struct {
 	// then the rules with the mode off.
 	Rules []TracedRule
 	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i],
-	// and Levels[i] is the user above the sender of whom the limit is, or "".
+	// and Levels[i] is the user above the sender who has the limit, or "" for the sender.
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
 	Levels    []string
@@ -34,7 +34,7 @@ type TracedRule struct {
 	Mode     option.Mode `json:"mode"`
 	Applies  bool        `json:"applies"`
 	Why      string      `json:"why"`
-	Level    *string     `json:"level"` // the user above the sender to whom the rule applies, or nil
+	Level    *string     `json:"level"` // the user above to whom the rule applies; nil for the sender
 }
 
 // add adds a rule to the trace.

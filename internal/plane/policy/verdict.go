@@ -160,11 +160,11 @@ type Verdict struct {
 	// Sender is the identity of the sender, or nil. It must not be changed.
 	Sender *Identity
 
-	// Level is the user above the sender whose rules or ban refuse the request, or "".
+	// Level is the user above the sender for whom a rule or a ban refuses the request, or "" for the sender.
 	Level string
 
-	// Levels has for each of Hits the user above the sender of whom the limit is, or "". Nil: all are the
-	// sender's.
+	// Levels[i] is the user above the sender who has the limit of Hits[i], or "" for the sender. Nil means
+	// that the sender has all.
 	Levels []string
 
 	// Exempt reports that no limit of the policy applies.
@@ -190,7 +190,7 @@ type Verdict struct {
 	// senderUnread skips rules that need the sender, because the sender was not looked up.
 	senderUnread bool
 
-	// above is the user above the sender as whom selectRules evaluates the request, or "".
+	// above is the user above the sender whose verdict this is, or "" for the sender.
 	above string
 
 	// trace describes the evaluation; nil except in Explain.

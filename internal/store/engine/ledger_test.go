@@ -152,7 +152,7 @@ func TestUnitsOfLostProcessAreFree(t *testing.T) {
 	check.Equal(t, "used and held", s.usedAndHeld(), "0 10")
 }
 
-// A process whose session has ended, as after a long pause, holds again what its running requests hold.
+// After a pause that ended its session, a process holds again what its running requests hold.
 func TestUnitsAreHeldAgainAfterThePauseOfAProcess(t *testing.T) {
 	s := newTestDB(t)
 	store := s.openEngine(bareOptions)

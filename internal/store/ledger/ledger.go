@@ -219,7 +219,7 @@ func (l *Ledger) Unsettled() int {
 	return l.unsettled
 }
 
-// Close waits up to timeout for the settlements, of which further ones are lost, and ends the session.
+// Close waits up to timeout for the settlements, and ends the session. It drops those that are left.
 func (l *Ledger) Close(timeout time.Duration) {
 	for until := time.Now().Add(timeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if l.Unsettled() == 0 || l.Health.Unavailable() != nil {
