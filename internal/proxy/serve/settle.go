@@ -253,10 +253,7 @@ func (s *Settling) settle() {
 		if one.Limit == nil {
 			continue
 		}
-		units, outcome, err := s.costOf(one)
-		one.units = units
-		one.outcome = outcome
-		one.err = err
+		one.units, one.outcome, one.err = s.costOf(one)
 		if one.Refund = one.cost - one.units; one.Refund != 0 {
 			switch {
 			case one.outcome != SettledSame: // a stream without usage is missing
