@@ -11,18 +11,14 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	'The shards of the counts. A subject is in the shard that is the first four bytes of its SHA-256 modulo '
 	'the number of shards, which cannot change.';`
 
-	// ShardTables creates the tables of a shard in the first schema of the search_path.
-	ShardTables = countersTables
-
-	// Shards creates the functions that the shards share, and prevents programs from counting in the tables
-	// outside the shards.
-	Shards = countersShards
-
 	// LedgerUpkeep makes the partitions of the ledger.
 	LedgerUpkeep = `SELECT rate_limit_ledger_upkeep()`
 
 	// LedgerUpkeepOf is LedgerUpkeep, also for the day $1, in days since 1970.
 	LedgerUpkeepOf = `SELECT rate_limit_ledger_upkeep(date 'epoch' + $1::int8::int)`
+
+	// TotalsUpkeep sums a day of the ledger, and returns 1 if there may be more.
+	TotalsUpkeep = `SELECT rate_limit_totals_upkeep()::int`
 
 	// Notice makes the notices of counters, a list of objects as JSON. NoticeUpkeep makes those that are
 	// missing.

@@ -1,7 +1,6 @@
--- These commands end each part of the schema: the registry, the history and the policy. Each function gets a
--- fixed search_path. Without one, a function with the rights of the owner would look up tables in the
--- caller's search_path, where a caller can put tables of its own. Only the owner may call functions without a
--- grant.
+-- These commands end the migration. Each function gets a fixed search_path. Without one, a function with the
+-- rights of the owner would look up tables in the caller's search_path, where a caller can put tables of its
+-- own. Only the owner may call functions without a grant.
 --
 -- A function with the rights of the owner, and a trigger, also gets fixed values of the settings that change
 -- what its commands mean. Otherwise its caller could set, for example, a TimeZone with days of 46 hours, and
@@ -9,20 +8,23 @@
 --
 -- A body that is parsed when the function is created, by RETURN or BEGIN ATOMIC, needs no search_path, and
 -- must not have one, because Postgres would then not inline the function. An IMMUTABLE function uses no
--- table. All roles may call functions of these two kinds, because views and constraints call them with the
--- rights of the role that reads or writes. For the same reason, all roles may call the functions of
--- rate_limit_proxies and rate_limit_state, and also rate_limit_counters, rate_limit_override_of and
--- rate_limit_lineage, which name their schema and so need no search_path.
+-- table. rate_limit_counters, rate_limit_override_of and rate_limit_lineage name their schema.
+--
+-- Default privileges have no effect on new objects: rate_limit_strip takes them back.
 
 DO $$
 DECLARE
 	function record;
 	setting text;
+	had CONSTANT oid[] := current_setting('pg_ratelimit.had');
+	own CONSTANT oid := to_regnamespace(quote_ident(current_schema()));
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name,
+	PERFORM rate_limit_strip(ARRAY(SELECT c.oid FROM pg_class c
+			WHERE c.relnamespace = own AND c.oid <> ALL (had)
+		UNION ALL SELECT p.oid FROM pg_proc p WHERE p.pronamespace = own AND p.oid <> ALL (had)));
+	FOR function IN SELECT p.oid::regprocedure AS signature,
 			p.prosecdef OR p.prorettype = 'trigger'::regtype AS fixed FROM pg_proc p
-		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
-			AND p.proname LIKE 'rate\_limit\_%'
+		WHERE p.pronamespace = own AND p.proname LIKE 'rate\_limit\_%'
 			AND p.proname NOT IN ('rate_limit_counters', 'rate_limit_override_of', 'rate_limit_lineage')
 			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
@@ -36,11 +38,13 @@ BEGIN
 			ELSE '{}' END LOOP
 			EXECUTE format('ALTER ROUTINE %s SET %s', function.signature, setting);
 		END LOOP;
-		IF function.name NOT IN ('rate_limit_behind', 'rate_limit_has_applied', 'rate_limit_read_report',
-			'rate_limit_reported_at', 'rate_limit_counted_prefix', 'rate_limit_unknown_zones',
-			'rate_limit_unlimited', 'rate_limit_exposed', 'rate_limit_key_name') THEN
-			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
-		END IF;
+	END LOOP;
+	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p
+		WHERE p.pronamespace = own AND p.proname LIKE 'rate\_limit\_%' AND rate_limit_is_for_all(p)
+			AND p.oid <> ALL (had) AND pg_has_role(p.proowner, 'USAGE')
+			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')
+	LOOP
+		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', function.signature);
 	END LOOP;
 END $$;
 
@@ -65,19 +69,6 @@ BEGIN
 	END LOOP;
 END $$;
 
--- The roles get the rights on what this part has added. Default privileges must let nobody write the table
--- that names the roles.
-
-DO $$
-DECLARE
-	it record;
-BEGIN
-	FOR it IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) AS a
-		WHERE c.oid = 'rate_limit_grants'::regclass AND a.grantee <> c.relowner
-	LOOP
-		EXECUTE format('REVOKE ALL ON rate_limit_grants FROM %s',
-			CASE it.grantee WHEN 0 THEN 'PUBLIC' ELSE it.grantee::regrole::text END);
-	END LOOP;
-	PERFORM rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r ON r.rolname = g.role;
-END $$;
+SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r ON r.rolname = g.role;
+SELECT rate_limit_ledger_upkeep();
 DROP PROCEDURE rate_limit_describe;

@@ -7,14 +7,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
+
+// libraryTables makes the tables of the npm library, which have the collation of the database.
+const libraryTables = `
+	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT,
+		prev_count BIGINT, window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
+		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
+	CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);`
 
 // catalogSQL returns a line for each thing that a migration creates. The line of a column says whether it is
 // NOT NULL. NOT NULL constraints have no lines, because only Postgres 18 has them, with names that it
@@ -42,9 +47,9 @@ const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// The migrations of a store, of the policy and of the history create the same tables as schema.File, in an
-// empty database and in databases with some of the tables. A second run of the file changes nothing, and
-// loses no rows.
+// A store, a migration and schema.File create the same tables, in an empty database, over tables of the npm
+// library, and over functions of an older version. A second run of the file changes nothing, and loses no
+// rows.
 func TestMigrationsMakeSameTables(t *testing.T) {
 	fromFile := sqltest.New(t)
 	want := fromFile.Query(catalogSQL)
@@ -54,32 +59,18 @@ func TestMigrationsMakeSameTables(t *testing.T) {
 	}
 	fromFile.Expect("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
-		"empty":                "",
-		"counters":             schema.Counters,
-		"npm":                  libraryTables,
-		"npm, a table is gone": libraryTables + "DROP TABLE rate_limit_durable",
-		"a table is gone":      schema.File + "DROP TABLE rate_limit_durable",
-		"a column is gone":     schema.File + "ALTER TABLE rate_limit_ephemeral DROP COLUMN remainder",
-		"an index is gone":     schema.File + "DROP INDEX idx_rate_limit_durable_cleanup",
-		"all but the last command": schema.File +
-			"DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
+		"a store": "", "a store, npm": libraryTables,
+		"a store, npm, a table is gone": libraryTables + "DROP TABLE rate_limit_durable",
+		"migrate":                       schema.Lock + schema.Upgrade,
+		"one query":                     libraryTables + schema.Upgrade,
+		"older": schema.File + sqltest.Older + "DROP VIEW rate_limit_near; COMMENT ON TABLE " +
+			"rate_limit_rules IS 'The rules.';" + schema.Upgrade,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sqltest.Open(t)
 			s.Exec(before)
-			db := s.OpenDB("")
-			countHit(t, db)
-			if err := policy.Migrate(context.Background(), db); err != nil {
-				t.Fatal(err)
-			}
-			if err := history.Migrate(context.Background(), db); err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			for end := time.Now().Add(time.Minute); got != want && time.Now().Before(end); {
-				got = s.Query(catalogSQL)
-			}
-			if got != want {
+			countHit(t, s.OpenDB(""))
+			if got := s.Query(catalogSQL); got != want {
 				t.Fatalf("the migrations and the file differ in\n%s", differingLines(got, want))
 			}
 		})
@@ -112,17 +103,6 @@ func countHit(t testing.TB, db pgdb.DB) *postgres.Store {
 	return store
 }
 
-// An older proxy leaves the tables of a newer version as they are.
-func TestNewerSchemaStays(t *testing.T) {
-	s := sqltest.New(t)
-	s.Exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS " +
-		"'SELECT 1000'")
-	if err := policy.Migrate(context.Background(), s.OpenDB("")); err != nil {
-		t.Fatal(err)
-	}
-	s.Expect("SELECT rate_limit_policy_version()", "1000")
-}
-
 // The tables are in the first schema of the search_path. The functions find these tables in any session, and
 // use no tables of their caller instead.
 func TestTablesInAnotherSchema(t *testing.T) {
@@ -139,51 +119,26 @@ func TestTablesInAnotherSchema(t *testing.T) {
 	s.Expect("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }
 
-// A store that counts makes the tables of counts and of the registry, and nothing else.
-func TestStoreMakesNoPolicyTables(t *testing.T) {
-	s := sqltest.Open(t)
-	countHit(t, s.OpenDB("")).Close()
-	s.Expect(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class
-		WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v') AND NOT relispartition`,
-		"rate_limit_durable rate_limit_ephemeral rate_limit_grants rate_limit_ledger "+
-			"rate_limit_ledger_retention rate_limit_nodes rate_limit_notices "+
-			"rate_limit_processes rate_limit_proxies rate_limit_secrets rate_limit_state")
-	s.Expect(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
-		WHERE proname LIKE 'rate\_limit\_%'`,
-		"rate_limit_behind rate_limit_counted_prefix rate_limit_counted_user "+
-			"rate_limit_counter_key rate_limit_counter_tables rate_limit_counters "+
-			"rate_limit_decimal rate_limit_delete_counters rate_limit_exposed "+
-			"rate_limit_forget_person rate_limit_grant rate_limit_has_applied rate_limit_invoice "+
-			"rate_limit_key_forms rate_limit_ledger_drop rate_limit_ledger_rows "+
-			"rate_limit_ledger_upkeep rate_limit_ledgers rate_limit_notice "+
-			"rate_limit_notice_upkeep rate_limit_periods rate_limit_read_report "+
-			"rate_limit_reported_at rate_limit_reset rate_limit_revoke rate_limit_rights "+
-			"rate_limit_stored_keys rate_limit_unknown_zones rate_limit_unlimited "+
-			"rate_limit_usage_of")
-}
-
 // On a server that is too old, a migration fails and creates no table.
 func TestOldServerIsRefused(t *testing.T) {
 	s := sqltest.Open(t)
 	s.Exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$
 		SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
 		SET search_path = public, pg_catalog`)
-	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History,
-		"policy": schema.Policy} {
-		const want = "pg-ratelimit needs PostgreSQL 15 or newer, and this server is 14.23"
-		if got := s.ExpectError(sql).Message; got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
+	const want = "pg-ratelimit needs PostgreSQL 15 or newer, and this server is 14.23"
+	if got := s.ExpectError(schema.Upgrade).Message; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	s.Expect(`SELECT count(*) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "0")
 }
 
 // The error of a migration by a role that may not create tables names schema.sql.
-func TestPolicyMigrationWithoutPrivileges(t *testing.T) {
+func TestMigrationWithoutPrivileges(t *testing.T) {
 	s := sqltest.Open(t)
-	s.Exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
-	err := fmt.Sprint(policy.Migrate(context.Background(), s.OpenDB(createRole(t, s, "c_"))))
+	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
+	err := fmt.Sprint(schema.Prepare(t.Context(), s.OpenDB(createRole(t, s, "c_")), time.Minute, true,
+		func() {}))
 	if !strings.Contains(err, "schema.sql") || !strings.Contains(err, "permission denied for schema public") {
-		t.Errorf("Migrate: error %s, want schema.sql and permission denied for schema public", err)
+		t.Errorf("Prepare: error %s, want schema.sql and permission denied for schema public", err)
 	}
 }

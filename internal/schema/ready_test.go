@@ -1,9 +1,7 @@
 package schema_test
 
 import (
-	"regexp"
-	"slices"
-	"strings"
+	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -23,45 +21,14 @@ func TestConcurrentMigrationIsNoRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	// isRestoring queries in the snapshot of the first call.
-	isRestoring := func() (restoring int) {
-		var counters, policy *int
-		if err := tx.QueryRow(t.Context(), schema.Ready).Scan(&counters, &policy, &restoring); err != nil {
+	for _, when := range []string{"in an empty database", "after another process has just made tables"} {
+		var text []byte
+		if err := tx.QueryRow(t.Context(), schema.StateSQL).Scan(&text); err != nil {
 			t.Fatal(err)
 		}
-		return restoring
-	}
-	if isRestoring() != 0 {
-		t.Error("an empty database counts as a restore")
-	}
-	s.Exec(schema.File)
-	if isRestoring() != 0 {
-		t.Error("tables that another process has just made count as a restore")
-	}
-}
-
-// RestoredInPart tests whether the first function of the policy exists. A restore creates functions in the
-// order of their names, so a proxy that starts during a restore finds this function, and creates no tables.
-func TestRestoreIsDetectedByFirstFunction(t *testing.T) {
-	var names []string
-	functions := regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`)
-	for _, found := range functions.FindAllStringSubmatch(schema.Policy, -1) {
-		names = append(names, found[1])
-	}
-	first := slices.Min(names)
-	if query := schema.RestoredInPart; !strings.Contains(query, "'"+first+"'") {
-		t.Errorf("RestoredInPart does not query %s, the first function of the policy", first)
-	}
-}
-
-// A registry that lacks a column that this program writes is not up to date, and the error of its migration
-// names the column.
-func TestOlderRegistryIsNotReady(t *testing.T) {
-	s := sqltest.New(t)
-	s.Expect(schema.NodesReady, "1")
-	s.Exec("ALTER TABLE rate_limit_nodes RENAME report TO region")
-	s.Expect(schema.NodesReady, "0")
-	if err := s.Try(schema.Nodes); err == nil || !strings.Contains(err.Error(), `has no column "report"`) {
-		t.Errorf("the migration of an older registry ended with %v, want the column that it lacks", err)
+		if state, err := schema.ParseState(text); err != nil || !errors.Is(state.Err(), schema.ErrMissing) {
+			t.Errorf("%s: the state is %+v, %v, want ErrMissing", when, state, err)
+		}
+		s.Exec(schema.File)
 	}
 }

@@ -65,8 +65,8 @@ func addToMetrics(w *Writer, r *Record, micros int64) {
 	minute := micros / 60000000
 	c := w.totals.lastCell
 	if c == nil || c.minute != minute || c.key.user != r.User || c.key.keyID != r.KeyID ||
-		c.key.prefix != r.Prefix || c.key.endpoint != r.Endpoint {
-		c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
+		c.key.prefix != r.Prefix || c.key.endpoint != r.Endpoint || c.key.unit != r.Unit {
+		c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
 		if c == nil {
 			if !r.Shadow {
 				w.stats.DroppedMetrics++
@@ -92,7 +92,7 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 	if c.isOther {
 		w.stats.Other++
 	}
-	c.latency[BucketOf(r.Duration)]++
+	addDuration(c, r.Duration)
 	if r.Status == 0 {
 		if r.Source == ratelimit.FromLease {
 			c.numbers[cellFromLease]++

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -53,8 +51,8 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 			FILTER (WHERE user_id = '(other)')
 		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`), want)
 	check.Equal(t, "days",
-		d.query("SELECT sum(requests)::bigint, sum(charged)::bigint FROM rate_limit_metrics_day"),
-		fmt.Sprint(users+2, " ", users*cost))
+		d.query("SELECT sum(requests)::bigint, sum(settled)::bigint FROM rate_limit_metrics_day"),
+		fmt.Sprint(users+2, " ", users*cost+settled))
 	const report = "since the start, the metrics have 2000 requests under the user and endpoint (other), " +
 		"because a minute had more than 10000 combinations"
 	if reports := d.reportedErrors(); len(reports) != 1 || !strings.HasPrefix(reports[0], report) {
@@ -79,11 +77,11 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 		}
 		flush(t, w)
 	}
-	check.Equal(t, "metrics", d.query("SELECT granularity, count(*), min(charged), min(settled), "+
+	check.Equal(t, "metrics", d.query("SELECT granularity, count(*), min(settled), "+
 		"sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 ORDER BY 1"),
-		"day 1 9223372036854775807 9223372036854775807 24\n"+
-			"hour 1 9223372036854775807 9223372036854775807 24\n"+
-			"minute 2 9223372036854775807 9223372036854775807 24")
+		"day 1 9223372036854775807 24\n"+
+			"hour 1 9223372036854775807 24\n"+
+			"minute 2 9223372036854775807 24")
 	if stats := w.Stats(); stats.DroppedMetrics != 0 {
 		t.Errorf("Stats: got %+v, want DroppedMetrics 0", stats)
 	}
@@ -187,63 +185,4 @@ func closeWhileDatabaseHangs(t *testing.T) {
 		t.Errorf("Flush after Close: got %v, want ErrClosed", err)
 	}
 	w.Prepare()
-}
-
-// Close writes pending records even without a call of Prepare.
-func TestCloseWritesPendingRecords(t *testing.T) {
-	d := newTestDB(t)
-	for _, prepared := range []bool{true, false} {
-		w := d.newWriter(history.Settings{})
-		if prepared {
-			w.Prepare()
-		}
-		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, User: "anna",
-			Audit: auditAll})
-		w.Close()
-		check.Equal(t, "sums", d.query(
-			"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
-				"rate_limit_metrics_day)::bigint"), "1 1")
-		d.truncateAll()
-	}
-}
-
-// The error of New names the setting that is not valid.
-func TestNewNamesInvalidSetting(t *testing.T) {
-	for _, c := range []struct {
-		settings history.Settings
-		want     string
-	}{
-		{history.Settings{Node: strings.Repeat("n", 201)},
-			`node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
-		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
-		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
-		{history.Settings{Retention: []option.Retention{{What: "logs", Keep: 24 * time.Hour}}},
-			`retention: "logs": must be audit or metrics_day`},
-		{history.Settings{Retention: []option.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
-			`retention: "audit usage": must be audit or metrics_day`},
-		{history.Settings{Retention: []option.Retention{{What: "metrics_day", Keep: time.Hour}}},
-			`retention metrics_day: "1h0m0s": must be 24h or more`},
-	} {
-		_, err := history.New(downDB, c.settings)
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || err.Error() != c.want {
-			t.Errorf("New: got the error %v, want %s", err, c.want)
-		}
-	}
-	if _, err := history.New(nil, history.Settings{}); err == nil {
-		t.Error("New without a database: got a Writer, want an error")
-	}
-}
-
-// The bounds of the buckets double, from 0.1 ms on.
-func TestBoundsOfBuckets(t *testing.T) {
-	for d, want := range map[time.Duration]int{
-		-1: 0, 0: 0, 100 * time.Microsecond: 0, 100*time.Microsecond + 1: 1, 200 * time.Microsecond: 1,
-		200*time.Microsecond + 1: 2, time.Second: 14,
-		100 * time.Microsecond << 19: 19, 100*time.Microsecond<<19 + 1: 20, math.MaxInt64: 20,
-	} {
-		if got := history.BucketOf(d); got != want {
-			t.Errorf("BucketOf(%v): got %d, want %d", d, got, want)
-		}
-	}
 }

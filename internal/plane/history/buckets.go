@@ -1,23 +1,30 @@
 package history
 
 import (
-	"math/bits"
+	"math"
 	"time"
 )
 
-// lastBucket is the index of the bucket for latencies above all bounds. The 20 buckets before it have upper
-// bounds that double from 0.1 ms to 52.4288 s.
-const lastBucket = 20
+// lastBucket is the index of the bucket for durations above 52.4288 s. Bucket i holds durations up to
+// 0.1 ms · 2^(i/4).
+const lastBucket = 77
 
-// BucketOf returns the index of the bucket for a latency. Bucket i holds latencies up to 0.1 ms · 2^i, and
-// bucket 20 holds all longer ones.
-func BucketOf(d time.Duration) int {
-	if d <= 0 {
-		return 0
+// noneInBuckets has a 0 for each bucket.
+var noneInBuckets [lastBucket + 1]int64
+
+// addDuration counts the duration of a decision in its bucket. A loop would be slow in Yaegi.
+func addDuration(c *cell, d time.Duration) {
+	const first = 100 * time.Microsecond
+	n := 0
+	if d > first {
+		// The logarithm of a power of two is exact.
+		n = int(math.Ceil(4 * math.Log2(float64(d)/float64(first))))
 	}
-	n := bits.Len64(uint64(d-1) / uint64(100*time.Microsecond))
 	if n > lastBucket {
-		return lastBucket
+		n = lastBucket
 	}
-	return n
+	if n >= len(c.durations) {
+		c.durations = append(c.durations, noneInBuckets[len(c.durations):n+1]...)
+	}
+	c.durations[n]++
 }

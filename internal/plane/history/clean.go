@@ -17,9 +17,9 @@ const (
 	hiddenText = "(address)"
 )
 
-// cleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. If s is such a text already, the
+// CleanText returns s as UTF-8 without NUL, of at most maxBytes bytes. If s is such a text already, the
 // result is s itself.
-func cleanText(s string, maxBytes int) string {
+func CleanText(s string, maxBytes int) string {
 	if len(s) > maxBytes {
 		for maxBytes > 0 && !utf8.RuneStart(s[maxBytes]) {
 			maxBytes--
@@ -37,7 +37,7 @@ func cleanPath(path string) string {
 	if end := strings.IndexByte(path, '?'); end >= 0 {
 		path = path[:end]
 	}
-	path = cleanText(path, maxPath*utf8.UTFMax)
+	path = CleanText(path, maxPath*utf8.UTFMax)
 	if len(path) <= maxPath {
 		return path
 	}

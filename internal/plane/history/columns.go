@@ -36,6 +36,7 @@ const (
 	auditOutcome = iota
 	auditShadow  // "t" or "f"
 	auditReason
+	auditModel
 	auditPrefix
 	auditLimit
 	auditKey
@@ -46,6 +47,7 @@ const (
 	auditMethod
 	auditPath
 	auditAlso // as a literal of a text[]
+	auditUnit
 	auditWeight
 	auditTexts
 )
@@ -58,10 +60,11 @@ var audit = newTable(&table{
 		auditDuration: "duration_us", auditStatus: "status",
 	},
 	texts: []string{
-		auditOutcome: "outcome", auditShadow: "shadow", auditReason: "reason", auditPrefix: "prefix",
-		auditLimit: "limit_name", auditKey: "key", auditUser: "user_id", auditTier: "tier",
+		auditOutcome: "outcome", auditShadow: "shadow", auditReason: "reason", auditModel: "model",
+		auditPrefix: "prefix",
+		auditLimit:  "limit_name", auditKey: "key", auditUser: "user_id", auditTier: "tier",
 		auditAddress: "address", auditHost: "host", auditMethod: "method", auditPath: "path",
-		auditAlso: "also", auditWeight: "weight",
+		auditAlso: "also", auditUnit: "unit", auditWeight: "weight",
 	},
 })
 
@@ -77,7 +80,6 @@ const (
 	cellOverloaded
 	cellFailed
 	cellShadow
-	cellCharged
 	cellSettled
 	cellFromMemory
 	cellFromLease
@@ -91,11 +93,11 @@ var metrics = newTable(&table{
 	numbers: []string{
 		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAdmitted: "admitted",
 		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected",
-		cellOverloaded: "overloaded", cellFailed: "failed", cellShadow: "shadow", cellCharged: "charged",
+		cellOverloaded: "overloaded", cellFailed: "failed", cellShadow: "shadow",
 		cellSettled: "settled", cellFromMemory: "from_memory", cellFromLease: "from_lease",
 		cellFromDatabase: "from_database", cellLast: "last_request",
 	},
-	texts: []string{"user_id", "prefix", "limit_name", "endpoint", "latency"},
+	texts: []string{"user_id", "prefix", "limit_name", "unit", "endpoint", "durations"},
 })
 
 // newTable sets the call of a table's function.

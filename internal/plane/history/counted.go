@@ -33,8 +33,8 @@ func AddCounted(w *Writer, records []Record) []int {
 			continue
 		}
 		if c == nil || c.minute != minute || c.key.prefix != r.Prefix || c.key.user != r.User ||
-			c.key.keyID != r.KeyID || c.key.endpoint != r.Endpoint {
-			c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
+			c.key.keyID != r.KeyID || c.key.endpoint != r.Endpoint || c.key.unit != r.Unit {
+			c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
 			if c == nil {
 				w.stats.DroppedMetrics++
 				continue
@@ -49,8 +49,7 @@ func AddCounted(w *Writer, records []Record) []int {
 		// This is addToCell, inlined for the usual case: one hit with a final cost.
 		c.numbers[cellAdmitted]++
 		c.numbers[cellLast] = micros
-		c.latency[BucketOf(r.Duration)]++
-		c.numbers[cellCharged] += r.Cost
+		addDuration(c, r.Duration)
 		c.numbers[cellSettled] += r.Cost
 		if r.Source == ratelimit.FromLease {
 			c.numbers[cellFromLease]++

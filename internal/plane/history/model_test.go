@@ -32,7 +32,7 @@ type metricSums struct {
 	shadow                              int64
 	fromMemory, fromLease, fromDatabase int64
 	latencies                           int64
-	charged, settled                    int64
+	settled                             int64
 }
 
 func (s *metricSums) String() string {
@@ -83,7 +83,6 @@ func (m *model) add(r *history.Record) {
 		for i, h := range r.Hits {
 			if passed && h.Cost > 0 {
 				s := sums(h.Limit.Prefix)
-				s.charged += h.Cost
 				s.settled += h.Cost
 				if len(r.Unsettled) > i && r.Unsettled[i] {
 					s.settled += 7
@@ -120,8 +119,7 @@ func (m *model) check(t testing.TB, d *testDB) {
 			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
 		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
 		endpoint, requests, admitted, limited, blocked, rejected, overloaded, failed, shadow, from_memory,
-		from_lease, from_database, coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint, charged,
-		settled
+		from_lease, from_database, coalesce((SELECT sum(l) FROM unnest(durations) l), 0)::bigint, settled
 		FROM rate_limit_metrics`)), formatSums(m.metrics))
 }
 
@@ -294,41 +292,41 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	check.Equal(t, "metrics", d.query("SELECT admitted, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
-// Several Writers that write the same rows at once, each in another order, do not deadlock.
+// Several Writers that write the same rows at once, each in another order, do not deadlock. A batch that has
+// waited for the others until its lock timeout of 1 s, as on a busy machine, is sent again.
 func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
 	d := newTestDB(t)
+	// The server finds a deadlock before a lock timeout hides it.
+	d.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 200', " +
+		"current_database()); END $$")
 	const count, records = 6, 3000
-	writers := make([]*history.Writer, count)
-	for i := range writers {
-		writers[i] = d.newWriter(history.Settings{Node: fmt.Sprint("n", i)})
-	}
 	var writersDone sync.WaitGroup
-	for i := range writers {
+	for i := range count {
+		w := d.newWriter(history.Settings{Node: fmt.Sprint("n", i)})
 		writersDone.Go(func() {
-			for n := 0; n < records; n++ {
-				history.Add(writers[i], &history.Record{
+			failed := int64(0)
+			for n := range records {
+				history.Add(w, &history.Record{
 					Time: baseTime, User: fmt.Sprint("u", (n*(i+7))%200),
 					Endpoint: fmt.Sprint("e", (n*(i+3))%5), Outcome: outcome.Admitted, Cost: 1,
 					Audit: auditAll,
 				})
-				if n%300 == 0 {
-					if err := writers[i].Flush(context.Background()); err != nil {
+				for n%300 == 0 || n == records-1 {
+					err := w.Flush(context.Background())
+					if err == nil {
+						break
+					}
+					if failed++; failed > 100 || strings.Contains(err.Error(), "deadlock") {
 						t.Error(err)
+						return
 					}
 				}
 			}
-			if err := writers[i].Flush(context.Background()); err != nil {
-				t.Error(err)
-			}
+			check.Equal(t, "failed attempts", w.Stats().Failures, failed)
 		})
 	}
 	writersDone.Wait()
 	check.Equal(t, "sums", d.query(
 		"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
 			"rate_limit_metrics)::bigint"), fmt.Sprint(count*records, 3*count*records))
-	for _, w := range writers {
-		if stats := w.Stats(); stats.Failures != 0 {
-			t.Errorf("failures: got %d, want 0; the last one: %s", stats.Failures, stats.LastError)
-		}
-	}
 }

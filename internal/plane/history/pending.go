@@ -16,6 +16,7 @@ type mergeKey struct {
 	cost, keyID                     int64
 	status                          int
 	prefix, key, user, tier, reason string
+	model                           string
 }
 
 // pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered
@@ -48,6 +49,7 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	k.user = r.User
 	k.tier = r.Tier
 	k.reason = r.Reason
+	k.model = r.Model
 	p := &w.pending
 	if second != p.second {
 		p.second = second
@@ -70,6 +72,7 @@ func addMerged(p *pending, k *mergeKey) {
 	row := &p.rows[len(p.rows)-1]
 	k.prefix = shareText(row.texts[auditPrefix], k.prefix)
 	k.reason = shareText(row.texts[auditReason], k.reason)
+	k.model = shareText(row.texts[auditModel], k.model)
 	k.key = shareText(row.texts[auditKey], k.key)
 	k.user = shareText(row.texts[auditUser], k.user)
 	k.tier = shareText(row.texts[auditTier], k.tier)

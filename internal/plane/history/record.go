@@ -14,6 +14,7 @@ type Record struct {
 	Time    time.Time // the time of the decision
 	Outcome outcome.Kind
 	Reason  string // the reason for Outcome, such as banned; "" means none
+	Model   string // the result of CleanText: the model that has no price, if that is the reason
 
 	// Shadow means that a shadow rule would have had this Outcome. The request passes that rule, and has a
 	// record of its own.
@@ -41,6 +42,7 @@ type Record struct {
 	Hits      []ratelimit.Hit
 	Unsettled []bool
 
+	Unit             string        // of Cost, Quota and Remaining, see ratelimit.Limit
 	Cost             int64         // in units, 0 or more; for a refused request, what it would have cost
 	Quota, Remaining int64         // in units, for the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed

@@ -66,19 +66,21 @@ func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.Ad
 	if r.Shadow {
 		t[auditShadow] = "t"
 	}
-	t[auditReason] = cleanText(r.Reason, maxText)
-	t[auditPrefix] = cleanText(prefix, maxText)
-	t[auditLimit] = cleanText(limit, maxText)
+	t[auditReason] = CleanText(r.Reason, maxText)
+	t[auditModel] = r.Model
+	t[auditPrefix] = CleanText(prefix, maxText)
+	t[auditLimit] = CleanText(limit, maxText)
 	t[auditAddress] = maskAddress(mode, r.Address)
 	t[auditWeight] = weight
+	t[auditUnit] = r.Unit
 	if len(r.Also) > 0 {
 		t[auditAlso] = alsoText(r, mode)
 	}
-	t[auditKey] = cleanText(maskKey(mode, r.Key, r.Address), maxKey)
-	t[auditUser] = cleanText(r.User, maxKey)
-	t[auditTier] = cleanText(r.Tier, maxText)
-	t[auditHost] = cleanText(r.Host, maxText)
-	t[auditMethod] = cleanText(r.Method, maxMethod)
+	t[auditKey] = CleanText(maskKey(mode, r.Key, r.Address), maxKey)
+	t[auditUser] = CleanText(r.User, maxKey)
+	t[auditTier] = CleanText(r.Tier, maxText)
+	t[auditHost] = CleanText(r.Host, maxText)
+	t[auditMethod] = CleanText(r.Method, maxMethod)
 	t[auditPath] = cleanPath(r.Path)
 	joined := strings.Join(t, "") // one allocation
 	start := 0
@@ -99,9 +101,9 @@ func alsoText(r *Record, mode option.AddressMode) string {
 		} else {
 			b.WriteByte('{')
 		}
-		writeElement(&b, cleanText(r.Also[i], maxText))
+		writeElement(&b, CleanText(r.Also[i], maxText))
 		b.WriteByte(',')
-		writeElement(&b, cleanText(maskKey(mode, r.Also[i+1], r.Address), maxKey))
+		writeElement(&b, CleanText(maskKey(mode, r.Also[i+1], r.Address), maxKey))
 	}
 	if b.Len() == 0 {
 		return ""

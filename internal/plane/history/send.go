@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -25,7 +26,7 @@ const (
 	rejected
 )
 
-// prepareInterval is the minimum time between two attempts to migrate the tables or to write the retention.
+// prepareInterval is the minimum time between two attempts to create the tables or to write the retention.
 const prepareInterval = 10 * time.Second
 
 // write writes the rows and cells that are due, or, if flushAll is set, all pending rows and cells.
@@ -94,21 +95,22 @@ func (w *Writer) nextParcel(end int64) *parcel {
 	return p
 }
 
-// prepareTables creates or upgrades the tables, and then writes the retention. If a step has failed, a later
-// call repeats the step, at most once in prepareInterval. After an error other than ratelimit.ErrUnavailable,
-// parcels can still be written if the tables exist.
+// prepareTables creates the tables if there are none, and then writes the retention. If a step has failed, a
+// later call repeats the step, at most once in prepareInterval. After an error other than
+// ratelimit.ErrUnavailable, parcels can still be written if the tables exist.
 func (w *Writer) prepareTables(ctx context.Context) error {
 	if w.ready && w.retentionWritten || time.Since(w.preparedAt) < prepareInterval {
 		return w.prepareErr
 	}
 	var err error
 	if !w.ready {
-		err = Migrate(ctx, w.db)
+		err = schema.Prepare(ctx, w.db, prepareTimeout, true, func() {})
 		w.ready = err == nil
 	}
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
+	err = pg.Explain(ctx, w.db, err)
 	if w.ready && !w.retentionWritten {
 		err = w.writeRetention(ctx)
 		w.retentionWritten = err == nil
@@ -266,5 +268,5 @@ func isFinal(code string) bool {
 
 // isMissing reports whether a code means that tables or functions are missing or outdated.
 func isMissing(code string) bool {
-	return pg.IsMissingTable(code) || code == "42883" || code == "3F000"
+	return pg.IsMissing(code) || code == "3F000"
 }

@@ -15,52 +15,48 @@ import (
 
 // Settings of the database, such as TimeZone and DateStyle, have no effect on days, texts and times.
 func TestDatabaseSettingsChangeNothing(t *testing.T) {
-	for name, open := range drivers.All {
-		t.Run(name, func(t *testing.T) {
-			d := newTestDB(t)
-			for _, setting := range []string{
-				"TimeZone = 'Pacific/Auckland'",
-				"DateStyle = 'German'",
-				"IntervalStyle = 'iso_8601'",
-				"default_transaction_isolation = 'serializable'",
-				"extra_float_digits = '-5'",
-				"array_nulls = off",
-				"standard_conforming_strings = off",
-				"backslash_quote = off",
-			} {
-				quoted := strings.ReplaceAll(setting, "'", "''")
-				d.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + quoted +
-					"', current_database()); END $$")
-			}
-			d.pool.Reset()
-			db := open(t, d.dsn)
-			defer db.Close()
-			w := d.newWriterOn(db,
-				history.Settings{Retention: []option.Retention{{What: "audit", Keep: 36 * time.Hour}}})
-			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-			for i, at := range []time.Time{year.Add(-time.Microsecond), year,
-				time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {
-				history.Add(w, &history.Record{Time: at, Outcome: outcome.Limited, Path: `/\a'"{},NULL`,
-					Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
-			}
-			flush(t, w)
-			const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date ||
-				' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
-			check.Equal(t, "the days", d.query(days), strings.Join([]string{
-				`rate_limit_audit_20261231 31.12.2026 /\a'"{},NULL {"NULL","a\\\"b'"}`,
-				`rate_limit_audit_20270101 01.01.2027 /\a'"{},NULL {"NULL","a\\\"b'"}`,
-				`rate_limit_audit_20280229 29.02.2028 /\a'"{},NULL {"NULL","a\\\"b'"}`,
-			}, ", "))
-			check.Equal(t, "new partitions", d.query("SELECT count(*) FROM rate_limit_upkeep("+
-				"'2027-01-02 12:00Z') WHERE what = 'made'"), "24")
-			check.Equal(t, "dropped partitions", d.query("SELECT name FROM rate_limit_drop_expired("+
-				"'2027-01-02 12:00Z')"), "public.rate_limit_audit_20261231")
-			check.Equal(t, "the days of the metrics",
-				d.query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
-					"rate_limit_metrics WHERE granularity = 'day'"),
-				"31.12.2026 00:00:00 01.01.2027 00:00:00 29.02.2028 00:00:00")
-		})
+	d := newTestDB(t)
+	for _, setting := range []string{
+		"TimeZone = 'Pacific/Auckland'",
+		"DateStyle = 'German'",
+		"IntervalStyle = 'iso_8601'",
+		"default_transaction_isolation = 'serializable'",
+		"extra_float_digits = '-5'",
+		"array_nulls = off",
+		"standard_conforming_strings = off",
+		"backslash_quote = off",
+	} {
+		quoted := strings.ReplaceAll(setting, "'", "''")
+		d.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + quoted +
+			"', current_database()); END $$")
 	}
+	d.pool.Reset()
+	db := drivers.All["pgwire"](t, d.dsn)
+	defer db.Close()
+	w := d.newWriterOn(db,
+		history.Settings{Retention: []option.Retention{{What: "audit", Keep: 36 * time.Hour}}})
+	year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i, at := range []time.Time{year.Add(-time.Microsecond), year,
+		time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {
+		history.Add(w, &history.Record{Time: at, Outcome: outcome.Limited, Path: `/\a'"{},NULL`,
+			Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
+	}
+	flush(t, w)
+	const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date ||
+		' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
+	check.Equal(t, "the days", d.query(days), strings.Join([]string{
+		`rate_limit_audit_20261231 31.12.2026 /\a'"{},NULL {"NULL","a\\\"b'"}`,
+		`rate_limit_audit_20270101 01.01.2027 /\a'"{},NULL {"NULL","a\\\"b'"}`,
+		`rate_limit_audit_20280229 29.02.2028 /\a'"{},NULL {"NULL","a\\\"b'"}`,
+	}, ", "))
+	check.Equal(t, "new partitions", d.query("SELECT count(*) FROM rate_limit_upkeep("+
+		"'2027-01-02 12:00Z') WHERE what = 'made'"), "24")
+	check.Equal(t, "dropped partitions", d.query("SELECT name FROM rate_limit_drop_expired("+
+		"'2027-01-02 12:00Z')"), "public.rate_limit_audit_20261231")
+	check.Equal(t, "the days of the metrics",
+		d.query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
+			"rate_limit_metrics WHERE granularity = 'day'"),
+		"31.12.2026 00:00:00 01.01.2027 00:00:00 29.02.2028 00:00:00")
 }
 
 // A Writer that owns the tables, and has a clock that is years ahead, deletes nothing, because the upkeep

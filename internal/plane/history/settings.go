@@ -55,7 +55,7 @@ const (
 func (s *Settings) check() error {
 	if s.Node == "" {
 		s.Node, _ = os.Hostname()
-		s.Node = cleanText(s.Node, maxName)
+		s.Node = CleanText(s.Node, maxName)
 	}
 	if s.Node == "" {
 		s.Node = "unknown"
@@ -92,7 +92,7 @@ func (s *Settings) check() error {
 }
 
 func checkName(field, name string) error {
-	if len(name) > maxName || cleanText(name, maxName) != name {
+	if len(name) > maxName || CleanText(name, maxName) != name {
 		return &ratelimit.FieldError{Field: field, Value: name,
 			Want: fmt.Sprintf("up to %d bytes of UTF-8 without NUL", maxName)}
 	}

@@ -60,20 +60,6 @@ func TestAddressesInKeysAreMasked(t *testing.T) {
 	}
 }
 
-// A masked key is not masked again, even if the text of the network starts with the client's address.
-func TestKeyIsMaskedOnce(t *testing.T) {
-	for _, c := range []struct{ client, key, want string }{
-		{"192.0.2.0", "u 192.0.2.0", "u 192.0.2.0/24"},
-		{"2001:db8:1::", "u 2001:db8:1::/64", "u 2001:db8:1::/48"},
-		{"2001:db8:1::", "u 2001:db8:1:: 2001:db8:1::/64", "u 2001:db8:1::/48 2001:db8:1::/48"},
-		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
-	} {
-		check.Equal(t, c.client,
-			history.MaskKey(option.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
-			c.want)
-	}
-}
-
 // Hosts, paths, methods and users from clients are stored without queries and invalid text.
 func TestTablesHaveNoQueriesAndValidText(t *testing.T) {
 	d := newTestDB(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// addressRule returns a rule for networks that counts by something.
-func addressRule(name, countBy string, action policy.Action, networks ...string) policy.Rule {
-	r := policy.Rule{Name: name, Action: action, CountBy: []string{countBy}}
+// addressRule returns a rule for networks that counts by address.
+func addressRule(name string, action policy.Action, networks ...string) policy.Rule {
+	r := policy.Rule{Name: name, Action: action, CountBy: []string{"ip"}}
 	for _, text := range networks {
 		r.Networks = append(r.Networks, netip.MustParsePrefix(text))
 	}
@@ -32,33 +32,6 @@ func evaluateAddress(s *policy.Snapshot, address string) *policy.Verdict {
 	v := &policy.Verdict{}
 	policy.Evaluate(s, f, nil, time.Now(), v)
 	return v
-}
-
-// One client is an IPv4 address, also behind NAT64, or a /64. ip/128 tells the addresses of a /64 apart. All
-// unknown addresses are one client.
-func TestAddressesOfOneClientHaveOneKey(t *testing.T) {
-	for _, test := range []struct{ countBy, address, want string }{
-		{"ip", "192.0.2.7", "192.0.2.7"},
-		{"ip", "2001:db8:1:2::1", "2001:db8:1:2::/64"},
-		{"ip/64", "2001:db8:1:2::1", "2001:db8:1:2::/64"}, // in tables of version 1
-		{"ip/128", "2001:db8:1:2::1", "2001:db8:1:2::1"},
-		{"ip", "64:ff9b::c000:207", "192.0.2.7"},
-		{"ip/128", "64:ff9b::c000:207", "192.0.2.7"},
-		{"user", "64:ff9b::c000:207", "ip:192.0.2.7"},
-		{"ip", "64:ff9b::a00:1", "64:ff9b::/64"},
-		{"ip", "64:ff9b::6440:1", "64:ff9b::/64"},
-		{"ip", "64:ff9b::7f00:1", "64:ff9b::/64"},
-		{"ip", "64:ff9b:1::c000:207", "64:ff9b:1::/64"},
-		{"ip", "", "unknown"}, {"ip/128", "", "unknown"},
-		{"user", "", "ip:unknown"}, {"key|ip", "", "2|unknown"},
-	} {
-		s := policy.Compile([]policy.Rule{addressRule("r", test.countBy, "")}, nil, nil, 0)
-		v := evaluateAddress(s, test.address)
-		if len(v.Hits) != 1 || v.Hits[0].Key != test.want {
-			t.Errorf("count_by %s of %q: got %v, want the key %s", test.countBy, test.address, v.Hits,
-				test.want)
-		}
-	}
 }
 
 // A ban or a block of an IPv4 network holds for its clients behind NAT64. An exemption does not, and neither
@@ -86,7 +59,7 @@ func TestNAT64HidesNoClientAndFreesNone(t *testing.T) {
 		{policy.Block, "10.0.0.0/8", "64:ff9b::a00:1", false},
 		{policy.Exempt, "10.0.0.0/8", "64:ff9b::a00:1", false},
 	} {
-		s := policy.Compile([]policy.Rule{addressRule("r", "ip", test.action, test.network)}, nil, nil, 0)
+		s := policy.Compile([]policy.Rule{addressRule("r", test.action, test.network)}, nil, nil, 0)
 		v := evaluateAddress(s, test.address)
 		if got := v.Reason == policy.Blocked || v.Exempt; got != test.want {
 			t.Errorf("%s of %s applies to %s: %v, want %v", test.action, test.network, test.address, got,
@@ -97,7 +70,7 @@ func TestNAT64HidesNoClientAndFreesNone(t *testing.T) {
 
 // A rule of a family that matches only by the IPv4 address behind NAT64 takes the place of no other rule.
 func TestNAT64TakesNoGenerousRuleOfFamily(t *testing.T) {
-	staff, public := addressRule("staff", "ip", "", "192.0.2.0/24"), addressRule("public", "ip", "")
+	staff, public := addressRule("staff", "", "192.0.2.0/24"), addressRule("public", "")
 	staff.Family, staff.Priority, public.Family = "plan", 2, "plan"
 	s := policy.Compile([]policy.Rule{staff, public}, nil, nil, 0)
 	for address, want := range map[string]string{
@@ -131,7 +104,7 @@ func TestUnknownAddressIsInAllNetworksTogether(t *testing.T) {
 			{"", []string{"0.0.0.0/0", "::/0"}, true},
 			{"", []string{"0.0.0.0/0"}, false},
 		} {
-			rules := []policy.Rule{addressRule("r", "ip", test.action, test.networks...)}
+			rules := []policy.Rule{addressRule("r", test.action, test.networks...)}
 			s := policy.Compile(rules, nil, nil, remember)
 			v := evaluateAddress(s, "")
 			if got := v.Reason == policy.Blocked || v.Exempt || len(v.Hits) > 0; got != test.want {

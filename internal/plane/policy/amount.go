@@ -30,10 +30,10 @@ type amount struct {
 	from, until int64  // when the override is valid, in microseconds; until is exclusive
 }
 
-// maxCount is the quota that the store gets for a limit with overage, so that it counts beyond the real
-// quota. It is 256 times the largest cost. Twice maxCount fits into a bigint, as a sliding window requires,
+// MaxCount is the quota that the store gets for a limit with overage, so that it counts beyond the real
+// quota. It is 256 times the largest cost. Twice MaxCount fits into a bigint, as a sliding window requires,
 // because it adds two counts.
-const maxCount = 1 << 61
+const MaxCount = 1 << 61
 
 // newAmount compiles the amount of a limit from an override, or from the limit itself in the form of an
 // override. from is Mark.AmountSource.
@@ -72,7 +72,7 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	}
 	if mark.Overage {
 		// The store counts beyond the quota.
-		quota.Events = maxCount
+		quota.Events = MaxCount
 	} else if !o.Unlimited && !a.zero {
 		mark.Quota = quota.Capacity()
 	}

@@ -13,6 +13,7 @@ import (
 type head struct {
 	Snapshot string // the database snapshot of the poll; "" if the next poll cannot find the changes since
 	Server   string // the schema.ServerIdentity for which Snapshot is valid
+	Revision string // the revision of the tables
 	Applied  int64  // the highest visible change number
 	Changed  string // the oldest snapshot that has all applied changes: that of the last poll that found any
 }
@@ -23,9 +24,9 @@ const maxChanges = 1000
 
 // pollSQL returns the changes that became visible since the snapshot $1 of the previous poll. The row with
 // Head has the snapshot of this statement. Its Server is schema.ServerIdentity, or "standby" (see
-// errStandby), or "incomplete" (see errIncomplete). The change of an override is returned as a change of the
-// API key, user or tier that the override is for. If this key was deleted, its digest is unknown, and the ref
-// is "gone".
+// errStandby), "incomplete" (see errIncomplete), or "version" (see schema.ErrVersion). The change of an
+// override is returned as a change of the API key, user or tier that the override is for. If this key was
+// deleted, its digest is unknown, and the ref is "gone".
 //
 // Two kinds of transactions may have become visible since the old snapshot:
 //
@@ -36,11 +37,11 @@ const maxChanges = 1000
 // because transactions commit in a different order than they write. Each statement has one snapshot, so no
 // change falls between two polls, and no change is returned twice. UNION ALL instead of OR lets the server
 // use the index on xid for each kind.
-const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
+var pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT json_build_object('Head', json_build_object('Snapshot', h.snapshot::text,
-	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
-		THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete'
-		ELSE ` + schema.ServerIdentity + ` END))::text
+	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Revision', ` + schema.Revision + `,
+	'Server', CASE WHEN pg_is_in_recovery() THEN 'standby' WHEN NOT ` + schema.Whole + ` THEN 'incomplete'
+		WHEN NOT ` + schema.Usable + ` THEN 'version' ELSE ` + schema.ServerIdentity + ` END))::text
 	FROM head h
 UNION ALL
 (SELECT json_build_object('Kind', CASE c.kind WHEN 'override' THEN split_part(c.ref, '/', 1) ELSE c.kind END,
@@ -75,7 +76,7 @@ var errStandby = errors.New("the server is a standby, which does not show transa
 // missing.
 var errIncomplete = errors.New("triggers of the policy are missing or disabled: a restore is running or " +
 	"has failed. The policy that was read before applies. If no restore is running, repeat the restore, " +
-	"or create the triggers with: caddy pg-ratelimit migrate")
+	"or enable the triggers: ALTER TABLE ... ENABLE TRIGGER USER")
 
 // findChanges adds the changes that became visible since p.head to p.due, and sets p.head.
 func (p *Policy) findChanges(ctx context.Context) error {
@@ -112,6 +113,8 @@ func (p *Policy) findChanges(ctx context.Context) error {
 		return errStandby
 	case "incomplete":
 		return errIncomplete
+	case "version":
+		return schema.Prepare(ctx, p.db, refreshTimeout, false, nil)
 	}
 	p.head = next
 	return nil

@@ -28,6 +28,7 @@ type Snapshot struct {
 	set    *ruleSet
 	bans   *banSet
 	prices *priceList
+	fault  error // why this program can no longer use the tables, or nil
 }
 
 // Compile returns a snapshot. overrides are the overrides for tiers; overrides for users and keys belong to
@@ -60,6 +61,8 @@ type ruleSet struct {
 	memo     *memo // nil if disabled
 	unusable []Unusable
 	off      []*Rule // rules with the mode off
+
+	countingTokens int32 // the number of rules in tokens
 
 	mu       sync.Mutex // guards anchored
 	anchored map[anchorKey]*amount
@@ -129,6 +132,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 		r.position = position
 		if r.tokens {
 			tokens = append(tokens, forAllSenders(r))
+			set.countingTokens++
 		}
 		for _, l := range r.limits {
 			set.limits[l.row.Limit.Prefix] = l
@@ -233,11 +237,16 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	for i := range r.row.Limits {
 		l := &limit{rule: r, row: r.row.Limits[i]}
 		l.row.Limit.Prefix = prefixOf(r.row.Name, l.row.Name)
-		if r.row.CountedAs != "" {
-			l.row.Limit.CountedAs = prefixOf(r.row.CountedAs, l.row.Name)
+		counted := l.row.Limit.CountedAs
+		if counted == "" {
+			counted = l.row.Name
+		}
+		if counted = prefixOf(countedAs(&r.row), counted); counted != l.row.Limit.Prefix {
+			l.row.Limit.CountedAs = counted
 		}
 		var err error
-		if l.tokens, err = option.TokensOf(l.row.Unit, l.row.Output, &l.row.Limit); err != nil {
+		if l.tokens, err = option.TokensOf(l.row.Unit, l.row.Output, l.row.Batches,
+			&l.row.Limit); err != nil {
 			return nil, err
 		}
 		if l.tokens != nil && r.mark.Settle != nil {

@@ -40,7 +40,6 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	v.Rule = stored.Rule
 	v.Endpoint = stored.Endpoint
 	v.Simple = stored.Simple
-	v.Tokens = stored.Tokens
 	v.Marks = append(v.Marks, stored.Marks...)
 	v.ShadowMarks = append(v.ShadowMarks, stored.ShadowMarks...)
 	v.Hits = append(v.Hits, stored.Hits...)
@@ -77,20 +76,27 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			v.Tier = tierOf(id.Tier, id.TierUntil, f, at)
 		}
 	}
+	refusal := NotRefused
+	switch {
+	case reason != NotRefused && f.RejectUnknown:
+		refusal = reason
+	case (reason != NotRefused || id == nil) && f.NeedsKey:
+		refusal = NoKey
+	}
 	switch {
 	case len(s.bans.byNetwork)+len(s.bans.bySender) > 0 && refuseBanned(networkBan(s.bans, f), ban, at, v):
-	case reason != NotRefused && f.RejectUnknown:
+	case refusal != NotRefused:
 		// A rule that blocks the request with any key takes precedence, so that the response does not depend
 		// on the cache.
-		v.senderUnread = true
+		v.senderUnread = refusal != NoKey
 		evaluateRules(s.set, f, anonymous, at, v)
-		if v.Reason != Blocked {
+		if v.Reason != Blocked && (refusal != NoKey || !v.Exempt) {
 			Clear(v)
 			v.Tier = f.Tier
-			v.Reason = reason
+			v.Reason = refusal
 			v.Status = 401
 		}
-		if id.Known {
+		if id != nil && id.Known {
 			v.EndedSender = id
 		}
 	default:
@@ -160,7 +166,6 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 		if one.Rule != "" && !one.Exempt && (v.Rule == "" || v.Exempt && len(v.Hits) == 0) {
 			v.Rule = one.Rule
 		}
-		v.Tokens = v.Tokens || one.Tokens
 		v.ShadowMarks = append(v.ShadowMarks, one.ShadowMarks...)
 		addLevel(v, shadows, one)
 	}
@@ -197,20 +202,6 @@ func enforced(marks []*Mark) int {
 		n++
 	}
 	return n
-}
-
-// keyProblem returns the reason why the API key of an identity is not valid, or NotRefused.
-func keyProblem(id *Identity, at int64) Reason {
-	switch {
-	case id.unread:
-	case !id.Known:
-		return UnknownKey
-	case at >= endOf(id.RevokedAt):
-		return KeyRevoked
-	case at >= endOf(id.ExpiresAt):
-		return KeyExpired
-	}
-	return NotRefused
 }
 
 // evaluateRules sets v to the verdict of the rules. It refuses the request if the verdict depends on the
@@ -281,7 +272,6 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		}
 		limits := r.limits
 		if r.tokens {
-			v.Tokens = v.Tokens || r.row.Mode != option.Shadow
 			limits = chargedLimits(r, f.Method)
 		}
 		if counters == nil {

@@ -12,6 +12,9 @@ import (
 // If the primary fails before it has replicated its latest changes, a proxy undoes these changes after the
 // failover to the replica. It applies the changes that are made on the replica later.
 func TestPromotedReplicaEndsUnreplicatedChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts two servers")
+	}
 	cluster.Tool(t, "pg_basebackup")
 	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica",
 		"synchronous_commit": "local"},

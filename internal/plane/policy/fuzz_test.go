@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -48,45 +47,6 @@ func FuzzRulesAreUsableOrReported(f *testing.F) {
 			if err := v.Hits[i].Limit.Validate(); err != nil {
 				t.Errorf("%s: a hit's limit: got %v, want no error", row, err)
 			}
-		}
-	})
-}
-
-// FuzzPatternsMatchLikeLoop checks that patterns of hosts and paths match like a loop over their segments.
-func FuzzPatternsMatchLikeLoop(f *testing.F) {
-	for pattern, paths := range map[string]string{
-		"/api/v1/*":    "/api/v1 /api/v1/x /api/v1/x/y /api /api/v10 / /x/api/v1",
-		"/u/*/files":   "/u/a/files /u/files /u/a/b/files /u/a/files/x",
-		"/u/*/files/*": "/u/a/files /u/a/files/x/y /u/files/x /u/a/b/files",
-		"/":            "/ /a", "/*": "/ /a /a/b", "/*/b": "/a/b / /b /a/b/c", "/*/": "/ /a /a/b",
-	} {
-		for _, path := range strings.Fields(paths) {
-			f.Add(pattern, "*.a.test", path, "x.a.test")
-		}
-	}
-	for pattern, hosts := range map[string]string{
-		"a.test":   "a.test A.test:80 b.test x.a.test",
-		"*.a.test": "x.a.test y.x.a.test a.test xa.test .a.test",
-	} {
-		for _, host := range strings.Fields(hosts) {
-			f.Add("/*", pattern, "/a", host)
-		}
-	}
-	f.Fuzz(func(t *testing.T, pathPattern, hostPattern, path, host string) {
-		facts, ok := requestOf(path, host)
-		world := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block,
-			Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
-		s := policy.Compile(world.Rules, nil, nil, 0)
-		if !ok || len(s.Unusable()) > 0 || strings.ContainsAny(facts.Path, `\;`) ||
-			policy.NormalHost(hostPattern) != hostPattern {
-			return
-		}
-		var v policy.Verdict
-		policy.Evaluate(s, &facts, nil, policytest.Now, &v)
-		got, want := policytest.FormatVerdict(&v), newNaive(world).decide(&facts, nil, policytest.Now)
-		if got != want {
-			t.Errorf("host pattern %q, path pattern %q, host %q, path %q: got %s, want %s", hostPattern,
-				pathPattern, facts.Host, facts.Path, got, want)
 		}
 	})
 }

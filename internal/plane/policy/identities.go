@@ -200,3 +200,17 @@ func (c *IdentityCache) Len() (identities, unknown int) {
 	unknown = len(c.unknown)
 	return identities, unknown
 }
+
+// keyProblem returns the reason why the API key of an identity is not valid, or NotRefused.
+func keyProblem(id *Identity, at int64) Reason {
+	switch {
+	case id.unread:
+	case !id.Known:
+		return UnknownKey
+	case at >= endOf(id.RevokedAt):
+		return KeyRevoked
+	case at >= endOf(id.ExpiresAt):
+		return KeyExpired
+	}
+	return NotRefused
+}

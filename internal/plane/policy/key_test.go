@@ -112,20 +112,6 @@ func TestHintShowsLittle(t *testing.T) {
 	}
 }
 
-// Bearer removes the scheme Bearer from the value of an Authorization header.
-func TestBearerRemovesScheme(t *testing.T) {
-	for value, want := range map[string]string{
-		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a",
-		"Bearer\tprl_a": "prl_a",
-		"prl_a":         "prl_a", " prl_a ": "prl_a", "Bearerprl_a": "Bearerprl_a", "Basic abc": "Basic abc",
-		"Bearer": "", "Bearer ": "", "": "",
-	} {
-		if got := policy.Bearer(value); got != want {
-			t.Errorf("Bearer(%q): got %q, want %q", value, got, want)
-		}
-	}
-}
-
 // Generated keys, and the key of the request, are replaced in hosts and paths, also in another case or if
 // they are percent-encoded.
 func TestHideKeysInHostsAndPaths(t *testing.T) {

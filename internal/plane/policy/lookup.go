@@ -90,7 +90,7 @@ func (l *lookups) get(
 	}
 	// The wait includes the time that the statement in flight has already taken.
 	patience := l.health.Patience(timeout)
-	err = waitFor(ctx, task.done, patience-l.silence())
+	err = health.WaitFor(ctx, task.done, patience-l.silence())
 	switch {
 	case l.closing.Err() != nil:
 		return nil, ratelimit.ErrClosed
@@ -110,22 +110,6 @@ func (l *lookups) silence() time.Duration {
 		return 0
 	}
 	return time.Since(l.started)
-}
-
-// waitFor waits until done ends. It uses no select because of the interpreter: see internal/testkit/imports.
-func waitFor(ctx, done context.Context, timeout time.Duration) error {
-	within, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	stop := context.AfterFunc(done, cancel)
-	defer stop()
-	<-within.Done()
-	if done.Err() != nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return ratelimit.ErrTimeout
 }
 
 // renew schedules a cached sender for the next renewDue.

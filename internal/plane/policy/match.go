@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -55,7 +56,7 @@ func conditionValues(r *rule) [][]string {
 		networks = append(networks, network.String())
 	}
 	for _, p := range r.paths {
-		paths = append(paths, lowerASCII.Replace(p.literal))
+		paths = append(paths, option.LowerASCII.Replace(p.literal))
 	}
 	for _, host := range r.hosts {
 		hosts = append(hosts, strings.TrimPrefix(host, "*"))
@@ -121,7 +122,7 @@ func larger(a, b int) int {
 // omits rules that are filed under networks: see findByNetwork.
 func findRules(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 	start := len(rules)
-	path := lowerASCII.Replace(f.Path)
+	path := option.LowerASCII.Replace(f.Path)
 	if strings.IndexByte(path, '\\') >= 0 {
 		path = backslashAsSlash(path) // the part before a wildcard is equal in both readings
 	}
@@ -245,7 +246,7 @@ func (r *rule) compileConditions() error {
 			return err
 		}
 		r.paths = append(r.paths, p)
-		folded, _ := parsePath(lowerASCII.Replace(path))
+		folded, _ := parsePath(option.LowerASCII.Replace(path))
 		r.folded = append(r.folded, folded)
 		everywhere = everywhere || p.rest && p.literal == "" && len(p.segments) == 0
 	}
@@ -295,7 +296,7 @@ func matchesPath(r *rule, path string) bool {
 	if r.row.Action == Exempt {
 		return matchesExactly(r, path)
 	}
-	path = lowerASCII.Replace(path)
+	path = option.LowerASCII.Replace(path)
 	return matchesReading(r.folded, path) ||
 		strings.IndexByte(path, '\\') >= 0 && matchesReading(r.folded, backslashAsSlash(path))
 }

@@ -19,7 +19,7 @@ import (
 // The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
 var (
 	ruleCount    = flag.Int("rules", 1000, "rules in TestManyRulesEqualNaiveLoop")
-	requestCount = flag.Int("requests", 10000, "requests in TestManyRulesEqualNaiveLoop")
+	requestCount = flag.Int("requests", 3000, "requests in TestManyRulesEqualNaiveLoop")
 )
 
 // Evaluate, with and without a memo, decides like a loop over all rules. The rules are few and similar, so

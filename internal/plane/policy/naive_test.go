@@ -137,6 +137,9 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 	if text := blockOutcome(matching, v); text != "" {
 		return text
 	}
+	if id == nil && f.NeedsKey {
+		return "no_key 401"
+	}
 	families := make(map[string]bool)
 	hits, shadows := "", ""
 	for _, r := range matching {

@@ -53,11 +53,6 @@ var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
 // backslash separates segments.
 var dotSegment = regexp.MustCompile(`[/\\]\.\.?(;[^/\\]*)?([/\\]|$)`)
 
-// lowerASCII replaces ASCII letters by those in lower case.
-var lowerASCII = strings.NewReplacer("A", "a", "B", "b", "C", "c", "D", "d", "E", "e", "F", "f", "G", "g",
-	"H", "h", "I", "i", "J", "j", "K", "k", "L", "l", "M", "m", "N", "n", "O", "o", "P", "p", "Q", "q",
-	"R", "r", "S", "s", "T", "t", "U", "u", "V", "v", "W", "w", "X", "x", "Y", "y", "Z", "z")
-
 // backslashAsSlash returns the reading of a normal path in which backslashes separate segments.
 func backslashAsSlash(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
 

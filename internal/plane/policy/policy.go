@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"math/rand"
 	"net/netip"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -35,9 +35,13 @@ type Settings struct {
 
 	// OnApplied is called after each successful poll. Nil calls nothing. applied is a database snapshot that
 	// shows the applied changes and no later changes. log is the oid of the table rate_limit_changes.
-	// problems has a text for each rule that cannot be used. The next poll waits for OnApplied. See
-	// registry.Node.SetApplied.
+	// problems has a text for each rule that cannot be used, and for others. The next poll waits for
+	// OnApplied. See registry.Node.SetApplied.
 	OnApplied func(applied, log string, problems []string)
+
+	// Anonymous has the tiers of requests without an API key that pass by choice, as keys. A tier that no
+	// rule in force limits or exempts is a problem. Nil has none.
+	Anonymous *sync.Map
 
 	// Health is the health of the server. The policy and the store share it. Required.
 	Health *health.Health
@@ -60,10 +64,12 @@ const (
 
 	// refreshTimeout bounds a poll, and the statement that reads the banned API keys.
 	refreshTimeout = 2 * time.Second
-	// loadTimeout bounds a statement that reads rules or bans, and the migration.
+	// loadTimeout bounds a statement that reads rules or bans, or creates the tables.
 	loadTimeout = 30 * time.Second
-	// migrateInterval is the minimum time between two attempts of a failing migration.
-	migrateInterval = 10 * time.Second
+	// lockedPause is the time between two polls while another session migrates.
+	lockedPause = 50 * time.Millisecond
+	// prepareInterval is the minimum time between two attempts to create the tables.
+	prepareInterval = 10 * time.Second
 	// fullReadInterval is the mean time between two reads of all rules and bans without a reported change.
 	// The time varies randomly by up to half, to spread the reads of the proxies.
 	fullReadInterval = 10 * time.Minute
@@ -86,9 +92,15 @@ type Stats struct {
 	Polled time.Time
 }
 
+// ErrVersion means that this program cannot use the tables, because another version made them.
+var ErrVersion = schema.ErrVersion
+
 // Policy evaluates the rules in a database. A change of the rules takes effect within about Settings.Refresh.
 // A Policy is safe for concurrent use.
 type Policy struct {
+	// CountingTokens is the number of rules in force with limits of tokens. It is atomic.
+	CountingTokens int32
+
 	db         pgdb.DB
 	settings   Settings
 	lookups    *lookups
@@ -99,14 +111,15 @@ type Policy struct {
 	closing    context.Context
 	close      context.CancelFunc
 	started    sync.Once
+	creation   *health.Creation // of the tables, until the first rules
 
 	refreshing sync.Mutex // locked during a refresh; guards the fields below, except stats
 	head       head       // of the last poll; the next poll finds the changes since then
 	due        changes    // the changes that have no effect yet
 	polled     bool       // a poll has succeeded; from then on, missing tables are not created again
-	migrated   bool
-	migrateErr error     // the error of the last migration
-	migrateAt  time.Time // the time of the next attempt
+	prepared   bool       // this program can use the tables
+	prepareErr error      // why not
+	prepareAt  time.Time  // the time of the next attempt
 	rows       policyRows
 	compiled   *Snapshot // of rows; refresh stores it in inForce after it has evicted the changed identities
 	rulesSQL   string
@@ -132,12 +145,15 @@ func New(db pgdb.DB, s Settings) *Policy {
 	if s.Now == nil {
 		s.Now = time.Now
 	}
+	if s.Anonymous == nil {
+		s.Anonymous = &sync.Map{}
+	}
 	if s.Random == nil {
 		s.Random = rand.Float64
 	}
 	p := &Policy{
 		db: db, settings: s, identities: NewIdentityCache(s.MaxIdentities), rulesSQL: effectiveRulesSQL,
-		reported: map[string]string{}, compiled: Compile(nil, nil, nil, 0),
+		reported: map[string]string{}, compiled: Compile(nil, nil, nil, 0), creation: &health.Creation{},
 	}
 	p.stats.Store(&Stats{})
 	p.closing, p.close = context.WithCancel(context.Background())
@@ -183,12 +199,14 @@ func (p *Policy) snapshot() *Snapshot {
 // Evaluate sets v to the verdict on a request. The sender is the API key, or if key is "", the user that the
 // proxy authenticated. key and user are "" for an anonymous request.
 //
-// Evaluate waits for the first rules for up to timeout, and for the look-up of an uncached sender for up to
-// health.MaxTimeouts times timeout. A cached sender and a banned request need no look-up. The error is
+// Evaluate waits for the first rules for up to timeout, or longer while their tables are created, and for the
+// look-up of an uncached sender for up to health.MaxTimeouts times timeout. A cached sender and a banned
+// request need no look-up. The error is
 //
 //   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
 //   - ratelimit.ErrOverloaded if the time ended while the database answered other statements
 //   - ratelimit.ErrTimeout if the time ended in any other case
+//   - ErrVersion if this program cannot use the tables
 //   - ratelimit.ErrClosed after Close, or the error of the statement
 //
 // If a look-up fails, v is the verdict of bans and of the rules that apply to every sender:
@@ -198,20 +216,23 @@ func (p *Policy) snapshot() *Snapshot {
 //
 // Evaluate returns nil instead of the error if this verdict refuses the request, or if it exempts the request
 // and no API key has to be valid: the request has a user, or f.RejectUnknown is false. Before the first rules
-// are read, v is empty.
+// are read, v is empty, or refuses an anonymous request with f.NeedsKey.
 func (p *Policy) Evaluate(
 	ctx context.Context, timeout time.Duration, key, user string, f *Facts, v *Verdict,
 ) error {
 	s := p.snapshot()
 	if s == nil {
-		start := time.Now()
 		var err error
 		if s, err = p.waitForRules(ctx, timeout); err != nil {
 			Clear(v)
 			v.Tier = f.Tier
+			if key == "" && user == "" && f.NeedsKey {
+				Refuse(v, NoKey)
+				err = nil
+			}
 			return err
 		}
-		timeout -= time.Since(start)
+		f.Waited = true
 	}
 	now := p.settings.Now()
 	var id *Identity
@@ -236,6 +257,9 @@ func (p *Policy) Evaluate(
 		}
 	}
 	Evaluate(s, f, id, now, v)
+	if s.fault != nil && !v.Refused() {
+		return s.fault
+	}
 	return nil
 }
 
@@ -268,16 +292,13 @@ func (p *Policy) evaluateUnknown(
 	return err
 }
 
-// waitForRules waits for the first snapshot and returns it. If there is none within timeout, the server
-// counts as silent, so that the request does not wait for the store, too.
+// waitForRules waits for the first snapshot and returns it, see health.Await. If there is none in time, the
+// server counts as silent, so that the request does not wait for the store, too.
 func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) (*Snapshot, error) {
 	p.Prepare()
 	_, err := p.lookups.state()
 	if err == nil {
-		sent := time.Now()
-		if err = waitFor(ctx, p.ready, timeout); errors.Is(err, ratelimit.ErrTimeout) {
-			_ = p.lookups.health.Failed(sent, timeout, pgdb.ErrNoAnswer)
-		}
+		err = p.lookups.health.Await(ctx, p.ready, timeout, p.creation)
 	}
 	s := p.snapshot()
 	if err == nil && s == nil {
@@ -301,10 +322,10 @@ func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 		return false
 	}
 	now := p.settings.Now()
-	if now.UnixMicro()-e.at >= renewMicros {
+	s := p.inForce.Load().(*Snapshot) // p.Evaluate has cached the key, so there is one
+	if s.fault != nil || now.UnixMicro()-e.at >= renewMicros {
 		return false
 	}
-	// There is a snapshot, because p.Evaluate has cached the key.
-	Evaluate(p.inForce.Load().(*Snapshot), f, e.id, now, v)
+	Evaluate(s, f, e.id, now, v)
 	return true
 }

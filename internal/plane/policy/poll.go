@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sort"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -34,6 +39,13 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	}
 	sent := time.Now()
 	err := batch.Try(func() error { return p.refresh(ctx) })
+	for err != nil && !errors.Is(err, ratelimit.ErrUnavailable) && p.snapshot() == nil &&
+		ctx.Err() == nil && p.closing.Err() == nil && p.isMigrating(ctx) {
+		health.Sleep(ctx, lockedPause)
+		sent = time.Now()
+		err = batch.Try(func() error { return p.refresh(ctx) })
+	}
+	p.creation.End()
 	if p.closing.Err() != nil {
 		return ratelimit.ErrClosed
 	}
@@ -43,10 +55,16 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.lookups.health.Answered()
 		p.lookups.setPollErr(nil)
 		p.lookups.renewDue()
+		lines := p.problems()
+		var problem error
+		if lines != nil {
+			problem = errors.New(strings.Join(lines, "; "))
+		}
+		p.report("problems", problem)
 		if p.settings.OnApplied != nil {
 			_ = batch.PanicError(func() {
 				changesOID := p.head.Server[strings.IndexByte(p.head.Server, ' ')+1:]
-				p.settings.OnApplied(p.head.Changed, changesOID, problems(p.compiled))
+				p.settings.OnApplied(p.head.Changed, changesOID, lines)
 			})
 		}
 		if now := p.settings.Now(); now.Sub(p.forgotAt) >= forgetInterval {
@@ -58,35 +76,46 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		}
 		return nil
 	}
-	if errors.Is(err, ratelimit.ErrUnavailable) {
+	switch {
+	case errors.Is(err, ratelimit.ErrUnavailable):
 		_ = p.lookups.health.Failed(sent, refreshTimeout, err)
-	} else {
+	case errors.Is(err, schema.ErrVersion):
+		p.refuse(err)
+	default:
 		p.lookups.setPollErr(unavailable(err))
 	}
 	return err
 }
 
+// refuse lets all evaluations fail with err, except those that the rules and bans in memory refuse. The next
+// successful poll reads everything anew.
+func (p *Policy) refuse(err error) {
+	p.lookups.setPollErr(err)
+	p.head = head{}
+	p.prepared = false
+	if s := p.snapshot(); s != nil && s.fault == nil {
+		closed := *s
+		closed.fault = err
+		p.inForce.Store(&closed)
+	}
+}
+
 // refresh polls for changes and applies them. Refresh reports its error.
 func (p *Policy) refresh(ctx context.Context) error {
 	now := p.settings.Now()
-	// After the first poll, missing tables are not created again: they would be empty and hinder a restore.
-	if !p.polled {
-		if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
-			return err
-		}
+	err := p.prepare(ctx, now)
+	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, schema.ErrVersion) {
+		return err
 	}
-	err := p.findChanges(ctx)
-	if err != nil && p.migrateErr != nil && !errors.Is(err, errIncomplete) &&
+	err = p.findChanges(ctx)
+	if err != nil && p.prepareErr != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
-		return fmt.Errorf("%w; %w", err, p.migrateErr)
+		return fmt.Errorf("%w; %w", err, p.prepareErr)
 	}
 	if err != nil {
 		return err
 	}
 	p.polled = true
-	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
-		return err
-	}
 	due := &p.due
 	if !now.Before(p.fullReadAt) {
 		due.rules = true
@@ -108,29 +137,54 @@ func (p *Policy) refresh(ctx context.Context) error {
 	// read.
 	p.identities.evict(due)
 	if err == nil {
+		atomic.StoreInt32(&p.CountingTokens, p.compiled.set.countingTokens)
 		p.inForce.Store(p.compiled)
 		p.setReady()
 	}
 	return err
 }
 
-// migrate creates or upgrades the tables, unless a migration has succeeded, or failed within migrateInterval.
-// migrate returns the error of the last attempt. Despite this error, a poll can succeed on tables that exist.
-func (p *Policy) migrate(ctx context.Context, now time.Time) error {
-	if p.settings.DisableMigration || p.migrated {
-		return nil
+// isMigrating reports whether another session creates or upgrades the tables. Requests then wait for it.
+func (p *Policy) isMigrating(ctx context.Context) bool {
+	lock := &pgdb.Statement{SQL: schema.Locked, Unnamed: true}
+	_, err := read(ctx, p.db, refreshTimeout, "looking for a migration", lock)
+	locked := pg.Bigints(lock.Result)
+	if err != nil || len(locked) != 1 || locked[0] == 0 {
+		return false
 	}
-	if p.migrateErr != nil && now.Before(p.migrateAt) {
-		return p.migrateErr
+	p.lookups.health.Answered()
+	p.lookups.setPollErr(nil)
+	p.creation.Begin()
+	return true
+}
+
+// prepare finds out whether this program can use the tables, and creates them if there are none, unless an
+// attempt has failed within prepareInterval. prepare returns the error of the last attempt. With an error
+// other than ratelimit.ErrUnavailable and schema.ErrVersion, a poll can succeed. After the first poll,
+// missing tables are not created again: they would be empty and hinder a restore.
+func (p *Policy) prepare(ctx context.Context, now time.Time) error {
+	if p.prepared || p.prepareErr != nil && now.Before(p.prepareAt) {
+		return p.prepareErr
 	}
-	err := Migrate(ctx, p.db)
+	created := false
+	err := schema.Prepare(ctx, p.db, loadTimeout, !p.settings.DisableMigration && !p.polled, func() {
+		created = true
+		p.lookups.health.Answered()
+		if p.prepareErr == nil {
+			p.creation.Begin()
+		}
+	})
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	p.migrated = err == nil
-	p.migrateErr = err
-	p.migrateAt = now.Add(migrateInterval)
-	p.report("migration", err)
+	err = pg.Explain(ctx, p.db, err)
+	p.prepared = err == nil
+	p.prepareErr = err
+	p.prepareAt = now
+	if created {
+		p.prepareAt = now.Add(prepareInterval)
+	}
+	p.report("tables", err)
 	return err
 }
 
@@ -183,18 +237,28 @@ func (p *Policy) load(ctx context.Context) error {
 	due.rules = false
 	due.bans = false
 	due.bannedKeys = keysErr != nil
-	var problem error
-	if lines := problems(p.compiled); lines != nil {
-		problem = errors.New(strings.Join(lines, "; "))
-	}
-	p.report("problems", problem)
 	return nil
 }
 
-// problems describes the rules that cannot be used, and too many bans in force. The view
-// rate_limit_rule_warnings reads the names of rules from these texts.
-func problems(s *Snapshot) []string {
+// problems describes outdated tables, the rules that cannot be used, too many bans in force, and tiers of
+// Settings.Anonymous.
+// The view rate_limit_rule_warnings reads the names of rules from these texts.
+func (p *Policy) problems() []string {
+	s := p.compiled
 	var lines []string
+	at := p.settings.Now().UnixMicro()
+	p.settings.Anonymous.Range(func(tier, _ any) bool {
+		if !limitsTier(s.set, tier.(string), at) {
+			lines = append(lines, fmt.Sprintf("a site has without_key anonymous, and no rule in force "+
+				"limits the tier %q: add one, or an exempt rule for the tier, which says that this is "+
+				"meant", tier))
+		}
+		return true
+	})
+	if outdated := schema.Outdated(p.head.Revision); outdated != "" {
+		lines = append(lines, outdated)
+	}
+	sort.Strings(lines)
 	for _, w := range s.set.unusable {
 		line := "rule " + w.Rule
 		if w.Override != "" {
@@ -213,6 +277,37 @@ func problems(s *Snapshot) []string {
 			"instead of addresses, or end some", s.bans.inForce, maxBans))
 	}
 	return lines
+}
+
+// limitsTier reports whether a rule in force names a tier, or limits all requests without an API key. A rule
+// that exempts only some requests of the tier says nothing of the others.
+func limitsTier(set *ruleSet, tier string, at int64) bool {
+	for _, r := range set.rules {
+		row := &r.row
+		if row.Mode == option.Shadow || at < row.From || at >= r.until {
+			continue
+		}
+		ofAll := len(row.Hosts)+len(row.Paths)+len(row.Methods)+len(row.Networks) == 0
+		if contains(row.Tiers, tier) && (row.Action != Exempt || ofAll) ||
+			row.Action == Charge && len(row.Tiers) == 0 && ofAll && countsAnonymous(row.CountBy) {
+			return true
+		}
+	}
+	return false
+}
+
+// countsAnonymous reports whether a request without a user and an API key has all that a rule counts by.
+func countsAnonymous(countBy []string) bool {
+	for _, names := range countBy {
+		has := false
+		for _, name := range strings.Split(names, "|") {
+			has = has || name != "user" && name != "key"
+		}
+		if !has {
+			return false
+		}
+	}
+	return true
 }
 
 // report passes an error to OnError, unless the last error of its kind had the same text.

@@ -3,65 +3,199 @@ package policy
 import (
 	"math/big"
 	"sort"
+	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Price is a row of rate_limit_prices. It is immutable.
+//
+// A request has prices of its tier, and of the last step that its input exceeds: prices of that tier in that
+// step, else prices of the tier, else prices of the step, else those of the row. On each of these levels, a
+// part without a price has the price of its neighbor, if that has one there. The factor of the tier
+// multiplies the prices of the last two levels.
 type Price struct {
 	// Model is the name of a model, or if it ends in "*", the pattern of the names that begin with the rest.
 	Model string
+	// Valid is the column of this name, or "" if the price always holds.
+	Valid string
 	// The price holds from From until before Until, in microseconds since the Unix epoch. 0 sets no bound.
 	From, Until int64
-	// Rates has the prices of a million tokens as decimal numbers: input, input from a cache, input that is
-	// written to one, and output. AboveRates holds instead if there are more than Above tokens of input. It
-	// is empty without such prices.
-	Rates, AboveRates []string
-	Above             int64
+	// Rates has decimal numbers: the prices of a million tokens, or of one search or request, by PART,
+	// PART@N, TIER.PART and TIER.PART@N, where the input exceeds N tokens; and the factor of a tier by
+	// "TIER.".
+	Rates map[string]string
 	// MaxOutput is the largest output of the model, or 0 if it is unknown.
 	MaxOutput int64
+	// Free reports that all prices are 0.
+	Free bool
 
-	rates, aboveRates []*big.Rat
+	steps map[string][]int64 // the steps in which a tier has prices, the highest first; "" is no tier
 }
 
-// Cost returns the cost of tokens in millionths, rounded up, at most ratelimit.MaxEvents. The kinds of tokens
-// do not overlap.
-func (p *Price) Cost(input, cacheRead, cacheWrite, output int64) int64 {
-	rates := p.rates
-	if p.aboveRates != nil && input+cacheRead+cacheWrite > p.Above {
-		rates = p.aboveRates
-	}
-	sum := new(big.Rat)
-	for kind, n := range []int64{input, cacheRead, cacheWrite, output} {
-		one := new(big.Rat).SetInt64(n)
-		sum.Add(sum, one.Mul(one, rates[kind]))
-	}
-	whole, rest := new(big.Int).QuoRem(sum.Num(), sum.Denom(), new(big.Int))
-	cost := int64(ratelimit.MaxEvents)
-	if whole.IsInt64() && whole.Int64() < cost {
-		cost = whole.Int64()
-		if rest.Sign() > 0 {
-			cost++
+// standard is the tier that requests have without another one.
+const standard = "standard"
+
+// million is the number of tokens that a price is for.
+var million = big.NewRat(1000000, 1)
+
+// neighbors has for each part the parts with the prices that it may have, after its own.
+var neighbors = [option.PartCount][]int{
+	option.CacheRead:      {option.Input},
+	option.CacheWrite:     {option.Input},
+	option.CacheWrite1h:   {option.CacheWrite, option.Input},
+	option.AudioInput:     {option.Input},
+	option.AudioCacheRead: {option.AudioInput, option.CacheRead, option.Input},
+	option.AudioOutput:    {option.Output},
+	option.ImageInput:     {option.Input},
+	option.ImageOutput:    {option.Output},
+}
+
+// prepare sets what follows from Rates, and reports whether they have the prices that each row has.
+func (p *Price) prepare() bool {
+	p.Free = true
+	for name, rate := range p.Rates {
+		prefix, part := "", name
+		if at := strings.IndexByte(name, '.'); at >= 0 {
+			prefix, part = name[:at], name[at+1:]
+		}
+		if at := strings.IndexByte(part, '@'); at >= 0 {
+			if p.steps == nil {
+				p.steps = map[string][]int64{}
+			}
+			step, _ := strconv.ParseInt(part[at+1:], 10, 64) // a constraint checks it
+			p.steps[prefix] = append(p.steps[prefix], step)
+			part = part[:at]
+		}
+		if p.Free && isPart(part) && strings.Trim(rate, "0.") != "" {
+			p.Free = false
 		}
 	}
-	return cost
+	for _, steps := range p.steps {
+		steps := steps
+		sort.Slice(steps, func(i, j int) bool { return steps[i] > steps[j] })
+	}
+	return p.Rates["input"] != "" && p.Rates["output"] != ""
 }
 
-// Estimate returns what a request with tokens of input and output may cost: whatever part of its input is
-// written to a cache.
-func (p *Price) Estimate(input, output int64) int64 {
-	cost := p.Cost(input, 0, 0, output)
-	if written := p.Cost(0, 0, input, output); written > cost {
-		cost = written
+// isPart reports whether a name is one of option.PartNames.
+func isPart(name string) bool {
+	for _, part := range option.PartNames {
+		if part == name {
+			return true
+		}
 	}
-	return cost
+	return false
+}
+
+// Cost returns the exact cost of parts in a tier, in millionths.
+func (p *Price) Cost(parts option.Parts, tier string) *big.Rat {
+	var levels []string // each a prefix and a suffix of the names in Rates
+	input := parts.InputTokens()
+	if tier != "" {
+		levels = append(p.stepOf(tier, input, levels), tier+".", "")
+	}
+	ofTier := len(levels)
+	levels = append(p.stepOf("", input, levels), "", "")
+	factor := p.Rates[tier+"."]
+	sum := new(big.Rat)
+	for part := range option.PartNames {
+		if parts[part] <= 0 {
+			continue
+		}
+		cost := new(big.Rat).SetInt64(parts[part])
+		rate, level := p.rateOf(part, levels)
+		cost.Mul(cost, rational(rate))
+		if part >= option.Search {
+			cost.Mul(cost, million)
+		} else if level >= ofTier && factor != "" {
+			cost.Mul(cost, rational(factor))
+		}
+		sum.Add(sum, cost)
+	}
+	return sum
+}
+
+// stepOf appends the level of the last step of a tier that input exceeds, if there is one.
+func (p *Price) stepOf(tier string, input int64, levels []string) []string {
+	for _, step := range p.steps[tier] {
+		if input > step {
+			prefix := ""
+			if tier != "" {
+				prefix = tier + "."
+			}
+			return append(levels, prefix, "@"+strconv.FormatInt(step, 10))
+		}
+	}
+	return levels
+}
+
+// rateOf returns the price of a part, and the index of its level. A search or a request may have none.
+func (p *Price) rateOf(part int, levels []string) (string, int) {
+	for i := 0; i < len(levels); i += 2 {
+		if rate := p.Rates[levels[i]+option.PartNames[part]+levels[i+1]]; rate != "" {
+			return rate, i
+		}
+		for _, other := range neighbors[part] {
+			if rate := p.Rates[levels[i]+option.PartNames[other]+levels[i+1]]; rate != "" {
+				return rate, i
+			}
+		}
+	}
+	after := len(levels)
+	return "", after
+}
+
+// rational returns the number in a text, or 0 without one.
+func rational(text string) *big.Rat {
+	if rate, ok := new(big.Rat).SetString(text); ok {
+		return rate
+	}
+	return new(big.Rat)
+}
+
+// Dearer returns the tier, of standard and the asked one, in which parts cost more.
+func (p *Price) Dearer(parts option.Parts, asked string) string {
+	if asked == "" || asked == standard || p.Cost(parts, asked).Cmp(p.Cost(parts, standard)) <= 0 {
+		return standard
+	}
+	return asked
+}
+
+// Estimate returns what a request with tokens of input and output may cost at most, in an asked tier or
+// another one, and whatever part of its input is written to a cache.
+func (p *Price) Estimate(input, output int64, asked string) option.Parts {
+	read := option.Parts{option.Input: input, option.Output: output, option.Request: 1}
+	written := option.Parts{option.CacheWrite: input, option.Output: output, option.Request: 1}
+	if p.Cost(written, p.Dearer(written, asked)).Cmp(p.Cost(read, p.Dearer(read, asked))) > 0 {
+		return written
+	}
+	return read
+}
+
+// Billionths returns a cost in millionths as a number of billionths, rounded up, at most that of
+// ratelimit.MaxEvents.
+func Billionths(cost *big.Rat) int64 {
+	const most = int64(ratelimit.MaxEvents) * 1000
+	exact := new(big.Rat).Mul(cost, big.NewRat(1000, 1))
+	whole, rest := new(big.Int).QuoRem(exact.Num(), exact.Denom(), new(big.Int))
+	if !whole.IsInt64() || whole.Int64() >= most {
+		return most
+	}
+	n := whole.Int64()
+	if rest.Sign() > 0 {
+		n++
+	}
+	return n
 }
 
 // priceList finds the prices of models.
 type priceList struct {
 	exact    map[string][]*Price // by name; the price that began last comes first
 	patterns []string            // the longest first
+	free     []*Price            // those that are Free
 }
 
 // newPriceList compiles prices, which it keeps and sorts.
@@ -70,10 +204,11 @@ func newPriceList(rows []Price) *priceList {
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].From > rows[j].From })
 	for i := range rows {
 		p := &rows[i]
-		p.rates = parseRates(p.Rates)
-		p.aboveRates = parseRates(p.AboveRates)
-		if p.rates == nil {
+		if !p.prepare() {
 			continue // impossible: constraints check the rows
+		}
+		if p.Free {
+			list.free = append(list.free, p)
 		}
 		if list.exact[p.Model] == nil && strings.HasSuffix(p.Model, "*") {
 			list.patterns = append(list.patterns, p.Model)
@@ -85,27 +220,13 @@ func newPriceList(rows []Price) *priceList {
 	return list
 }
 
-// parseRates parses prices, or returns nil if there are none.
-func parseRates(texts []string) []*big.Rat {
-	var rates []*big.Rat
-	for _, text := range texts {
-		rate, ok := new(big.Rat).SetString(text)
-		if !ok {
-			return nil
-		}
-		rates = append(rates, rate)
-	}
-	return rates
-}
-
 // PriceOf returns the price of a model at the time at, in microseconds since the Unix epoch, or nil if it has
 // none. A name goes before patterns, and a longer pattern before a shorter one.
 func PriceOf(s *Snapshot, model string, at int64) *Price {
-	if model == "" {
+	if model = option.ModelName(model); model == "" {
 		return nil
 	}
 	list := s.prices
-	model = lowerASCII.Replace(model)
 	if !strings.HasSuffix(model, "*") {
 		if p := priceAt(list.exact[model], at); p != nil {
 			return p
@@ -130,11 +251,25 @@ func priceAt(prices []*Price, at int64) *Price {
 	return nil
 }
 
-// PriceOf is like the function PriceOf, with the prices in force.
-func (p *Policy) PriceOf(model string) *Price {
-	s := p.snapshot()
-	if s == nil {
+// Prices finds the prices of one moment.
+type Prices struct {
+	snapshot *Snapshot // nil has no prices
+	at       int64
+}
+
+// Of is like PriceOf.
+func (p Prices) Of(model string) *Price {
+	if p.snapshot == nil {
 		return nil
 	}
-	return PriceOf(s, model, p.settings.Now().UnixMicro())
+	return PriceOf(p.snapshot, model, p.at)
+}
+
+// Prices returns the prices in force.
+func (p *Policy) Prices() Prices { return Prices{p.snapshot(), p.settings.Now().UnixMicro()} }
+
+// HasFree reports whether a price is in force that is Free.
+func (p *Policy) HasFree() bool {
+	s := p.snapshot()
+	return s != nil && priceAt(s.prices.free, p.settings.Now().UnixMicro()) != nil
 }

@@ -70,6 +70,10 @@ func decodePolicy(texts [][]byte) (*decoded, error) {
 		switch {
 		case r.Rule != nil:
 			r.Rule.Err = r.err
+			if r.err == nil && r.Rule.Newer != "" {
+				r.Rule.Err = fmt.Errorf("%s: only a newer version of this program can match by it: upgrade "+
+					"this program", r.Rule.Newer)
+			}
 			d.rules = append(d.rules, *r.Rule)
 		case r.err != nil:
 			return nil, fmt.Errorf("an override, a ban or a price: %w", r.err)
@@ -159,7 +163,11 @@ func readWhole(
 func read(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what string, statement *pgdb.Statement,
 ) ([][]byte, error) {
-	err := db.Run(ctx, timeout, []*pgdb.Statement{statement})
+	statements := []*pgdb.Statement{statement}
+	if !statement.Unnamed { // else a guard does that
+		statements = []*pgdb.Statement{{SQL: pg.AllRowsSQL, Joined: true}, statement}
+	}
+	err := db.Run(ctx, timeout, statements)
 	if err != nil {
 		err = unavailable(err)
 	} else {

@@ -98,13 +98,13 @@ func TestRestoreOpensNothing(t *testing.T) {
 		// would create the tables.
 		if d.queryInt(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`) > 0 {
 			other := d.openDB()
-			_ = policy.Migrate(t.Context(), other)
+			_ = schema.Prepare(t.Context(), other, testTimeout, true, func() {})
 			other.Close()
 		}
 		checkRefused(t, p, command)
 		if failures > 0 && d.pool.QueryRow(t.Context(), `SELECT count(*)
 			FROM (SELECT $1::text::oid AS log) AS n
-			WHERE log = 'rate_limit_changes'::regclass AND log <> $2 AND NOT `+schema.PolicyWhole,
+			WHERE log = 'rate_limit_changes'::regclass AND log <> $2 AND NOT `+schema.Whole,
 			applied, old).Scan(&unread) == nil && unread != 0 {
 			t.Errorf("after %s: got a report of applied changes of unread tables, want none", command)
 		}

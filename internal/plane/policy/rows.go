@@ -78,6 +78,9 @@ type Rule struct {
 	// Limits has the limits of a rule with the action Charge, at least one.
 	Limits []RuleLimit
 
+	// Newer has the columns by which only newer programs match the rule. The rule is then unusable.
+	Newer string
+
 	// Err, if not nil, is the error of decoding the row. Compile then reports the rule instead of using it.
 	Err error `json:"-"`
 }
@@ -86,13 +89,15 @@ type Rule struct {
 type RuleLimit struct {
 	// Name identifies the limit within its rule. Required.
 	Name string
-	// Limit has the algorithm and the amount. Compile sets its Prefix and CountedAs. If Events is 0, no
-	// request passes.
+	// Limit has the algorithm and the amount, and in CountedAs the name by which it counts, or "" for Name.
+	// Compile sets its Prefix, and the whole CountedAs. If Events is 0, no request passes.
 	Limit ratelimit.Limit
 	// Unit names what the limit counts. "" means option.Requests. Output is the output that a request is
 	// charged before its response, if the limit counts tokens. 0 means the default.
 	Unit   option.Unit
 	Output int64
+	// Batches is option.PassBatches if batches pass a limit that counts tokens.
+	Batches string
 	// Hidden hides the limit in responses: no field describes it.
 	Hidden bool
 	// Notify has the percentages of the quota that make a notice. Nil makes none.

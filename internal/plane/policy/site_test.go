@@ -44,7 +44,7 @@ type testDB struct {
 func newTestDB(t testing.TB) *testDB {
 	t.Helper()
 	return openTestDB(t,
-		cluster.Open(t, schema.Counters+schema.Policy,
+		cluster.Open(t, schema.File,
 			"INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)"))
 }
 

@@ -44,12 +44,12 @@ func positionSQL(list, expression string) string {
 // LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
 // place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.unit, 'Output', l.output,
-	'Hidden', NOT l.fields, 'Notify', l.notify, 'Unlimited', l.events IS NULL,
+	'Batches', l.batches, 'Hidden', NOT l.fields, 'Notify', l.notify, 'Unlimited', l.events IS NULL,
 	'Overage', l.on_exceed = 'overage',
 	'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
 	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
-	'Zone', rate_limit_known_zone(l.time_zone),
+	'Zone', rate_limit_known_zone(l.time_zone), 'CountedAs', l.counted_as,
 	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
 	'Durable', coalesce(l.durable, l.unit <> 'requests'))) ORDER BY l.name)
 	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
@@ -71,7 +71,7 @@ var OverrideSQL = `(to_jsonb(o)
 // whole policy: see readWhole.
 const wholeSQL = `
 UNION ALL
-SELECT json_build_object('Whole', ` + schema.PolicyWhole + `)`
+SELECT json_build_object('Whole', ` + schema.Whole + `)`
 
 // sorted returns a statement of selects and wholeSQL. It sorts the rows, so that equal rows give equal
 // results.
@@ -87,24 +87,29 @@ var effectiveRulesSQL = rulesSQL("r.mode <> 'off' AND " + relevantSQL("r"))
 func rulesSQL(condition string) string {
 	return sorted(`SELECT json_build_object('Rule', to_jsonb(r)
 	|| jsonb_build_object('RetryAfter', ` + durationSQL("r.retry_after") + `,
-	` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
+	` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `,
+	'Newer', ` + schema.Newer + `))
 	FROM rate_limit_rules r WHERE ` + condition + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
 	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o") + `
 UNION ALL
 SELECT json_build_object('Price', json_build_object('Model', p.model, ` + validSQL("p") + `,
-	'Rates', json_build_array(` + ratesSQL("p.input", "p.cache_read", "p.cache_write", "p.output") + `),
-	'AboveRates', CASE WHEN p.above IS NOT NULL THEN json_build_array(` +
-		ratesSQL("p.above_input", "p.above_cache_read", "p.above_cache_write", "p.above_output") + `) END,
-	'Above', p.above, 'MaxOutput', p.max_output)) FROM rate_limit_prices p WHERE ` + relevantSQL("p"))
+	'Valid', nullif(p.valid, '(,)')::text, 'MaxOutput', p.max_output, 'Rates', ` + ratesSQL + `))
+	FROM rate_limit_prices p WHERE ` + relevantSQL("p"))
 }
 
-// ratesSQL returns the elements of Price.Rates. What has no price of its own costs what input does.
-func ratesSQL(input, cacheRead, cacheWrite, output string) string {
-	return input + "::text, coalesce(" + cacheRead + ", " + input + ")::text, coalesce(" + cacheWrite + ", " +
-		input + ")::text, " + output + "::text"
-}
+// ratesSQL is an expression for Price.Rates of a row p.
+const ratesSQL = `(SELECT jsonb_object_agg(name, rate) FROM (
+		SELECT name || step, rate::text FROM (VALUES ('input', p.input, NULL),
+			('cache_read', p.cache_read, NULL), ('cache_write', p.cache_write, NULL),
+			('output', p.output, NULL), ('input', p.above_input, p.above),
+			('cache_read', p.above_cache_read, p.above), ('cache_write', p.above_cache_write, p.above),
+			('output', p.above_output, p.above)) AS c(name, rate, above),
+			coalesce('@' || above, '') AS step WHERE rate IS NOT NULL
+		UNION ALL SELECT split_part(e, '=', 1), split_part(e, '=', 2) FROM unnest(p.parts) e
+		UNION ALL SELECT split_part(e, '=', 1) || CASE WHEN e LIKE '%.%=%' THEN '' ELSE '.' END,
+			split_part(e, '=', 2) FROM unnest(p.tiers) e) AS r(name, rate))`
 
 // banSQL returns the field Ban for a row b of rate_limit_bans. user, key and digest are expressions for the
 // banned user, and for the id and the digest of the banned API key.

@@ -4,30 +4,28 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A transcript is a file with changes of a policy and the decisions that follow. Each transcript runs with
-// each driver. Without -short, outages.txt also runs over a network with round trips of 150 ms. The lines
-// are:
+// A transcript is a file with changes of a policy and the decisions that follow. The lines are:
 //
 //	UPDATE …;               SQL, which continues on lines that begin with a tab. Then the policy polls.
 //	user ann free           creates a user of a tier with the API key "key of ann"
 //	ask user=ann path=/a    a request: its user, key, path and address, where _ is a space. An
-//	                        unknown key is refused, unless unknown=anonymous.
+//	                        unknown key is refused, unless unknown=anonymous, and a request without a
+//	                        key is not, unless without=refuse.
+//	open anonymous          a site lets requests without a key pass as anonymous; close ends that
 //	recall key=key_of_ann   the same request by Recall
 //	down, hang, up          the database fails, delays look-ups, or works again
 //	after 2m                time passes, and the policy polls
@@ -43,23 +41,18 @@ func TestTranscripts(t *testing.T) {
 		t.Fatalf("got %d transcripts and the error %v, want some and none", len(files), err)
 	}
 	for _, file := range files {
-		opens := maps.Clone(drivers.All)
-		if file == "testdata/outages.txt" && !testing.Short() {
-			opens["pgxdb over a network of 150 ms"] = func(t testing.TB, dsn string) pgdb.DB {
-				_, slow := slownet.ListenFor(t, dsn, 150*time.Millisecond)
-				return drivers.All["pgxdb"](t, slow)
-			}
-		}
-		for driver, open := range opens {
-			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+driver, func(t *testing.T) {
-				d := newTestDB(t)
-				middle := &controlledDB{db: open(t, d.dsn)}
-				r := &transcriptRun{testDB: d, middle: middle, timeout: testTimeout}
-				r.restart()
-				golden.Replay(t, file, r.replay)
-			})
-		}
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		t.Run(name, func(t *testing.T) { replayTranscript(t, file) })
 	}
+}
+
+func replayTranscript(t *testing.T, file string) {
+	t.Parallel()
+	d := newTestDB(t)
+	middle := &controlledDB{db: drivers.All["pgwire"](t, d.dsn)}
+	r := &transcriptRun{testDB: d, middle: middle, timeout: testTimeout}
+	r.restart()
+	golden.Replay(t, file, r.replay)
 }
 
 // transcriptRun holds the policy and the output of a transcript.
@@ -70,11 +63,12 @@ type transcriptRun struct {
 	timeout  time.Duration // of requests
 	out      strings.Builder
 	problems string
+	open     sync.Map // the tiers of Settings.Anonymous
 }
 
 func (r *transcriptRun) restart() {
 	r.policy = r.newPolicyOn(r.middle, policy.Settings{
-		MemoSize: 100,
+		MemoSize: 100, Anonymous: &r.open,
 		OnApplied: func(_, _ string, problems []string) {
 			if joined := strings.Join(problems, "; "); joined != r.problems {
 				r.problems = joined
@@ -144,6 +138,12 @@ func (r *transcriptRun) command(words []string) {
 		}
 		r.advance(d)
 		r.poll()
+	case "open":
+		r.open.Store(words[1], true)
+		r.poll()
+	case "close":
+		r.open.Delete(words[1])
+		r.poll()
 	case "restart":
 		r.restart()
 	case "reports":
@@ -172,6 +172,8 @@ func (r *transcriptRun) send(words []string) string {
 			facts.Address = netip.MustParseAddr(value)
 		case "unknown":
 			facts.RejectUnknown = value != "anonymous"
+		case "without":
+			facts.NeedsKey = value == "refuse"
 		default:
 			r.t.Fatalf("no such part of a request: %s", word)
 		}

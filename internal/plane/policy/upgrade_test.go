@@ -2,55 +2,23 @@ package policy_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
-// version0 changes the tables into an older version, without a view, an index and a comment.
-const version0 = `DROP VIEW rate_limit_near;
-	DROP INDEX rate_limit_bans_until;
-	COMMENT ON TABLE rate_limit_rules IS 'The rules.';
-	ALTER TABLE rate_limit_rules
-		DROP CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
-		ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
-			CHECK (count_by <@ '{user,ip,ip/64,user|ip/64}'),
-		DROP CONSTRAINT without_header_must_be_share_or_skip_or_refuse,
-		ADD CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
-	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql
-		IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
-
-// keyCount is the number of API keys in the older version.
+// keyCount is the number of API keys named key-1 and so on.
 const keyCount = 5000
-
-// newOlderTestDB creates a database with tables of an older version, a rule, and API keys named key-1 and so
-// on.
-func newOlderTestDB(t *testing.T) *testDB {
-	d := newTestDB(t)
-	cluster.Execute(t, d.dsn, version0+fmt.Sprintf(`;
-		INSERT INTO rate_limit_users (user_id, tier)
-			SELECT 'user-' || i, 'free' FROM generate_series(1, %[1]d) i;
-		INSERT INTO rate_limit_api_keys (digest, user_id)
-			SELECT sha256(convert_to('key-' || i, 'UTF8')), 'user-' || i FROM generate_series(1, %[1]d) i;
-		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000);
-		SELECT rate_limit_rule('network', tiers => '{pro}', count_by => '{user|ip/64}', per_hour => 9);
-		SELECT rate_limit_rule('both', tiers => '{pro}', count_by => '{ip,ip/64}', per_hour => 9);
-		SELECT rate_limit_rule('address', tiers => '{pro}', count_by => '{ip}', per_hour => 9)`, keyCount))
-	return d
-}
-
-// isUpgraded reports whether the tables have the current version.
-func (d *testDB) isUpgraded() bool {
-	return d.queryInt(`SELECT count(*) FROM pg_class
-		WHERE relname IN ('rate_limit_near', 'rate_limit_bans_until') AND rate_limit_policy_version() > 0
-		AND obj_description('rate_limit_rules'::regclass) <> 'The rules.'`) == 2
-}
 
 // decideUntil decides requests with one key after the other until ctx ends. It counts them in decisions.
 func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions *atomic.Int64) {
@@ -64,17 +32,17 @@ func decideUntil(ctx context.Context, t *testing.T, p *policy.Policy, decisions 
 	}
 }
 
-// A proxy upgrades the tables of an older version in place, and decides without interruption. While a
-// transaction of another session prevents the upgrade, the proxy reads the old tables, and afterwards the new
-// tables. Each request has an API key that is not cached, so that it needs the tables.
+// While the tables are upgraded, a proxy decides without interruption, also while another session makes the
+// upgrade wait. Each request has an API key that is not cached, so that it needs the tables.
 func TestUpgradeStopsNoDecision(t *testing.T) {
-	d := newOlderTestDB(t)
+	d := newTestDB(t)
+	s := sqltest.Connect(t, d.dsn)
+	s.Exec(fmt.Sprintf(`INSERT INTO rate_limit_users (user_id, tier)
+			SELECT 'user-' || i, 'free' FROM generate_series(1, %[1]d) i;
+		INSERT INTO rate_limit_api_keys (digest, user_id)
+			SELECT sha256(convert_to('key-' || i, 'UTF8')), 'user-' || i FROM generate_series(1, %[1]d) i;
+		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000);`, keyCount) + sqltest.Older)
 	p := d.newPolicy(policy.Settings{MaxIdentities: 16})
-	writer := d.begin()
-	if _, err := writer.Exec(t.Context(),
-		"UPDATE rate_limit_rules SET comment = 'not committed'; DELETE FROM rate_limit_bans"); err != nil {
-		t.Fatal(err)
-	}
 	refresh(t, p)
 	loading, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
@@ -86,30 +54,79 @@ func TestUpgradeStopsNoDecision(t *testing.T) {
 		await.Within(t, time.Minute, "further decisions",
 			func() bool { return decisions.Load() >= before+20 })
 	}
-	for range 3 {
-		d.advance(time.Minute) // the next attempt is due
-		refresh(t, p)
-		checkProgress()
+	writer := d.begin()
+	_, err := writer.Exec(t.Context(), "UPDATE rate_limit_rules SET comment = 'not committed'")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d.isUpgraded() {
-		t.Error("got upgraded tables while another session had locked them, want the old ones")
+	for range 3 {
+		if err := s.Try(schema.Lock + schema.Upgrade); err == nil || !strings.Contains(err.Error(),
+			"TRIGGER rate_limit_") {
+			t.Errorf("an upgrade of locked tables ended with %v, want an error that names a trigger", err)
+		}
+		checkProgress()
 	}
 	if err := writer.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await.Within(t, time.Minute, "the upgrade", func() bool { // an autovacuum may hold a lock
-		d.advance(time.Minute)
 		refresh(t, p)
-		return d.isUpgraded()
+		return s.Try(schema.Lock+schema.Upgrade) == nil
 	})
 	checkProgress()
 	stop()
 	load.Wait()
-	if n := d.queryInt(`SELECT count(*) FROM rate_limit_rules WHERE (name, count_by) IN (('plan', '{user}'),
-		('network', '{user|ip}'), ('both', '{ip/128,ip}'), ('address', '{ip}'))`); n != 4 {
-		t.Errorf("%d of 4 rules count by what they counted by, in today's names", n)
+}
+
+// A proxy says that tables are older than it. On tables that it cannot use, requests have ErrVersion, but for
+// those that the rules in memory refuse. A rule by which only a newer program can match is unusable.
+func TestTablesOfAnotherVersion(t *testing.T) {
+	d := newTestDB(t)
+	s := sqltest.Connect(t, d.dsn)
+	d.addUser("ann", "free")
+	d.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
+	d.exec("SELECT rate_limit_rule('closed', action => 'block', methods => '{PUT}')")
+	d.exec("INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')")
+	var problems []string
+	settings := policy.Settings{MemoSize: 9, OnApplied: func(_, _ string,
+		lines []string) {
+		problems = lines
+	}}
+	p := d.newPolicy(settings)
+	refresh(t, p)
+	checkAnn(t, p, "on tables of this version", "ann free rule/plan/per_hour=10")
+	check.Equal(t, "the problems", strings.Join(problems, "; "), "")
+
+	s.Exec(sqltest.Older + sqltest.Says(`"restricts": {}`, `"restricts": {"methods": 9}`))
+	d.exec("UPDATE rate_limit_rules SET comment = 'changed'")
+	refresh(t, p)
+	checkAnn(t, p, "on older tables", "ann free rule/plan/per_hour=10")
+	check.Equal(t, "the problems", strings.Join(problems, "; "),
+		fmt.Sprintf("the tables have the revision 0, "+
+			"and this program brings %d: run pg-ratelimit migrate, or psql -f schema.sql; "+
+			"rule closed: "+
+			"methods: only a newer version of this program can match by it: upgrade this program "+
+			"(it stays as it was)",
+			schema.ThisRevision))
+
+	s.Exec(sqltest.Says(`"oldest": [0-9]+`, `"oldest": 99`))
+	for name, p := range map[string]*policy.Policy{"a proxy that runs": p,
+		"one that starts": d.newPolicy(settings)} {
+		if err := p.Refresh(t.Context()); !errors.Is(err, schema.ErrVersion) {
+			t.Errorf("%s: a poll ended with %v, want ErrVersion", name, err)
+		}
+		for _, key := range []string{"", "key of ann", "key of bob"} {
+			if _, err := tryVerdictOf(p, key, ""); !errors.Is(err, schema.ErrVersion) {
+				t.Errorf("%s, key %q: got %v, want ErrVersion", name, key, err)
+			}
+			var v policy.Verdict
+			if policy.Recall(p, key, &policy.Facts{Tier: "free", Path: "/", Method: "GET"}, &v) {
+				t.Errorf("%s, key %q: it is recalled, want an evaluation", name, key)
+			}
+		}
 	}
-	if n := d.queryInt("SELECT count(*) FROM rate_limit_api_keys"); n != keyCount {
-		t.Errorf("got %d API keys, want %d", n, keyCount)
-	}
+	checkRefused(t, p, "the tables of a newer version")
+	s.Exec(sqltest.Says(`"oldest": [0-9]+`, `"oldest": 1`))
+	refresh(t, p)
+	checkAnn(t, p, "on tables of this version again", "ann free rule/plan/per_hour=10")
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -17,6 +18,8 @@ type Facts struct {
 	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise such requests
 	// count as anonymous.
 	RejectUnknown bool
+	// NeedsKey refuses requests that count as anonymous, except those that an exempt rule matches.
+	NeedsKey bool
 	// Address is the client's address, without a zone, and IPv4 if it is an IPv4-mapped address. See
 	// ClientOf. The zero Addr means that the address is unknown: see matchesNetwork.
 	Address netip.Addr
@@ -39,6 +42,34 @@ type Facts struct {
 	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
 	// value of such a header is a secret, so it is stored as a digest, as with option.CredentialHeader.
 	KeyHeaders []string
+	// Waited is set by Policy.Evaluate if the request has waited for the first rules.
+	Waited bool
+}
+
+// IsMethodHeader reports whether a name is, in any spelling of HeaderValues, that of a header from which some
+// servers take the method.
+func IsMethodHeader(name string) bool {
+	switch strings.ToLower(strings.ReplaceAll(name, "_", "-")) {
+	case "x-http-method-override", "x-http-method", "x-method-override":
+		return true
+	}
+	return false
+}
+
+// HasMethod reports whether IsMethodHeader holds for one of the headers.
+func HasMethod(h http.Header) bool {
+	for name := range h {
+		if len(name) > 12 && (name[0] == 'X' || name[0] == 'x') && IsMethodHeader(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsPreflight reports whether a request is a CORS preflight, which never asks for another protocol or method.
+func IsPreflight(method string, h http.Header) bool {
+	return method == http.MethodOptions && len(h["Origin"]) > 0 && len(h["Upgrade"]) == 0 &&
+		len(h["Access-Control-Request-Method"]) > 0 && !HasMethod(h)
 }
 
 // SetRoutes sets the route from the values of its placeholder. nil stands for more than MaxValues.
@@ -70,9 +101,12 @@ const (
 	Upgrade       Reason = "upgrade"        // another protocol, where a limit of tokens applies
 	AmbiguousBody Reason = "ambiguous_body" // servers may differ in what the body asks of a language model
 	NoPrice       Reason = "no_price"       // a limit in money applies, and the model has no price
+	Batch         Reason = "batch"          // the request is for a batch, whose answers cannot be seen
+	BinaryStream  Reason = "binary_stream"  // the request is for a binary event stream, which cannot be read
 	Background    Reason = "background"     // the body asks for an answer that the client would poll for
 	SlowBody      Reason = "slow_body"      // the body did not arrive in time, or not at all
 	LongBody      Reason = "long_body"      // the body is too long
+	GoneBody      Reason = "gone_body"      // an earlier attempt to serve the request has read the body
 	ManyBodies    Reason = "many_bodies"    // the proxy holds too many bodies
 	Timeout       Reason = "timeout"        // the database took too long
 	Unavailable   Reason = "unavailable"    // the database made no decision
@@ -175,10 +209,6 @@ type Verdict struct {
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Tokens reports that an enforced limit of tokens or money applies, even if it does not charge the
-	// request.
-	Tokens bool
-
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
 	// overage, Settle, InFlight, Hidden, Notify, Message and RetryAfter.
 	Simple bool
@@ -228,11 +258,11 @@ func refuse(v *Verdict, reason Reason, m *Mark) {
 	v.RetryAfter = m.RetryAfter
 }
 
-// Refuse replaces a verdict by a refusal with AmbiguousPath or UnknownKey.
+// Refuse replaces a verdict by a refusal with AmbiguousPath, UnknownKey or NoKey.
 func Refuse(v *Verdict, reason Reason) {
-	m := &Mark{Status: 400}
-	if reason == UnknownKey {
-		m.Status = 401
+	m := &Mark{Status: 401}
+	if reason == AmbiguousPath {
+		m.Status = 400
 	}
 	refuse(v, reason, m)
 	v.Mark = nil

@@ -81,57 +81,6 @@ func hourly(events int64) policy.RuleLimit {
 	return l
 }
 
-// In a family, a rule that matches only widely is charged in addition, wherever it stands: it takes no
-// other rule's place, and no other rule takes its place.
-func TestOddSpellingTakesNoFamily(t *testing.T) {
-	rule := func(name, path, method string, priority int64) policy.Rule {
-		return policy.Rule{Name: name, Action: policy.Charge, Family: "f", Priority: priority,
-			Paths: []string{path}, Methods: []string{method}, Limits: []policy.RuleLimit{hourly(9)}}
-	}
-	rules := []policy.Rule{
-		rule("generous", "/API/*", "GET", 9), rule("strict", "/api/*", "GET", 5),
-		rule("head", "/api/*", "HEAD", 3),
-		rule("split", "/api/up/load", "GET", 2),
-	}
-	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
-	for request, want := range map[string]string{
-		"GET /api/x":         "generous strict",
-		"GET /API/x":         "generous strict",
-		"GET /Api/x":         "generous strict",
-		"HEAD /api/x":        "generous strict head",
-		"HEAD /API/x":        "generous strict head",
-		"GET /api/up%2Fload": "generous strict split",
-		"GET /api/up/load":   "generous strict",
-		"HEAD /v1/x":         "",
-	} {
-		method, escaped, _ := strings.Cut(request, " ")
-		path, err := policy.NormalPath(escaped)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, remember := range []int{0, 8} {
-			s := policy.Compile(rules, nil, nil, remember)
-			var charged []string
-			for _, m := range evaluateThrice(s, method, path).Marks {
-				charged = append(charged, m.Rule)
-			}
-			if got := strings.Join(charged, " "); got != want {
-				t.Errorf("%s, memo %d: got %q, want %q", request, remember, got, want)
-			}
-			_, trace := policy.Explain(s, &policy.Facts{Method: method, Path: path}, alice, now)
-			var applies []string
-			for _, r := range trace.Rules {
-				if r.Applies {
-					applies = append(applies, r.Name)
-				}
-			}
-			if got := strings.Join(applies, " "); got != want {
-				t.Errorf("explain %s: got %q, want %q", request, got, want)
-			}
-		}
-	}
-}
-
 // matchesExactly reports whether the method and the path match a rule as they are.
 func (r *naiveRule) matchesExactly(f *policy.Facts) bool {
 	path := strings.Split(f.Path, "/")

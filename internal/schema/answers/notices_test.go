@@ -1,0 +1,53 @@
+package answers_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
+)
+
+// Each quota of a counter has notices of its own, once each. After a reset they may come again.
+func TestNoticeBelongsToItsQuota(t *testing.T) {
+	s := sqltest.New(t)
+	s.Exec("SELECT rate_limit_rule('r', limits => '{l=50 tokens/1mo calendar}', notify => '{80,100}')")
+	uses := func(count, quota int, want string) {
+		t.Helper()
+		s.Exec(fmt.Sprintf(`DELETE FROM rate_limit_overrides;
+			SELECT rate_limit_user('ann', tier => 'free', overrides => '{r/l=%d}');
+			INSERT INTO rate_limit_durable (prefix, key, count, window_start, expires_at)
+				SELECT 'rule/r/l', 'ann', %d, m, m + interval '1 month'
+				FROM date_trunc('month', now(), 'UTC') m
+				ON CONFLICT (prefix, key) DO UPDATE SET count = excluded.count;
+			UPDATE rate_limit_ledger_retention SET noticed_at = '-infinity';
+			SELECT rate_limit_notice_upkeep()`, quota, count))
+		s.Expect(`SELECT string_agg(concat(percent, ' of ', quota), ', ' ORDER BY at, percent)
+			FROM rate_limit_notices WHERE void_at = 'infinity'`, want)
+	}
+	uses(41, 50, "80 of 50")
+	uses(41, 200, "80 of 50")
+	uses(160, 200, "80 of 50, 80 of 200")
+	uses(200, 200, "80 of 50, 80 of 200, 100 of 200")
+	uses(200, 50, "80 of 50, 80 of 200, 100 of 200, 100 of 50")
+	uses(200, 200, "80 of 50, 80 of 200, 100 of 200, 100 of 50")
+	uses(199, 200, "80 of 50, 80 of 200, 100 of 50")
+	s.Exec("SELECT rate_limit_reset('rule/r/l', 'ann')")
+	uses(0, 50, "-")
+	uses(41, 50, "80 of 50")
+	s.Expect("SELECT count(*) FROM rate_limit_notices", "5")
+}
+
+// The search reads the counters of a limit in slices, and finds what is in each of them.
+func TestNoticesAreFoundAmongManyCounters(t *testing.T) {
+	s := sqltest.New(t)
+	s.Exec(`SELECT rate_limit_rule('r', limits => '{l=50 tokens/1mo calendar,m=50 tokens/1d calendar}',
+			notify => '{80}');
+		INSERT INTO rate_limit_durable (prefix, key, count, window_start, expires_at)
+			SELECT 'rule/r/l', 'u' || i, CASE i % 1000 WHEN 0 THEN 45 ELSE 39 END, m, m + interval '1 month'
+			FROM generate_series(1, 12000) i, date_trunc('month', now(), 'UTC') m`)
+	for range 10 {
+		s.Exec(`UPDATE rate_limit_ledger_retention SET noticed_at = '-infinity';
+			SELECT rate_limit_notice_upkeep()`)
+	}
+	s.Expect("SELECT count(*), count(DISTINCT key) FROM rate_limit_notices", "12 12")
+}

@@ -1,0 +1,156 @@
+-- Functions and views for the lists of commands. They have the rights of the calling role.
+
+CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
+	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used numeric, held numeric,
+	quota numeric, percent numeric, resets_at timestamptz, unit text, level text)
+	LANGUAGE plpgsql STABLE ROWS 10 AS $$
+DECLARE
+	ids text[] := ARRAY[NULL::text]; -- the user and those above it
+	keys text[] := ARRAY[coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
+		$2::text)]; -- the keys of their counters
+BEGIN
+	IF $2 IS NULL THEN
+		SELECT array_agg(l.user_id ORDER BY l.place), array_agg(rate_limit_counter_key(l.counts)
+			ORDER BY l.place) INTO ids, keys FROM rate_limit_lineage($1) l;
+	END IF;
+	RETURN QUERY SELECT u.*, nullif(ids[array_position(keys, d.part)], $1)
+		FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+		JOIN LATERAL rate_limit_counted(r.count_by, u.key) d
+			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = ANY (keys)
+		WHERE u.key = ANY (rate_limit_key_forms(keys))
+		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
+END $$;
+COMMENT ON FUNCTION rate_limit_used_by IS
+	'The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the '
+	'users above it, which level names.';
+
+-- The history may be missing, or the role may not read the history. The function is in plpgsql, because
+-- Postgres then checks only the statements that run.
+CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
+	RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
+	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
+		RETURN QUERY SELECT
+			coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
+			coalesce(sum(n.requests), 0)::bigint,
+			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked), 0)::bigint,
+			coalesce(sum(n.rejected), 0)::bigint,
+			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
+				AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
+			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
+		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
+			AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
+		-- Without any recorded usage, return no row: a row with zeros would mean that there was no request.
+		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_recent IS
+	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. limited, '
+	'blocked and rejected are refused requests of this month. resets is the latest '
+	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
+
+CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS
+	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
+		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
+		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name)
+			AS rules, t.comment,
+		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1
+			THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems
+	FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
+CALL rate_limit_describe('rate_limit_tier_states', $$
+The tiers with their users, API keys and rules.
+users: The number of users on the tier.
+keys: The number of API keys with this tier of their own.
+rules: The rules for the tier, including rules that are for other tiers, too.
+problems: That no rule limits its users, as in rate_limit_unlimited.
+$$);
+
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS
+	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
+		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned'
+		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
+			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent
+	FROM rate_limit_users u;
+CALL rate_limit_describe('rate_limit_user_states', $$
+The users and their states.
+state: banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.
+$$);
+
+CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS
+	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked'
+		WHEN k.expires_at <= now() THEN 'expired'
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now())
+			OR EXISTS (SELECT FROM rate_limit_lineage(k.user_id) l JOIN rate_limit_bans b
+				ON b.user_id = l.user_id AND b.until > now())
+			THEN 'banned' ELSE 'valid' END AS state,
+		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
+	FROM rate_limit_api_keys k;
+CALL rate_limit_describe('rate_limit_key_states', $$
+The API keys, without their digests, and their states.
+state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
+$$);
+
+-- Proxies try rules in this order.
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
+	SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
+		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid,
+		CASE r.action WHEN 'limit' THEN r.count_by END AS count_by,
+		nullif(r.without_header, 'share') AS without_header,
+		(SELECT string_agg(concat_ws(' ', l.name,
+			coalesce(rate_limit_readable(rate_limit_decimal(l.events, l.unit)), 'unlimited')
+			|| coalesce(' ' || nullif(l.unit, 'requests'), '')
+			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable'
+				WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END,
+			nullif(l.on_exceed, 'refuse'),
+			'output ' || l.output, 'batches ' || nullif(l.batches, 'refuse'),
+			'notify ' || array_to_string(l.notify, ','),
+			CASE WHEN NOT l.fields THEN 'fields off' END), '; '
+			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
+		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
+		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name)
+			AS problems, r.counted_as
+	FROM rate_limit_rules r
+	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
+CALL rate_limit_describe('rate_limit_rule_states', $$
+The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
+in_force: Whether the rule applies now.
+limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
+problems: The warnings of rate_limit_rule_warnings.
+$$);
+
+CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS
+	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
+		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
+			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
+			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created'
+				ELSE 'deleted' END] || ARRAY(
+				SELECT format('%s: %s', name, coalesce(m.after, m.before) ->> name)
+					FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
+				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, m.before -> a.key, a.value)
+				FROM jsonb_each(m.after) a
+				WHERE a.value IS DISTINCT FROM m.before -> a.key AND a.key <> 'updated_at'
+					ORDER BY a.key COLLATE "C") END AS what,
+		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN ''
+			ELSE 'key/' END || k.id
+			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which
+	FROM rate_limit_changes c,
+		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id'
+		ELSE 'key_id' END)::bigint AS id) k,
+		LATERAL (SELECT CASE c.kind WHEN 'override' THEN (SELECT l.unit FROM rate_limit_rule_limits l
+			WHERE (l.rule, l.name) = (coalesce(c.after, c.before) ->> 'rule',
+				coalesce(c.after, c.before) ->> 'limit_name')) END AS unit) u,
+		LATERAL (SELECT rate_limit_policy_amount(c.before, coalesce(c.before ->> 'unit', u.unit) = 'money',
+			false) AS before, rate_limit_policy_amount(c.after, coalesce(c.after ->> 'unit', u.unit)
+			= 'money', false) AS after) m;
+CALL rate_limit_describe('rate_limit_changed', $$
+The changes of the policy as text.
+key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another
+	change.
+which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too
+	old to have the id.
+what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that
+	differ. An amount of money is a decimal number.
+$$);

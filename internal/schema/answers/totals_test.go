@@ -1,0 +1,164 @@
+package answers_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
+)
+
+// ledgerDays is the number of days, up to today, with rows in these tests.
+const ledgerDays = 7
+
+// emptyLedger opens all days and deletes what they have.
+const emptyLedger = `DO $$ DECLARE d date := now() AT TIME ZONE 'UTC'; BEGIN
+	FOR i IN 0..6 LOOP
+		PERFORM rate_limit_ledger_upkeep(d - i);
+		EXECUTE format('ALTER TABLE rate_limit_ledger_%s DROP CONSTRAINT IF EXISTS day_is_summed',
+			to_char(d - i, 'YYYYMMDD'));
+	END LOOP;
+	TRUNCATE rate_limit_ledger, rate_limit_totals, rate_limit_ledger_days;
+END $$`
+
+// drawRow returns SQL that adds a row to the ledger, and the day as an SQL expression.
+func drawRow(t *rapid.T) (row, day string) {
+	day = fmt.Sprintf("(now() AT TIME ZONE 'UTC')::date - %d", rapid.IntRange(0, ledgerDays-1).Draw(t, "day"))
+	ancestors := rapid.SampledFrom([]string{"{}", "{team,org}", "{org}", "{''}"}).Draw(t, "ancestors")
+	user := rapid.SampledFrom([]string{"'ann'", "'bob'", "'org'", "NULL"}).Draw(t, "user")
+	units := rapid.IntRange(0, 9).Draw(t, "units")
+	return fmt.Sprintf(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, model, input, money,
+			charges)
+		SELECT d, gen_random_uuid(), d::timestamp AT TIME ZONE 'UTC' + %d * interval '1 h', %s,
+			replace('%s', '''''', '""')::text[], %s, %d, nullif(%d, 5), '[{"prefix": "rule/r/l", "key": "org",
+			"unit": "money", "units": %[6]d}, {"prefix": "rule/r/l:2", "key": "ann", "unit": "money",
+			"units": %[6]d}]' FROM (SELECT %[7]s AS d) d`, rapid.IntRange(0, 30).Draw(t, "hour"), user,
+		ancestors, rapid.SampledFrom([]string{"'m'", "'n'", "NULL"}).Draw(t, "model"), units, units, day), day
+}
+
+// checkInvoice compares the sums of a user with those of the rows, from a time until another.
+func checkInvoice(t *rapid.T, s *sqltest.DB) {
+	user := rapid.SampledFrom([]string{"ann", "bob", "team", "org"}).Draw(t, "who")
+	window := fmt.Sprintf(`(SELECT d - %d * interval '1 h' AS a, d + %d * interval '1 h' AS b
+		FROM date_trunc('day', now(), 'UTC') d) w`, rapid.IntRange(-24, 170).Draw(t, "from"),
+		24*rapid.IntRange(-7, 2).Draw(t, "until"))
+	got := s.Query(`SELECT t.model, sum(t.requests), sum(t.input), sum(t.money) FROM ` + window +
+		`, rate_limit_totals_of('` + user + `', a, b) t GROUP BY 1 ORDER BY 1`)
+	mine := ` FROM ` + window + `, rate_limit_ledger WHERE time >= a AND time < b AND ('` + user +
+		`' = user_id OR '` + user + `' = ANY (ancestors))`
+	want := s.Query(`SELECT model, count(*), sum(input), sum(money)` + mine + ` GROUP BY 1 ORDER BY 1`)
+	if got != want {
+		t.Fatalf("the sums of %s: got\n%s\nwant those of the rows\n%s", user, got, want)
+	}
+	got = s.Query(`SELECT sum(t.requests), sum(t.units) FROM ` + window + `, rate_limit_totals_of('` + user +
+		`', a, b, 'rule/r/l', 'money') t`)
+	want = s.Query(`SELECT nullif(count(*), 0), sum((charges -> 0 ->> 'units')::bigint)` + mine)
+	if got != want {
+		t.Fatalf("the sums of %s on a limit: got %s, want %s", user, got, want)
+	}
+}
+
+// Whatever is summed, and however late a row comes or its transaction commits, an invoice is the sum of the
+// rows. A late row fails once, as where its partition is missing, and then opens its day.
+func TestInvoiceIsTheSumOfTheRows(t *testing.T) {
+	s := sqltest.Open(t, schema.File)
+	late := sqltest.Connect(t, s.DSN)
+	add := func(t *rapid.T, s *sqltest.DB) {
+		row, day := drawRow(t)
+		err := s.Try(row)
+		var failure *pgconn.PgError
+		if errors.As(err, &failure) && failure.Code == "23514" && s != late {
+			s.Exec("SELECT rate_limit_ledger_upkeep(" + day + ")")
+			err = s.Try(row)
+		}
+		if err != nil && s != late {
+			t.Fatalf("got %v, want a row", err)
+		}
+	}
+	conformance.Check(t, 60, func(t *rapid.T) {
+		_ = late.Try("ROLLBACK")
+		s.Exec(emptyLedger)
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) { add(t, s) },
+			"add in a long transaction": func(t *rapid.T) {
+				_ = late.Try("BEGIN") // a warning, where it has begun
+				add(t, late)
+			},
+			"commit": func(*rapid.T) { _ = late.Try("COMMIT") },
+			"upkeep": func(t *rapid.T) {
+				s.Exec("UPDATE rate_limit_ledger_days SET open_until = '-infinity'")
+				for n := rapid.IntRange(1, 20).Draw(t, "times"); n > 0; n-- {
+					s.Exec("SELECT rate_limit_totals_upkeep()")
+				}
+			},
+			"forget": func(*rapid.T) {
+				_ = late.Try("COMMIT") // else it would wait for that
+				s.Exec("SELECT rate_limit_forget_person('bob')")
+			},
+			"": func(t *rapid.T) { checkInvoice(t, s) },
+		})
+	})
+}
+
+// Who is forgotten is in no sum, and those above keep theirs.
+func TestForgottenUserIsInNoTotal(t *testing.T) {
+	s := sqltest.Open(t, schema.File)
+	s.Exec(emptyLedger)
+	s.Exec(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, money, charges)
+		SELECT (now() AT TIME ZONE 'UTC')::date - 3, gen_random_uuid(), now() - interval '3 days', 'ann',
+			'{org}', 7, '[]' FROM generate_series(1, 2)`)
+	sum := func() {
+		for s.Query("SELECT rate_limit_totals_upkeep()") == "t" {
+		}
+		s.Expect("SELECT money FROM rate_limit_invoice('org', now() - interval '9 days', now())",
+			"0.000014000")
+	}
+	sum()
+	s.Expect("SELECT string_agg(user_id, ' ' ORDER BY user_id) FROM rate_limit_totals", "ann org")
+	s.Exec("SELECT rate_limit_forget_person('ann')")
+	s.Expect("SELECT string_agg(user_id, ' ' ORDER BY user_id) FROM rate_limit_totals", "org")
+	sum()
+	s.Expect("SELECT string_agg(user_id, ' ' ORDER BY user_id) FROM rate_limit_totals", "org")
+}
+
+// The invoice of all requests of a year's ledger reads its totals: it takes less than a fifth of the time of
+// one that reads the rows, with the same result.
+func TestInvoiceOfManyRowsReadsTotals(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many rows")
+	}
+	s := sqltest.Open(t, schema.File)
+	s.Exec(emptyLedger)
+	s.Exec(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, model, input, money, charges)
+		SELECT d, gen_random_uuid(), d::timestamp AT TIME ZONE 'UTC' + i % 86400 * interval '1 s',
+			'u' || i % 1000, ARRAY['team' || i % 100, 'unit' || i % 10, 'org'], 'm' || i % 3, i, i,
+			jsonb_build_array(jsonb_build_object('prefix', 'rule/r/l', 'key', 'org', 'unit', 'money',
+			'units', i))
+		FROM (SELECT (now() AT TIME ZONE 'UTC')::date - (i % 4 + 3) AS d, i
+			FROM generate_series(1, 200000) i) r`)
+	for s.Query("SELECT rate_limit_totals_upkeep()") == "t" {
+	}
+	s.Exec("ANALYZE")
+	measure := func() (string, time.Duration) {
+		start := time.Now()
+		invoice := s.Query(`SELECT * FROM rate_limit_invoice('org', date_trunc('day', now(), 'UTC') -
+			interval '9 days', date_trunc('day', now(), 'UTC'))`)
+		return invoice, time.Since(start)
+	}
+	got, took := measure()
+	s.Exec("UPDATE rate_limit_ledger_days SET summed = false")
+	want, control := measure()
+	if got != want || strings.Count(got, "\n") != 2 {
+		t.Errorf("got\n%s\nwant the sums of the rows\n%s", got, want)
+	}
+	if took > control/5 {
+		t.Errorf("the invoice takes %v, and that of the rows %v: want at most a fifth", took, control)
+	}
+}

@@ -1,0 +1,193 @@
+-- Deletes all stored data about a person. The function has the rights of the calling role, so only the owner
+-- of the tables can use it. It skips parts that the database lacks, such as a policy or a history.
+
+-- A day that is summed refuses changes by others, see totals.sql. Its sums are made again by upkeep. See
+-- rate_limit_ledger_drop for the settings.
+CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
+	texts text[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	rows bigint;
+	days date[];
+BEGIN
+	SET LOCAL citus.propagate_set_commands = 'local';
+	SET LOCAL pg_ratelimit.forgets = 'on';
+	EXECUTE format('WITH changed AS (%s RETURNING day) SELECT count(*), array_agg(DISTINCT day) FROM changed',
+		command) INTO rows, days USING counted, keys, texts;
+	SET LOCAL pg_ratelimit.forgets = '';
+	UPDATE rate_limit_ledger_days d SET summed = false WHERE d.day = ANY (days);
+	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted);
+	RETURN rows;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget_in_ledger IS
+	'Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows '
+	'changed.';
+
+CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
+	key text DEFAULT NULL, address inet DEFAULT NULL,
+	account boolean DEFAULT false, dry_run boolean DEFAULT false)
+RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
+DECLARE
+	-- the addresses of one client
+	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
+	-- the client, as keys of counters contain it
+	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
+	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
+	counted CONSTANT text[] := array_remove(ARRAY[rate_limit_counted_user($1)], NULL);
+	keys bigint[] := array_remove(ARRAY[$2], NULL);
+	-- keys of counters, and parts of such keys
+	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), rate_limit_counter_key(counted[1]), $3,
+		host($4), client], NULL);
+	ids text[]; -- of API keys, as keys of counters contain them
+	digests text[];
+	refs text[]; -- values of rate_limit_changes.ref
+	condition text;
+	counts record;
+	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
+	prefixes text[];
+	counters text[];
+BEGIN
+	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
+		RAISE invalid_parameter_value
+			USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
+	END IF;
+	IF to_regclass('rate_limit_users') IS NOT NULL THEN
+		PERFORM rate_limit_refuse_parent($1);
+	END IF;
+	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
+		|| array_remove(ARRAY['ip:' || client, '%preflight:' || client], NULL);
+	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
+		rules := '(SELECT coalesce(to_jsonb(r) ->> ''counted_as'', name) AS counts, count_by '
+			'FROM rate_limit_rules r)';
+		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex'))
+			INTO keys, ids, digests
+			FROM rate_limit_api_keys k
+			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
+		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests ||
+			ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
+	END IF;
+	-- The number of an alternative may stand before a text. Where a zone counts by a header, the key of a
+	-- counter is the digest of the API key.
+	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
+	kept := 0;
+
+	-- Without an identity, rows of a table in a publication cannot be deleted.
+	IF NOT dry_run AND EXISTS (SELECT FROM pg_publication p WHERE p.pubdelete) THEN
+		FOR name IN SELECT c.oid::regclass FROM pg_class c JOIN pg_class a
+				ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
+			WHERE c.relkind = 'r' AND c.relreplident = 'd'
+				AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+		LOOP
+			EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
+		END LOOP;
+	END IF;
+
+	FOR name, condition IN
+		-- Detached partitions are listed, because a statement on the audit log does not reach them. A row
+		-- with a user belongs to that user alone, whatever the key of its counter contains.
+		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
+			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') '
+				'&& $4 OR also && $4)'
+		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
+			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
+				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
+					AND a.relowner = c.relowner
+				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+				AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
+		UNION ALL -- a table comes before the tables that it refers to
+		SELECT t.name, t.condition
+			FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
+			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)',
+				account)) AS t(name, condition, wanted) WHERE t.wanted
+	LOOP
+		CONTINUE WHEN to_regclass(name) IS NULL;
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted
+				USING users, keys, network, texts;
+		ELSE
+			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+
+	IF to_regclass('rate_limit_changes') IS NOT NULL THEN
+		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c
+			WHERE c.ref = ANY (refs);
+		RETURN NEXT;
+	END IF;
+
+	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
+		-- As in the audit log, a row with a user belongs to that user alone. An address can be of many users.
+		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+			OR ancestors <> ''{}'' AND ancestors && $1
+			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
+				SELECT FROM jsonb_path_query(charges, ''$[*]'') c
+				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted
+				USING counted, keys, texts;
+		ELSE
+			deleted := rate_limit_forget_in_ledger(format('UPDATE %1$s SET
+				user_id = CASE WHEN %3$s THEN NULL ELSE user_id END,
+				key_id = CASE WHEN %3$s THEN NULL ELSE key_id END,
+				ancestors = CASE WHEN $1 = ''{}'' THEN ancestors
+					ELSE array_replace(ancestors, $1[1], '''') END,
+				charges = (SELECT coalesce(jsonb_agg(CASE WHEN %3$s AND c ->> ''key'' <> ALL (
+					rate_limit_key_forms(ARRAY(SELECT rate_limit_counter_key(a) FROM unnest(ancestors) AS a)))
+					OR string_to_array(c ->> ''key'', '' '') && $3
+					THEN c || ''{"key": null}'' ELSE c END), ''[]'')
+					FROM jsonb_path_query(charges, ''$[*]'') c) %2$s',
+				name, condition, '(user_id = ANY ($1) OR key_id = ANY ($2))'), counted, keys, texts);
+		END IF;
+		kept := deleted;
+		deleted := 0;
+		RETURN NEXT;
+	END LOOP;
+
+	-- Counters come last, and all counters of a table are found before the first one is locked, because
+	-- proxies wait for locked counters until the transaction ends. A key can consist of several values with
+	-- spaces between them. Where a rule counts by API key, only the id of an API key matches, because the
+	-- name of a user may be the same number.
+	condition := 'EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
+		'place) WHERE part = ANY (CASE WHEN ''key'' IN (r.count_by[place], split_part(r.count_by[place], '
+			'''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
+		OR r.counts IS NULL AND c.key = ANY ($2)';
+	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
+		name := counts.counters;
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
+			INTO prefixes, counters USING ids, texts;
+		deleted := coalesce(cardinality(counters), 0);
+		kept := 0;
+		IF deleted > 0 AND NOT dry_run THEN
+			kept := deleted;
+			deleted := rate_limit_delete_counters(counts.counters, counts.processes, prefixes, counters);
+			kept := kept - deleted;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+
+	-- after the counters: a notice would come back while its counter is there
+	condition := format('FROM rate_limit_notices c LEFT JOIN %s r ON c.rule = r.counts WHERE %s', rules,
+		condition);
+	IF dry_run THEN
+		EXECUTE 'SELECT count(*) ' || condition INTO deleted USING ids, texts;
+	ELSE
+		EXECUTE format('DELETE FROM rate_limit_notices WHERE ctid = ANY (ARRAY(SELECT c.ctid %s))', condition)
+			USING ids, texts;
+		GET DIAGNOSTICS deleted = ROW_COUNT;
+	END IF;
+	SELECT 'rate_limit_notices', 0 INTO name, kept;
+	RETURN NEXT;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget_person IS
+	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, '
+	'the overrides and the bans. One '
+	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
+	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
+	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '
+	'proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key.';

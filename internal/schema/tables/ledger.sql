@@ -1,0 +1,212 @@
+-- The partitions of the ledger, and what reads it.
+
+COMMENT ON TABLE rate_limit_ledger_retention IS
+	'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = '
+	'''2 years''.';
+COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped.';
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS
+	'When rate_limit_notice_upkeep has run.';
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS
+	'The prefix of the counters that it has read last.';
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS
+	'The key at which it goes on. Empty: at the next limit.';
+
+CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace)
+		FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledgers IS
+	'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first '
+	'one has what was settled before there were shards.';
+
+-- Citus passes SET LOCAL on to its workers only in a function that another function calls.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
+	LANGUAGE plpgsql AS $$
+DECLARE
+	old record;
+BEGIN
+	SET LOCAL citus.propagate_set_commands = 'local';
+	SET LOCAL lock_timeout = '100ms';
+	FOR old IN SELECT c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = ledger::regclass AND c.relname ~ '_[0-9]{8}$'
+			AND right(c.relname, 8)::date < before
+	LOOP
+		EXECUTE format('DROP TABLE %s', old.name);
+	END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+	NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_drop IS
+	'Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.';
+
+-- Only partitions have a primary key, because pg_dump --clean cannot restore one of the whole table. A new
+-- partition is created as a table and then attached, as in the history, so that writers do not wait.
+-- For a drop they wait for up to 100 ms, once a day, also on the workers of Citus. A table that another
+-- session has locked is left for later: a reader of an old day does not hold up the days to come.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
+DECLARE
+	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+	first CONSTANT date := ((now() - (SELECT least(min(r.keep), interval '1000 years')
+		FROM rate_limit_ledger_retention r)) AT TIME ZONE 'UTC')::date;
+	late CONSTANT date := greatest(today - 7, least(today + 7, coalesce(also, today)));
+	ledger text;
+	day date;
+	part text;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827694) THEN
+		RETURN;
+	END IF;
+	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
+		BEGIN
+			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, late] LOOP
+				part := ledger || to_char(day, '_YYYYMMDD');
+				IF day = late AND rate_limit_is_closed(to_regclass(part)) THEN
+					EXECUTE format('ALTER TABLE %s DROP CONSTRAINT day_is_summed', part);
+					INSERT INTO rate_limit_ledger_days VALUES (day, false, now() + interval '1 hour')
+						ON CONFLICT ON CONSTRAINT rate_limit_ledger_days_pkey
+						DO UPDATE SET summed = false, open_until = excluded.open_until;
+				END IF;
+				CONTINUE WHEN to_regclass(part) IS NOT NULL;
+				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL, PRIMARY KEY (id))', part, ledger);
+				PERFORM rate_limit_strip(ARRAY[part::regclass::oid]);
+				EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', ledger,
+					part, day, day + 1);
+			END LOOP;
+		EXCEPTION WHEN lock_not_available THEN
+			NULL;
+		END;
+		PERFORM rate_limit_ledger_drop(ledger, first);
+	END LOOP;
+	DELETE FROM rate_limit_totals t WHERE t.day < first;
+	DELETE FROM rate_limit_ledger_days d WHERE d.day < first;
+	-- A notice of a window that is not over would come back.
+	DELETE FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
+		SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/'
+			|| n.limit_name, d.durable, ARRAY[n.key]) c
+		WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period);
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
+	'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
+	'days (also), which it opens for late settlements. Drops those past their retention. A proxy runs it '
+	'each hour.';
+
+-- A day is in UTC, and the session can have any TimeZone.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity',
+	until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
+RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[],
+	model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
+	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange,
+	cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
+	image_input bigint, image_output bigint, search bigint, estimated_input bigint,
+	estimated_output bigint) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
+			l.input, l.cache_read, l.cache_write, l.output,
+			round((l.money + coalesce(l.remainder, 0) * 0.001) * 0.000001, 9),
+			(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
+				round((c ->> ''units'')::numeric * 0.000001, 9)) ELSE c END
+				ORDER BY c ->> ''prefix'', c ->> ''key'') FROM jsonb_path_query(l.charges, ''$[*][*]'') c),
+			CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END, l.answered,
+			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
+			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
+			l.image_output, l.search, l.estimated_input, l.estimated_output
+		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source(
+			rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
+				format(CASE WHEN below THEN 'AND (user_id = %1$L '
+				'OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])' ELSE 'AND user_id = %1$L' END,
+				rate_limit_counted_user(user_id)) END)) USING "from", until;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_rows IS
+	'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
+	'for each further model of its response (line 1 and so on), without charges. '
+	'user_id selects the requests of a user, and with below also of all who were below it then.';
+
+-- The policy may be on another server.
+CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_user IS
+	'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+
+-- The policy and the history may be on other servers.
+CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	place text;
+	known boolean;
+BEGIN
+	FOREACH place IN ARRAY '{rate_limit_users,rate_limit_metrics}'::text[] LOOP
+		CONTINUE WHEN has_table_privilege(to_regclass(place), 'SELECT') IS NOT TRUE;
+		EXECUTE format('SELECT EXISTS (SELECT FROM %I t WHERE t.user_id = $1)', place) INTO known USING $1;
+		IF known THEN
+			RETURN;
+		END IF;
+	END LOOP;
+	IF NOT EXISTS (SELECT FROM rate_limit_totals_of($1, '-infinity', 'infinity')) THEN
+		RAISE EXCEPTION 'user: %: must be in the policy, the metrics or the ledger', to_json($1)
+			USING ERRCODE = 'no_data_found';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_require_user IS
+	'Fails if neither the policy nor the history nor the ledger knows a user.';
+
+-- Periods are as in limits that count by user: months from the day of the user's period_start, which is the
+-- 1st if it has none, in the user's time zone. A day that a month lacks is its last.
+CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
+DECLARE
+	anchor date;
+	zone text;
+	month CONSTANT interval := '1 month';
+BEGIN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
+		IF num_nonnulls($2, $3) < 2 THEN
+			RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this '
+				'database' USING ERRCODE = 'invalid_parameter_value';
+		END IF;
+		RETURN QUERY SELECT $2, $3;
+		RETURN;
+	END IF;
+	SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone
+		FROM rate_limit_users u WHERE u.user_id = $1;
+	anchor := coalesce(anchor, '2000-01-01');
+	zone := coalesce(zone, 'UTC');
+	-- A time can be infinite, but there is nothing before the first ledger, or in the future.
+	$2 := CASE WHEN $2 IS NOT NULL THEN least(greatest($2, '2000-01-01Z'), now()) END;
+	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + month) END;
+	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM (
+		SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
+		FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - month,
+				coalesce($3, now()) AT TIME ZONE zone, month) m,
+			age(m, date_trunc('month', anchor::timestamp)) a) p
+	WHERE p.s < coalesce($3, 'infinity') AND p.s <= now() AND p.e > coalesce($2, now()) ORDER BY 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_periods IS
+	'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
+
+CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL,
+	until timestamptz DEFAULT NULL)
+RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
+	cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
+	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint,
+	estimated_input bigint, estimated_output bigint) LANGUAGE sql STABLE AS $$
+	SELECT p.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint,
+		coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
+		coalesce(sum(t.output), 0)::bigint,
+		round((sum(t.money) + coalesce(sum(t.remainder), 0) * 0.001) * 0.000001, 9),
+		sum(t.cache_write_1h)::bigint, sum(t.audio_input)::bigint, sum(t.audio_cache_read)::bigint,
+		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
+		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint
+	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends) t
+	WHERE $1 IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
+$$;
+COMMENT ON FUNCTION rate_limit_invoice IS
+	'What a user and all who were below it then have used from a time until another, by billing period and '
+	'model. Without times: in the period that is running. money NULL: the model had no price. input and the '
+	'columns of other parts have no tokens in common. estimated_input and estimated_output are parts of '
+	'them.';
