@@ -5,20 +5,15 @@ import (
 	"fmt"
 
 	"github.com/caddyserver/caddy/v2"
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
-func init() {
-	caddy.RegisterModule(new(App))
-	caddycmd.RegisterCommand(command.New(expandDSN))
-}
+func init() { caddy.RegisterModule(new(App)) }
 
 // App holds the defaults of all `pg_ratelimit` handlers, and their databases. Handlers with the same `dsn`
 // share one connection pool, which stays open when a config is reloaded.
@@ -34,9 +29,8 @@ type App struct {
 	handles []*host.Handle      // one for each handler
 	laws    serve.Laws          // of all handlers
 	httpApp func() (any, error) // returns the app http, once all apps are provisioned
-	pages   []*Page
-
-	pageSources map[string]pageSources // the databases of policies and histories, by the DSN of the counters
+	settles bool                // a handler has limits of tokens, or a policy
+	sources []*host.DataSources // of each handler
 }
 
 // CaddyModule returns the Caddy module information.
@@ -68,7 +62,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 // own. See dataSources.
 func (a *App) storeSettings() (settings.Store, error) {
 	var read settings.Settings
-	texts := values(a)
+	texts := Values(a)
 	if err := expandNames(texts, "node_name", "region"); err != nil {
 		return read.Store, err
 	}
@@ -91,11 +85,30 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 		return nil, err
 	}
 	a.handles = append(a.handles, handle)
-	a.addPageSources(sources)
+	a.settles = a.settles || h.site.CountsTokens()
+	a.sources = append(a.sources, sources)
 	for _, r := range handle.Resources {
 		a.metrics.watch(r)
 	}
 	return handle, nil
+}
+
+// Databases returns the databases of the policy and the history that belong to a database of counters: those
+// of the first handler with a policy, and of the first with a history. A DSN is "" without one. They are
+// complete when all apps are provisioned.
+func (a *App) Databases(dsn string) (policy, history host.DataSource) {
+	for _, sources := range a.sources {
+		if sources.Limits.DSN != dsn {
+			continue
+		}
+		if sources.Policy != nil && policy.DSN == "" {
+			policy = *sources.Policy
+		}
+		if sources.History != nil && history.DSN == "" {
+			history = *sources.History
+		}
+	}
+	return policy, history
 }
 
 // dataSources returns the databases of a handler's counters, policy and history.
@@ -128,7 +141,7 @@ func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
 // Start logs the version and connects to the databases in the background. Provision does not connect, because
 // a config that is only validated or that fails to load must not touch a database.
 func (a *App) Start() error {
-	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
+	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", Version()))
 	for _, handle := range a.handles {
 		handle.Prepare()
 	}
@@ -137,7 +150,11 @@ func (a *App) Start() error {
 	}
 	loaded, err := a.httpApp()
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it the config has no handlers
-		return a.openPages(app.Servers)
+		if a.settles && app.GracePeriod == 0 {
+			caddy.Log().Named(logName).Warn("grace_period is not set, so a Caddy that stops waits for all " +
+				"responses. If it is killed meanwhile, those under limits of tokens cost nothing: " +
+				"set grace_period to less than the time after which it would be killed")
+		}
 	}
 	return nil
 }

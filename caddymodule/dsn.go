@@ -11,9 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// expandDSN returns a configured DSN with its placeholders replaced, and the text that errors show instead of
+// ExpandDSN returns a configured DSN with its placeholders replaced, and the text that errors show instead of
 // the DSN.
-func expandDSN(configured string) (dsn, redacted string, err error) {
+func ExpandDSN(configured string) (dsn, redacted string, err error) {
 	if configured == "" {
 		return "", "$" + settings.EnvDSN, nil
 	}
@@ -29,12 +29,12 @@ func expandDSN(configured string) (dsn, redacted string, err error) {
 
 // dsnOf returns the DSN for a configured text, which may be empty.
 func dsnOf(configured Text) (host.DSN, error) {
-	dsn, shown, err := expandDSN(string(configured))
+	dsn, shown, err := ExpandDSN(string(configured))
 	d := host.DSN{DSN: dsn, Shown: shown, HasPassword: holdsPassword(string(configured))}
 	if dsn != string(configured) {
 		d.From = string(configured)
 		d.Renew = func() (string, error) {
-			current, _, err := expandDSN(string(configured))
+			current, _, err := ExpandDSN(string(configured))
 			return current, err
 		}
 	}

@@ -51,8 +51,8 @@ func (d *Duration) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// values returns the settings in the fields of a struct, by their JSON names, or nil for a nil pointer.
-func values(from any) settings.Values {
+// Values returns the settings in the fields of a struct, by their JSON names, or nil for a nil pointer.
+func Values(from any) settings.Values {
 	v := reflect.ValueOf(from)
 	if v.IsNil() {
 		return nil

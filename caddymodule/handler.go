@@ -30,7 +30,7 @@ func init() {
 //
 // Placeholder | Description
 // ------------|------------
-// `{http.pg_ratelimit.outcome}` | What the handler did with the request, in a word of docs/metrics.md
+// `{http.pg_ratelimit.outcome}` | What the handler did with the request, in a word of docs/operating.md
 // `{http.pg_ratelimit.reason}` | Why, if no limit decided: see docs/caddy.md
 // `{http.pg_ratelimit.prefix}` | The prefix of the limit that refused the request, or has the least remaining
 // `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
@@ -56,7 +56,7 @@ func init() {
 //
 // Caddy's metrics contain `caddy_pg_ratelimit_decisions_total` (by prefix, outcome and source of the
 // decision), the histogram `caddy_pg_ratelimit_decision_duration_seconds`, the gauge
-// `caddy_pg_ratelimit_database_up`, and others that docs/metrics.md lists.
+// `caddy_pg_ratelimit_database_up`, and others that docs/generated/metrics.md lists.
 //
 // A handler with zones may have no limit of its own.
 type Handler struct {
@@ -167,16 +167,16 @@ func (h *Handler) Cleanup() error {
 // compile validates the settings and sets the fields that do not depend on a running Caddy. The Caddyfile
 // parser also calls compile, so that errors name the line.
 func (h *Handler) compile() error {
-	own := values(h)
+	own := Values(h)
 	c := serve.Configuration{
-		Handler: own, Limit: own, Policy: values(h.Policy),
+		Handler: own, Limit: own, Policy: Values(h.Policy),
 		Parse: parseText,
 	}
 	for i, z := range h.Zones {
 		if z == nil {
 			return fmt.Errorf("zone %d: null: must be an object", i+1)
 		}
-		c.Zones = append(c.Zones, values(z))
+		c.Zones = append(c.Zones, Values(z))
 	}
 	site, _, err := c.Compile()
 	if err != nil {

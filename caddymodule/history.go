@@ -26,10 +26,10 @@ func (h *History) compile() (*settings.History, error) {
 		return nil, nil
 	}
 	var read settings.Settings
-	if err := settings.Read(settings.HistoryTable, values(h), &read); err != nil {
+	if err := settings.Read(settings.HistoryTable, Values(h), &read); err != nil {
 		return nil, err
 	}
-	if err := settings.Read(settings.RetentionTable, values(h.Retention), &read); err != nil {
+	if err := settings.Read(settings.RetentionTable, Values(h.Retention), &read); err != nil {
 		return nil, fmt.Errorf("retention: %w", err)
 	}
 	return &read.History, nil

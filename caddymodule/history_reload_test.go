@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -21,7 +22,7 @@ import (
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)
-	c := start(t, recordedSite(dsn, 0))
+	c := caddytest.Start(t, recordedSite(dsn, 0))
 	var sent atomic.Int64
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
@@ -33,7 +34,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 					return
 				default:
 				}
-				if a, err := c.getAgain("/"); err != nil || a.Status != http.StatusOK {
+				if a, err := c.GetAgain("/"); err != nil || a.Status != http.StatusOK {
 					t.Errorf("got status %d and error %v, want 200", a.Status, err)
 					return
 				}
@@ -47,7 +48,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	}
 	for i := 1; i <= reloads; i++ {
 		awaitMore()
-		c.load(recordedSite(dsn, i))
+		c.Load(recordedSite(dsn, i))
 	}
 	awaitMore()
 	close(stop)
@@ -55,10 +56,12 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	caddymodule.CloseHistories() // as at the end of the process
 	const counts = `SELECT concat_ws(' ', (SELECT sum(count) FROM rate_limit_ephemeral),
 		(SELECT sum(count) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_metrics_day),
-		(SELECT count(DISTINCT region) FROM rate_limit_audit), (SELECT sum(dropped) FROM rate_limit_writers))`
+		(SELECT count(DISTINCT region) FROM rate_limit_audit), (SELECT sum(dropped) FROM rate_limit_writers),
+		(SELECT string_agg(DISTINCT endpoint, ' ') FROM rate_limit_metrics))`
 	n := sent.Load()
-	if got, want := cluster.Query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {
-		t.Errorf("counter, audit log, metrics, regions and dropped are %s, want %s", got, want)
+	want := fmt.Sprint(n, n, n, 1+reloads/4, 0, " api")
+	if got := cluster.Query[string](t, dsn, counts); got != want {
+		t.Errorf("counter, audit log, metrics, regions, dropped and routes are %s, want %s", got, want)
 	}
 }
 
@@ -81,6 +84,7 @@ func recordedSite(dsn string, i int) string {
 			timeout 10s
 			on_error deny
 			audit all
+			route api
 		}
 	}`)
 }

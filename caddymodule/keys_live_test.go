@@ -4,12 +4,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 )
 
 // Short placeholders mean the same in JSON as in a Caddyfile.
 func TestShortPlaceholdersInJSON(t *testing.T) {
-	c := start(t, `:PORT`)
-	config := strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).
+	c := caddytest.Start(t, `:PORT`)
+	config := strings.NewReplacer("PORT", c.Port, "PREFIX", c.Prefix()).
 		Replace(`{"apps": {"http": {"servers": {"s": {
 		"listen": [":PORT"],
 		"routes": [{"handle": [{
@@ -18,10 +20,10 @@ func TestShortPlaceholdersInJSON(t *testing.T) {
 			"zones": [{"prefix": "PREFIX_ip", "match": [{"path": ["/x"]}],
 				"limit": "1 1m", "key": "{remote_ip}"}]
 		}]}]}}}}}`)
-	c.loadJSON([]byte(config))
-	c.expect(http.StatusOK, "/", "X-User", "a", "X-Cost", "2")
-	c.expect(http.StatusTooManyRequests, "/", "X-User", "a")
-	c.expect(http.StatusOK, "/x", "X-User", "b")
-	c.expect(http.StatusTooManyRequests, "/x", "X-User", "b")
-	c.expect(http.StatusOK, "/", "X-User", "b")
+	c.LoadJSON([]byte(config))
+	c.Expect(http.StatusOK, "/", "X-User", "a", "X-Cost", "2")
+	c.Expect(http.StatusTooManyRequests, "/", "X-User", "a")
+	c.Expect(http.StatusOK, "/x", "X-User", "b")
+	c.Expect(http.StatusTooManyRequests, "/x", "X-User", "b")
+	c.Expect(http.StatusOK, "/", "X-User", "b")
 }

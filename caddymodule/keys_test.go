@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -25,21 +24,6 @@ func TestPlaceholdersOfCaddyAreAccepted(t *testing.T) {
 	} {
 		if _, err := parseText("key", text); err != nil {
 			t.Errorf("%s: error %v, want nil", text, err)
-		}
-	}
-}
-
-// An IPv4 address in IPv6 form becomes IPv4, so that networks of IPv4 contain it. The zone of an IPv6
-// address, such as %eth0, is dropped, because a client chooses the zone.
-func TestClientAddressHasOneForm(t *testing.T) {
-	for text, want := range map[string]string{"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
-		"fe80::1%zone": "fe80::1", "nonsense": "invalid IP", "": "invalid IP"} {
-		vars := map[string]any{caddyhttp.ClientIPVarKey: text}
-		ctx := context.WithValue(t.Context(), caddyhttp.VarsCtxKey, vars)
-		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
-		if got, assumed := clientAddress(r); got.String() != want || assumed {
-			t.Errorf("the address of a client at %q: got %v, assumed %t, want %v, false", text, got, assumed,
-				want)
 		}
 	}
 }
@@ -74,34 +58,4 @@ func serveOnce(t *testing.T, h *Handler, r *http.Request) {
 	if err := h.ServeHTTP(httptest.NewRecorder(), r, emptyPage); err != nil && !errors.As(err, &refusal) {
 		t.Fatal(err)
 	}
-}
-
-// All clients with an unknown address, as of a Unix socket, have one key, and the log warns once.
-func TestUnknownAddressIsOneKey(t *testing.T) {
-	for _, key := range []string{"", "{client_ip}", "{remote_ip}", "{header.X} | {client_ip}"} {
-		h := newHandler(t, LimitSettings{Prefix: "a", Limit: "2 1h", Key: Text(key)})
-		core, logs := observer.New(zap.WarnLevel)
-		h.logger = zap.New(core)
-		for i, want := range []int{200, 200, 429} {
-			r := request()
-			r.RemoteAddr = "@"
-			caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "")
-			w := httptest.NewRecorder()
-			if err := h.ServeHTTP(w, r, emptyPage); statusOf(w, err) != want {
-				t.Errorf("%q, request %d: %v, want the status %d", key, i, err, want)
-			}
-		}
-		if n := logs.FilterMessageSnippet("the address of a client is unknown").Len(); n != 1 {
-			t.Errorf("%q: got %d warnings, want 1", key, n)
-		}
-	}
-}
-
-// statusOf returns the status of a response, or of the error of a handler.
-func statusOf(w *httptest.ResponseRecorder, err error) int {
-	var refusal caddyhttp.HandlerError
-	if errors.As(err, &refusal) {
-		return refusal.StatusCode
-	}
-	return w.Code
 }

@@ -15,7 +15,7 @@ import (
 const namespace, subsystem = "caddy", "pg_ratelimit"
 
 // metrics holds the module's metrics. No label has a key, a user or a path, since there may be millions of
-// them and they may be secret. docs/metrics.md describes all metrics and labels.
+// them and they may be secret. docs/generated/metrics.md lists all metrics and labels.
 type metrics struct {
 	decisions, overage, policyRequests, settlements, tokens, money *prometheus.CounterVec
 
@@ -61,7 +61,7 @@ func (m *metrics) countUsage(u *serve.Used) {
 	for kind, n := range u.Tokens {
 		m.tokens.WithLabelValues(u.Model, kind).Add(float64(n))
 	}
-	m.money.WithLabelValues(u.Model).Add(float64(u.Money) / 1e6)
+	m.money.WithLabelValues(u.Model).Add(float64(u.Money) / 1e9)
 }
 
 // initSeries creates the series of a limit, so that they start at 0.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
@@ -63,7 +64,7 @@ func checkMetrics(t *testing.T, want map[string]float64) {
 // The decisions of a limit in the mode shadow have the label shadow, and requests pass it, so that they do
 // not count as refusals.
 func TestMetricsSeparateShadowDecisions(t *testing.T) {
-	c := start(t, `
+	c := caddytest.Start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {
 				dsn memory
@@ -82,9 +83,9 @@ func TestMetricsSeparateShadowDecisions(t *testing.T) {
 		if i >= 2 {
 			want = http.StatusTooManyRequests
 		}
-		c.expect(want, "/")
+		c.Expect(want, "/")
 	}
-	p := c.prefix()
+	p := c.Prefix()
 	checkMetrics(t, map[string]float64{
 		"decisions_total admitted passed " + p:                               2,
 		"decisions_total limited " + p:                                       3,
@@ -104,5 +105,5 @@ func TestMetricsSeparateShadowDecisions(t *testing.T) {
 		t.Errorf("the limit in the mode shadow has a series of refusals with the value %v, want none", n)
 	}
 	check.Equal(t, "the lines about the limit in the mode shadow",
-		len(c.logEntries("a limit in the mode shadow would have refused")), 4)
+		len(c.LogEntries("a limit in the mode shadow would have refused")), 4)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -12,7 +13,7 @@ import (
 // If the authentication runs after the handler, and so too late to set the user, the log warns once.
 func TestLateAuthenticationIsLoggedOnce(t *testing.T) {
 	dsn := policytest.Open(t, policytest.People)
-	c := start(t, strings.ReplaceAll(`
+	c := caddytest.Start(t, strings.ReplaceAll(`
 		:PORT {
 			pg_ratelimit {
 				dsn DSN
@@ -22,9 +23,9 @@ func TestLateAuthenticationIsLoggedOnce(t *testing.T) {
 				}
 			}
 		}`, "DSN", dsn))
-	c.expect(http.StatusOK, "/")
-	c.expect(http.StatusOK, "/")
+	c.Expect(http.StatusOK, "/")
+	c.Expect(http.StatusOK, "/")
 	const warning = "no authentication has run before this handler: put both into a route block, with " +
 		"pg_ratelimit after the authentication"
-	check.Equal(t, "the number of warnings", len(c.logEntries(warning)), 1)
+	check.Equal(t, "the number of warnings", len(c.LogEntries(warning)), 1)
 }

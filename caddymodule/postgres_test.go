@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -11,11 +12,12 @@ import (
 // `caddy validate` does not connect to a database.
 func TestValidateDoesNotConnect(t *testing.T) {
 	dsn := cluster.Open(t)
-	config, err := adapt(":8080 {\n\tpg_ratelimit demo {\n\t\tdsn " + dsn + "\n\t\tlimit 1 1m\n\t}\n}\n")
+	config, err := caddytest.Adapt(":8080 {\n\tpg_ratelimit demo {\n\t\tdsn " + dsn +
+		"\n\t\tlimit 1 1m\n\t}\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := validate(config); err != nil {
+	if err := caddytest.Validate(config); err != nil {
 		t.Fatal(err)
 	}
 	// A connection would be opened in the background, without an event to wait for.

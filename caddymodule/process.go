@@ -26,7 +26,7 @@ const closeDelay = 30 * time.Second
 
 // process holds the resources that all configs of this process share.
 var process = &host.Process{
-	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
+	Kind: "caddy", Version: Version(), Delay: closeDelay, Connect: connect,
 	Log: func(line host.Line) { logLine(caddy.Log().Named(logName), line) },
 }
 
@@ -66,9 +66,11 @@ func logLine(l *zap.Logger, line host.Line) {
 	l.Log(zapcore.Level(line.Level), text, fields...)
 }
 
-// closeAll closes all shared resources at the end of the process. closeAll closes histories first, which
-// write pending records to their databases. A database refunds the units of its leases when it is closed.
+// closeAll settles what runs, and closes all shared resources, at the end of the process. It closes histories
+// first, which write pending records to their databases. A database refunds the units of its leases when it
+// is closed.
 func closeAll() {
+	process.Running.Stop()
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup
 		for _, r := range process.Shared() {

@@ -51,12 +51,12 @@ func TestPlaceholdersInDSN(t *testing.T) {
 		"host=h password={env.PG_RATELIMIT_TEST}": "host=h password=hunter2",
 		"postgres://u:{x}@h/db":                   "postgres://u:{x}@h/db",
 	} {
-		dsn, shown, err := expandDSN(configured)
+		dsn, shown, err := ExpandDSN(configured)
 		if err != nil || dsn != want || strings.Contains(shown, "hunter2") {
-			t.Errorf("expandDSN(%q) = %q, %q, %v; want %q", configured, dsn, shown, err, want)
+			t.Errorf("ExpandDSN(%q) = %q, %q, %v; want %q", configured, dsn, shown, err, want)
 		}
 	}
-	_, _, err := expandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}")
+	_, _, err := ExpandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}")
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("an empty placeholder: error %v, want one without the password", err)
 	}

@@ -4,12 +4,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 )
 
 // The error routes of a subroute, which only JSON can have, handle a refusal in the subroute.
 func TestErrorRoutesOfSubrouteHandleRefusals(t *testing.T) {
-	c := start(t, `:PORT`)
-	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).
+	c := caddytest.Start(t, `:PORT`)
+	c.LoadJSON([]byte(strings.NewReplacer("PORT", c.Port, "PREFIX", c.Prefix()).
 		Replace(`{"apps": {"http": {"servers": {"s": {
 		"listen": [":PORT"],
 		"routes": [{"handle": [{
@@ -19,8 +21,8 @@ func TestErrorRoutesOfSubrouteHandleRefusals(t *testing.T) {
 			"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 418,
 				"body": "inner"}]}]}
 		}]}]}}}}}`)))
-	c.expect(http.StatusOK, "/")
-	if a := c.expect(http.StatusTeapot, "/"); a.Body != "inner" {
+	c.Expect(http.StatusOK, "/")
+	if a := c.Expect(http.StatusTeapot, "/"); a.Body != "inner" {
 		t.Errorf("body %q, want inner, the body of the inner error route", a.Body)
 	}
 }

@@ -1,44 +1,13 @@
 package caddymodule_test
 
 import (
-	"fmt"
-	"os"
-	"regexp"
-	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 )
 
-// place matches the position in an error.
-var place = regexp.MustCompile(`, at Caddyfile:\d+`)
-
-// The error about an invalid Caddyfile has the setting, its value, the valid values, and the line.
-// testdata/refused.txt has each form of a setting and of an error once, as a Caddyfile and a part of the
-// error, because package settings tests the valid values of each setting.
 func TestInvalidCaddyfilesAreRejected(t *testing.T) {
-	t.Setenv("DATABASE_URL", "")
-	cases, err := os.ReadFile("testdata/refused.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for one := range strings.SplitSeq(strings.TrimSpace(string(cases)), "\n\n") {
-		config, want, _ := strings.Cut(one, "\n! ")
-		adapted, err := adapt(config + "\n")
-		if err == nil {
-			err = validate(adapted)
-		} else if !place.MatchString(err.Error()) {
-			t.Errorf("%s\nthe error is %v, want one with a line", config, err)
-		}
-		checkRejected(t, config, err, want)
-	}
-}
-
-// checkRejected checks that err is about a config, contains want, and has no password.
-func checkRejected(t *testing.T, config string, err error, want string) {
-	t.Helper()
-	got := fmt.Sprint(err)
-	if !strings.Contains(got, want) || strings.Contains(got, "hunter2") {
-		t.Errorf("%s\nthe error is\n%s\nwant\n%s", config, got, want)
-	}
+	caddytest.CheckRejectedCaddyfiles(t, "testdata/refused.txt")
 }
 
 // configOf returns a configuration with a handler, of which it gets the fields.
@@ -63,17 +32,18 @@ func TestInvalidJSONIsRejected(t *testing.T) {
 		{`"zones": [{"prefix": "api", "limit": "5 1m", "match": [{"colour": {}}]}]`, `zone "api": match: `},
 		{`"policy": {"apiKey": "{header.X}"}`, `unknown field "apiKey"`},
 	} {
-		checkRejected(t, test.handler, validate(configOf(test.handler)), test.want)
+		caddytest.CheckRejected(t, test.handler, caddytest.Validate(configOf(test.handler)), test.want)
 	}
 	two := `"prefix": "api", "dsn": "memory", "limit": "5 5s"}, {"handler": "pg_ratelimit", ` +
 		`"prefix": "api", "dsn": "memory", `
 	for _, other := range []string{`"limit": "50 1h"`, `"limit": "5 5s", "algorithm": "fixed_window"`} {
-		checkRejected(t, other, validate(configOf(two+other)), `pg_ratelimit "api": prefix: "api": must be `+
-			"another name, because the handler number 2 has ")
+		caddytest.CheckRejected(t, other, caddytest.Validate(configOf(two+other)),
+			`pg_ratelimit "api": prefix: "api": must be `+
+				"another name, because the handler number 2 has ")
 	}
 	for _, other := range []string{`"limit": "7 5000ms"`, `"limit": "50 1h", "durable": true`,
 		`"limit": "50 1h", "mode": "off"`} {
-		if err := validate(configOf(two + other)); err != nil {
+		if err := caddytest.Validate(configOf(two + other)); err != nil {
 			t.Errorf("%s beside 5 5s: %v, want a valid configuration", other, err)
 		}
 	}
@@ -81,9 +51,11 @@ func TestInvalidJSONIsRejected(t *testing.T) {
 		{`"history": {"audit_address": "half"}`,
 			`history: audit_address: "half": must be full, prefix or off`},
 	} {
-		checkRejected(t, test.app, validate([]byte(`{"apps": {"pg_ratelimit": {`+test.app+`}}}`)), test.want)
+		err := caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": {` + test.app + `}}}`))
+		caddytest.CheckRejected(t, test.app, err, test.want)
 	}
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	checkRejected(t, "the environment", validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`)),
+	err := caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`))
+	caddytest.CheckRejected(t, "the environment", err,
 		`environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: "perhaps": must be true or false`)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 )
 
 func init() { caddy.RegisterModule(new(listener)) }
@@ -41,7 +42,7 @@ func (*listener) Handle(_ context.Context, e caddy.Event) error {
 
 // Refusals are sent to Caddy's app events, as at most one event a second.
 func TestRefusalsAreEvents(t *testing.T) {
-	c := start(t, `
+	c := caddytest.Start(t, `
 		{
 			events {
 				on pg_ratelimit.refused pg_ratelimit_test
@@ -57,9 +58,9 @@ func TestRefusalsAreEvents(t *testing.T) {
 			respond "ok"
 		}`)
 	start := time.Now()
-	c.expect(http.StatusOK, "/", "Authorization", "secret")
+	c.Expect(http.StatusOK, "/", "Authorization", "secret")
 	for range 20 {
-		c.expect(http.StatusTooManyRequests, "/", "Authorization", "secret")
+		c.Expect(http.StatusTooManyRequests, "/", "Authorization", "secret")
 	}
 	received.Lock()
 	defer received.Unlock()
@@ -69,7 +70,7 @@ func TestRefusalsAreEvents(t *testing.T) {
 	e := received.events[0]
 	got := fmt.Sprintf("%v, status %v, %v skipped, key %.7s", e["prefix"], e["status"], e["skipped"],
 		e["key"])
-	if want := c.prefix() + ", status 429, 0 skipped, key sha256:"; got != want {
+	if want := c.Prefix() + ", status 429, 0 skipped, key sha256:"; got != want {
 		t.Errorf("the event has %s, want %s", got, want)
 	}
 	if wait, _ := e["wait"].(int64); wait < 3500 || wait > 3600 {
@@ -79,7 +80,7 @@ func TestRefusalsAreEvents(t *testing.T) {
 
 // The access log has the placeholders of the limit, for requests that pass and for refused requests.
 func TestAccessLogHasPlaceholders(t *testing.T) {
-	c := start(t, `
+	c := caddytest.Start(t, `
 		:PORT {
 			log
 			route {
@@ -105,16 +106,16 @@ func TestAccessLogHasPlaceholders(t *testing.T) {
 			}
 		}`)
 	for _, path := range []string{"/", "/b", "/b"} {
-		c.expect(http.StatusOK, path, "X-Key", "alice")
+		c.Expect(http.StatusOK, path, "X-Key", "alice")
 	}
-	c.expect(http.StatusTooManyRequests, "/b", "X-Key", "alice")
+	c.Expect(http.StatusTooManyRequests, "/b", "X-Key", "alice")
 	await.Within(t, time.Minute, "the access log has all requests",
-		func() bool { return len(c.logEntries("handled request")) == 4 })
-	entries := c.logEntries("handled request")
+		func() bool { return len(c.LogEntries("handled request")) == 4 })
+	entries := c.LogEntries("handled request")
 	for i, want := range []string{"a x 100 99 .", "b alice 2 1 .", "b alice 2 0 .", "b alice 2 0 3"} {
 		e := entries[i]
 		got := fmt.Sprintf("%v %v %v %v %v.", e["prefix"], e["key"], e["limit"], e["remaining"], e["wait"])
-		if !strings.HasPrefix(got, c.prefix()+"_"+want) {
+		if !strings.HasPrefix(got, c.Prefix()+"_"+want) {
 			t.Errorf("entry %d has %q, want %s", i, got, want)
 		}
 	}

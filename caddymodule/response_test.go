@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
@@ -23,12 +24,12 @@ func TestHeadersStayAfterInformationalResponse(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	dsn := policytest.Open(t, `SELECT rate_limit_rule('over', count_by => '{user}',
 		algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
-	c := start(t, ":PORT")
+	c := caddytest.Start(t, ":PORT")
 	site := strings.NewReplacer("DSN", dsn, "LIMITS", "").Replace(policySite)
 	before, _, _ := strings.Cut(site, "respond")
-	c.load(before + "reverse_proxy " + upstream.URL + "\n}")
-	c.expect(http.StatusOK, "/", "X-User", "ann")
-	a := c.expect(http.StatusOK, "/", "X-User", "ann")
+	c.Load(before + "reverse_proxy " + upstream.URL + "\n}")
+	c.Expect(http.StatusOK, "/", "X-User", "ann")
+	a := c.Expect(http.StatusOK, "/", "X-User", "ann")
 	got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"],
 		a.Header["X-Ratelimit-Overage"])
 	if got != "[1] [0] [1]" || a.Body != "hello" {

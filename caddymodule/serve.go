@@ -54,7 +54,8 @@ type pass struct {
 // serveSettled passes a request on and settles it after its response, even if the response is incomplete.
 func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
-	status := http.StatusInternalServerError // also after a panic
+	status := http.StatusInternalServerError           // also after a panic
+	settling.Begin(responseWriterIn(w).ResponseWriter) // w locks the Settling
 	defer func() { settling.End(status, w.Header()) }()
 	err := next.ServeHTTP(w, r)
 	var failure caddyhttp.HandlerError
@@ -79,6 +80,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 	}
 	q := freeRequests.Get().(*serve.Request)
 	q.HTTP, q.Data, q.Conn = r, repl, w
+	q.Earlier, _ = r.Body.(*serve.Upload)
 	defer func() {
 		if p.writer == nil && q.Flight != nil { // also after a panic
 			q.Flight.End()

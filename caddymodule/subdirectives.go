@@ -24,6 +24,17 @@ type block struct {
 	blocks map[string]*block // the blocks of subdirectives, by name
 }
 
+// ReadDirective reads a directive without arguments. Each subdirective is a setting of the table, for the
+// field of target with the same JSON name.
+func ReadDirective(d *caddyfile.Dispenser, target any, table []settings.Setting) error {
+	d.Next() // the directive's name
+	b := newBlock(d)
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return b.invalid(b.start.Text, strings.Join(args, " "), "a block, or nothing")
+	}
+	return b.readAll(target, table)
+}
+
 // newBlock returns a block for a dispenser that is at the name of the directive.
 func newBlock(d *caddyfile.Dispenser) *block {
 	return &block{d: d, start: d.Token(), seen: map[string]caddyfile.Token{}, blocks: map[string]*block{}}
@@ -95,7 +106,7 @@ func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) 
 	if err := inner.readAll(field.Interface(), s.Settings); err != nil {
 		return err
 	}
-	return inner.locate(settings.Read(s.Settings, values(field.Interface()), new(settings.Settings)))
+	return inner.locate(settings.Read(s.Settings, Values(field.Interface()), new(settings.Settings)))
 }
 
 // invalid returns an error about a value. "" is a missing value.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -35,7 +36,7 @@ func TestTranscripts(t *testing.T) {
 // transcript is a Caddy that replays a file.
 type transcript struct {
 	t         *testing.T
-	caddy     *live
+	caddy     *caddytest.Caddy
 	dsn       string
 	caddyfile string            // the lines of a Caddyfile since the last request
 	keys      map[string]string // the API keys, by their names in the file
@@ -85,15 +86,15 @@ func (s *transcript) send(line string) string {
 	s.t.Helper()
 	if strings.TrimSpace(s.caddyfile) != "" {
 		if s.caddy == nil {
-			s.caddy = start(s.t, ":PORT")
+			s.caddy = caddytest.Start(s.t, ":PORT")
 		}
-		s.caddy.run = runs.Add(1) // each Caddyfile has counters of its own
-		s.caddy.load(strings.ReplaceAll(s.caddyfile, "DSN", s.dsn))
+		s.caddy.Renew() // each Caddyfile has counters of its own
+		s.caddy.Load(strings.ReplaceAll(s.caddyfile, "DSN", s.dsn))
 		s.caddyfile = ""
 	}
 	head, body, _ := strings.Cut(line, " | ")
 	words := strings.Fields(head)
-	r, err := http.NewRequest(words[0], "http://127.0.0.1:"+s.caddy.port+words[1], strings.NewReader(body))
+	r, err := http.NewRequest(words[0], "http://127.0.0.1:"+s.caddy.Port+words[1], strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func (s *transcript) send(line string) string {
 			r.Host = value
 		}
 	}
-	a, err := harness.AskBy(client, r)
+	a, err := harness.AskBy(caddytest.Client, r)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -126,6 +127,6 @@ func (s *transcript) summarize(a harness.Response) string {
 	if login := a.Header.Get("WWW-Authenticate"); login != "" {
 		summary += " WWW-Authenticate: " + login
 	}
-	body := strings.ReplaceAll(a.Body, s.caddy.prefix(), "PREFIX")
+	body := strings.ReplaceAll(a.Body, s.caddy.Prefix(), "PREFIX")
 	return strings.TrimSuffix(summary+" | "+waits.ReplaceAllString(body, "wait"), " | ")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// version returns the versions of Caddy and of pg-ratelimit, for the registry of proxies and the log.
-func version() string {
+// Version returns the versions of Caddy and of pg-ratelimit, for the registry of proxies and the log.
+func Version() string {
 	simple, _ := caddy.Version()
 	info, _ := debug.ReadBuildInfo()
 	return "Caddy " + simple + ", pg-ratelimit " + moduleVersion(info)

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
@@ -31,30 +30,22 @@ func (w *responseWriter) send() {
 // Write implements http.ResponseWriter.
 func (w *responseWriter) Write(body []byte) (int, error) {
 	w.send()
-	n, err := w.ResponseWriter.Write(body)
-	for _, s := range w.settling {
-		s.Body(body[:n])
-	}
-	return n, err
+	return serve.Write(w.ResponseWriter, body, w.settling...)
 }
 
 // ReadFrom implements io.ReaderFrom.
 func (w *responseWriter) ReadFrom(body io.Reader) (int64, error) {
 	w.send()
-	if slices.ContainsFunc(w.settling, (*serve.Settling).ReadsBody) {
+	if len(w.settling) > 0 {
 		return io.Copy(struct{ io.Writer }{w}, body)
 	}
-	n, err := w.ResponseWriterWrapper.ReadFrom(body)
-	for _, s := range w.settling {
-		s.Sent(n)
-	}
-	return n, err
+	return w.ResponseWriterWrapper.ReadFrom(body)
 }
 
 // FlushError flushes the response for http.ResponseController.
 func (w *responseWriter) FlushError() error {
 	w.send()
-	return http.NewResponseController(w.ResponseWriter).Flush()
+	return serve.Flush(w.ResponseWriter, w.settling...)
 }
 
 // Flush implements http.Flusher.

@@ -64,8 +64,12 @@ type Limit struct {
 	Lease float64
 	// Reserves makes a hit hold its Cost until its Slot is released, instead of charging it, for a cost that
 	// is known only later. A hit passes if anything is left. Proxies use it for limits of tokens, and charge
-	// the real cost after the response. Only SlidingWindow and FixedWindow support it, without a Lease.
+	// the real cost after the response; a Store has no method that does. Only SlidingWindow and FixedWindow
+	// support it, without a Lease.
 	Reserves bool
+	// Unit names what the limit counts, such as tokens, in records of its hits. "" means requests. It has no
+	// effect on decisions.
+	Unit string
 }
 
 // Capacity returns the full quota: the largest cost that can pass in one burst. It is Burst if Burst
@@ -86,7 +90,7 @@ func (l *Limit) RefillsEvenly() bool {
 	return l.Algorithm == TokenBucket && l.Burst > 0 && l.Burst < l.Events
 }
 
-// Equal reports whether two limits decide alike on one row. It compares all fields except Lease and
+// Equal reports whether two limits decide alike on one row. It compares all fields except Lease, Unit and
 // the fields that name the row: Prefix, CountedAs and Durable.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other ||

@@ -26,8 +26,10 @@ type Limiter struct {
 // DefaultTimeout is the Timeout of a new Limiter.
 const DefaultTimeout = 250 * time.Millisecond
 
+const needsSlot = "each hit on such a limit requires a Slot of its own, see Hit.Slot"
+
 // NewLimiter returns a Limiter for the limit. The error is a *FieldError: for a nil store, an
-// invalid limit, or an InFlight limit.
+// invalid limit, or a limit that is InFlight or Reserves.
 func NewLimiter(store Store, limit Limit) (*Limiter, error) {
 	if store == nil {
 		return nil, &FieldError{"store", "", "a Store"}
@@ -35,9 +37,11 @@ func NewLimiter(store Store, limit Limit) (*Limiter, error) {
 	if err := limit.Validate(); err != nil {
 		return nil, err
 	}
-	if limit.Algorithm == InFlight {
-		return nil, &FieldError{"algorithm", limit.Algorithm.String(),
-			"another one: a Limiter holds no Slot, see Hit.Slot"}
+	switch {
+	case limit.Algorithm == InFlight:
+		return nil, &FieldError{"algorithm", limit.Algorithm.String(), "another one: " + needsSlot}
+	case limit.Reserves:
+		return nil, &FieldError{"reserves", "true", "left out: " + needsSlot}
 	}
 	return &Limiter{Timeout: DefaultTimeout, store: store, limit: limit, lines: map[string][]chan struct{}{}},
 		nil

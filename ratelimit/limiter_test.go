@@ -9,7 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// NewLimiter refuses a missing store and an invalid limit, with an error that names the field.
+// NewLimiter refuses a missing store, an invalid limit, and one whose hits require a Slot, with an error that
+// names the field.
 func TestNewLimiterRefuses(t *testing.T) {
 	store, err := memory.New(memory.Options{})
 	if err != nil {
@@ -23,6 +24,10 @@ func TestNewLimiterRefuses(t *testing.T) {
 	}{
 		{store: nil, limit: good, field: "store"},
 		{store: store, limit: ratelimit.Limit{}, field: "prefix"},
+		{store: store, field: "algorithm",
+			limit: ratelimit.Limit{Prefix: "p", Events: 1, Algorithm: ratelimit.InFlight}},
+		{store: store, field: "reserves",
+			limit: ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour, Reserves: true}},
 	} {
 		l, err := ratelimit.NewLimiter(test.store, test.limit)
 		if conformance.FieldOf(err) != test.field || l != nil {

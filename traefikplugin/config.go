@@ -5,7 +5,7 @@ import (
 )
 
 // Config is the middleware's section of Traefik's dynamic configuration. Traefik puts all settings without a
-// field into Other. docs/settings.md lists these settings.
+// field into Other. docs/generated/settings.md lists these settings.
 type Config struct {
 	// Other has the settings of the middleware, of its own limit and of the store. Its audit setting is the
 	// default for Zones and the policy.

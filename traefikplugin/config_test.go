@@ -39,6 +39,12 @@ var invalidSettings = map[string]func(*Config){
 		`{header.X-Api-Key}`: func(c *Config) {
 		c.Other["policy"] = Settings{"apiKey": "X-Api-Key"}
 	},
+	`policy.withoutKey: "allow": must be refuse or anonymous`: func(c *Config) {
+		c.Other["policy"] = Settings{"apiKey": "{header.X}", "withoutKey": "allow"}
+	},
+	`policy.withoutKey: "refuse": must be left out: requests have no key`: func(c *Config) {
+		c.Other["policy"] = Settings{"user": "{header.X}", "withoutKey": "refuse"}
+	},
 	`policy.forwardHeaders: "maybe"`: func(c *Config) {
 		c.Other["policy"] = Settings{"forwardHeaders": "maybe"}
 	},

@@ -43,28 +43,12 @@ func isForwarded(name string) bool {
 	return false
 }
 
-// unlistForwarded removes the names of forward's headers from Connection. A proxy does not forward headers
-// that Connection names, so a client could hide them from the upstream.
-func unlistForwarded(h http.Header) {
-	var others []string
-	for _, name := range strings.Split(strings.Join(h["Connection"], ","), ",") {
-		if name = strings.TrimSpace(name); name != "" && !isForwarded(name) {
-			others = append(others, name)
-		}
-	}
-	if others == nil {
-		delete(h, "Connection")
-		return
-	}
-	h["Connection"] = []string{strings.Join(others, ", ")}
-}
-
 // forward sets the headers that describe a request to the upstream: the policy's verdict, and a limit that
 // admitted the request beyond its quota. A header without a value is missing, even if forward in an earlier
 // middleware has set it.
 func forward(h http.Header, q *serve.Request) {
-	if h["Connection"] != nil {
-		unlistForwarded(h)
+	if h["Connection"] != nil { // or a client could hide the headers from the upstream
+		serve.Unlist(h, isForwarded)
 	}
 	v := &q.Verdict
 	values := []string{v.User, v.Tier, "", v.Rule, "", ""} // in the order of forwardedNames

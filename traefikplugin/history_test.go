@@ -21,7 +21,8 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 	handlers := make([]*handler, 2)
 	for i, limit := range []string{"1000000 1h", "1 1h"} {
 		handlers[i] = newMiddleware(t, ctx, p, &next, validConfig(Settings{"dsn": dsn, "prefix": limit,
-			"limit": limit, "timeout": "30s", "onError": "deny", "audit": "denied", "lease": "5%"}))
+			"limit": limit, "timeout": "30s", "onError": "deny", "audit": "denied", "lease": "5%",
+			"route": "{method}"}))
 		handlers[i].handle.After = 0 // no request can still arrive
 	}
 	for range passed {
@@ -43,10 +44,10 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 			'%s admitted, %s of them in the handler with a lease, %s limited, %s in the audit log',
 			sum(admitted),
 			sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited),
-			(SELECT sum(count) FROM rate_limit_audit))
+			(SELECT sum(count) FROM rate_limit_audit)) || string_agg(DISTINCT endpoint, ' ')
 		FROM rate_limit_metrics WHERE granularity = 'minute'`)
 	want := fmt.Sprintf("%d admitted, %d of them in the handler with a lease, %d limited, "+
-		"%d in the audit log", passed+1, passed, refused, refused)
+		"%d in the audit logGET", passed+1, passed, refused, refused)
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
@@ -18,7 +21,7 @@ func policyMiddleware(t *testing.T, dsn string, edit func(c *Config)) http.Handl
 	t.Helper()
 	c := &Config{Other: Settings{"dsn": dsn, "timeout": "10s", "onError": "deny"}}
 	c.Other["policy"] = Settings{"apiKey": "{header.Authorization}", "user": "{header.X-User}",
-		"forwardHeaders": "true"}
+		"withoutKey": "anonymous", "forwardHeaders": "true"}
 	edit(c)
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		received := []string{}
@@ -159,4 +162,35 @@ func TestPanickingRequestHasNoUser(t *testing.T) {
 	if w.Code != http.StatusOK || w.Body.String() != "||||0" {
 		t.Errorf("status %d, the upstream receives %s; want 200 and no headers", w.Code, w.Body)
 	}
+}
+
+// A site that lets requests without a key pass, in a tier that no rule limits, is a problem of the proxy
+// while the site is configured.
+func TestAnOpenSiteIsAProblem(t *testing.T) {
+	dsn := policytest.Open(t, policytest.People+"SELECT rate_limit_rule('plan', tiers => '{free}', "+
+		"per_hour => 5)")
+	p := newProcess(time.Millisecond)
+	open := func(tier, withoutKey string) context.CancelFunc {
+		ctx, cancel := context.WithCancel(t.Context())
+		newMiddleware(t, ctx, p, http.NotFoundHandler(), &Config{Other: Settings{"dsn": dsn, "timeout": "1ms",
+			"policy": Settings{"apiKey": "{header.X-Api-Key}", "tier": tier, "withoutKey": withoutKey}}})
+		return cancel
+	}
+	state := func(want string) {
+		t.Helper()
+		await.Within(t, time.Minute, want, func() bool {
+			return cluster.Query[string](t, dsn, `SELECT coalesce(string_agg(substring(summary,
+				'tier "[^"]*'), ' '
+				ORDER BY summary), 'none') FROM rate_limit_state WHERE state = 'problem'`) == want
+		})
+	}
+	endFirst, endSecond := open("", "anonymous"), open("{header.X-Tier}", "anonymous")
+	open("pro", "anonymous")
+	open("", "refuse")
+	state(`tier "anonymous tier "pro`)
+	endFirst()
+	cluster.Execute(t, dsn, "SELECT rate_limit_rule('meant', action => 'exempt', tiers => '{pro}')")
+	state(`tier "anonymous`)
+	endSecond()
+	state("none")
 }

@@ -17,6 +17,7 @@ import (
 // Settings that only this proxy has.
 var (
 	dsnFile        = []settings.Setting{{Name: "dsn_file"}}
+	graceTimeOut   = []settings.Setting{{Name: "grace_time_out"}}
 	forwardHeaders = []settings.Setting{{Name: "forward_headers"}}
 )
 

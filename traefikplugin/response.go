@@ -73,6 +73,7 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 	status := http.StatusInternalServerError
 	// If the client has left, the upstream panics, and the status stays.
 	defer func() { settling.End(status, w.Header()) }()
+	settling.Begin(w)
 	rw := newWriter(w)
 	rw.settling = settling
 	serveWrapped(u, rw, r)
@@ -99,7 +100,8 @@ func serveWrapped(u *upstream, rw *responseWriter, r *http.Request) {
 
 // responseWriter restores the headers of the limit when a response is sent. Yaegi gives a native handler only
 // the methods of http.ResponseWriter and Hijack, so the handler cannot flush the response. Therefore
-// responseWriter flushes it, unless the first Write has the whole body.
+// responseWriter flushes it, unless the first Write has the whole body. It does not flush an error, which a
+// middleware in front may replace, such as retry.
 //
 // The interpreter takes 2 to 3 µs for each call of a method from native code. The embedded writer's Header is
 // native.
@@ -112,6 +114,7 @@ type responseWriter struct {
 	wrote    bool   // sent the final headers
 	informed bool   // sent the headers of an informational response
 	needed   bool   // the upstream changed the headers of the limit
+	flushes  bool   // the response is final, and no error
 	length   string // the Content-Length, or ""
 }
 
@@ -139,9 +142,10 @@ func (w *responseWriter) WriteHeader(status int) {
 	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
 	w.informed = !w.wrote
+	w.flushes = status >= 200 && status < http.StatusBadRequest
 	w.ResponseWriter.WriteHeader(status)
-	if w.length == "" && status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified {
-		flush(w)
+	if w.length == "" && w.flushes && status != http.StatusNoContent && status != http.StatusNotModified {
+		_ = http.NewResponseController(w.ResponseWriter).Flush() // an error only delays the body
 	}
 }
 
@@ -151,19 +155,18 @@ func (w *responseWriter) Write(body []byte) (int, error) {
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)
 	}
-	n, err := w.ResponseWriter.Write(body)
-	if w.settling != nil {
-		w.settling.Body(body[:n])
+	flushes := w.flushes && w.length != strconv.Itoa(len(body))
+	switch {
+	case w.settling != nil && flushes:
+		return serve.WriteFlush(w.ResponseWriter, body, w.settling)
+	case w.settling != nil:
+		return serve.Write(w.ResponseWriter, body, w.settling)
 	}
-	if w.length != strconv.Itoa(len(body)) {
-		flush(w)
+	n, err := w.ResponseWriter.Write(body)
+	if flushes {
+		_ = http.NewResponseController(w.ResponseWriter).Flush() // an error only delays the body
 	}
 	return n, err
-}
-
-// flush flushes the response. It ignores errors, which only delay the body.
-func flush(w *responseWriter) {
-	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 // restore replaces an upstream's headers by the headers of the limit.

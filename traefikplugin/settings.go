@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
@@ -13,7 +14,8 @@ import (
 // compiledConfig is a validated configuration. Its DSNs are not validated yet.
 type compiledConfig struct {
 	site    *serve.Site
-	forward bool // see handler
+	forward bool          // see handler
+	grace   time.Duration // see readGrace
 
 	// values has the settings of the middleware, its limit and its store. policy and history are nil if the
 	// configuration has none.
@@ -29,10 +31,12 @@ func (c *Config) compile() (*compiledConfig, error) {
 	a, err := newAddresses(c.IPStrategy)
 	r := &reader{err: err}
 	compiled := &compiledConfig{values: r.values("", c.Other, "history ipStrategy match policy zones",
-		settings.LimitTable, settings.HandlerTable, settings.StoreTable, dsnFile)}
+		settings.LimitTable, settings.HandlerTable, settings.StoreTable, dsnFile,
+		graceTimeOut)}
 	if part := r.part("", c.Other, "policy"); part != nil {
 		compiled.policy = r.values("policy.", part, "", settings.PolicyTable, dsnFile, forwardHeaders)
 	}
+	compiled.grace = r.readGrace(compiled.values["grace_time_out"])
 	compiled.forward, err = settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
 	r.fail("policy.", err)
 	c.readHistory(r, compiled)
@@ -69,6 +73,22 @@ func pathOf(zone int) string {
 		return "history."
 	}
 	return "zones[" + strconv.Itoa(zone) + "]."
+}
+
+// defaultGrace is Traefik's default of graceTimeOut.
+const defaultGrace = 10 * time.Second
+
+// readGrace returns how long a Traefik that stops waits for the responses of requests that it settles.
+func (r *reader) readGrace(text string) time.Duration {
+	if text == "" {
+		return defaultGrace
+	}
+	grace, err := time.ParseDuration(text)
+	if err != nil || grace < 0 || grace > time.Hour {
+		r.invalid("graceTimeOut", text,
+			"a duration from 0s to 1h, such as the graceTimeOut of the entry point")
+	}
+	return grace
 }
 
 // setMatchers sets Match of the zones.

@@ -109,6 +109,19 @@ func (h *handler) describe(name string, policy settings.Values) string {
 	return text + "onError " + string(h.site.OnError)
 }
 
+// grace returns the longest graceTimeOut of the middlewares.
+func (p *process) grace() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	longest := time.Duration(0)
+	for _, s := range p.setups {
+		if s.compiled.grace > longest {
+			longest = s.compiled.grace
+		}
+	}
+	return longest
+}
+
 // release removes a load from a setup. The setup ends a delay after its last load, because requests may still
 // arrive and the next load may use the setup again.
 func (p *process) release(name string, s *setup) {
@@ -135,6 +148,6 @@ func (p *process) end(name string, s *setup, ends int) {
 	}
 	p.mu.Unlock()
 	if unused {
-		s.handler.handle.End()
+		s.handler.handle.EndIdle()
 	}
 }

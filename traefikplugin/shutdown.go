@@ -20,9 +20,9 @@ const (
 	endTimeout = time.Second
 )
 
-// watch flushes the histories and ends the rows in the registry when the server of a request starts to shut
-// down, because Traefik does not notify plugins of its end. All servers shut down at the same time, so one of
-// them is enough.
+// watch settles what runs, flushes the histories and ends the rows in the registry when the server of a
+// request starts to shut down, because Traefik does not notify plugins of its end. All servers shut down at
+// the same time, so one of them is enough.
 func (p *process) watch(r *http.Request) {
 	server, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && atomic.CompareAndSwapInt32(&p.attached, 0, 1) {
@@ -42,9 +42,11 @@ type guard struct {
 	closed  chan struct{}
 }
 
-// Accept implements net.Listener. It returns when the server shuts down and the rows are ended.
+// Accept implements net.Listener. It returns when the server shuts down, the requests that ran are settled,
+// and the rows are ended.
 func (g *guard) Accept() (net.Conn, error) {
 	<-g.closed
+	g.process.settleAll()
 	ended := make(chan struct{}, 2) // no select, because in Yaegi all goroutines share the cases of a select
 	go g.process.endNodes(ended)
 	go g.process.flushUntilTheEnd()
@@ -52,6 +54,29 @@ func (g *guard) Accept() (net.Conn, error) {
 	<-ended
 	late.Stop()
 	return nil, net.ErrClosed
+}
+
+// settleAll waits for the responses of the requests to settle, settles those that are left shortly before
+// Traefik closes their connections, and sends what waits to the databases.
+func (p *process) settleAll() {
+	defer logPanic()
+	grace := p.grace()
+	margin := grace / 3
+	if margin > time.Second {
+		margin = time.Second
+	}
+	p.host.Running.Wait(grace - margin)
+	p.host.Running.Stop()
+	for _, resource := range p.host.Shared() {
+		flushStore(resource)
+	}
+}
+
+// flushStore sends what waits in a resource that is a database.
+func flushStore(resource host.Resource) {
+	if d, ok := resource.(*host.Database); ok && d.Postgres != nil {
+		d.Postgres.Flush()
+	}
 }
 
 // Close implements net.Listener. A server calls it once.

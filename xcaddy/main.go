@@ -1,6 +1,6 @@
 // Command xcaddy is stock Caddy plus pg_ratelimit: the program that
 //
-//	xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule
+//	xcaddy build --with github.com/pgratelimit/pg-ratelimit/admin
 //
 // would generate. It is kept here so that `go build` builds it without xcaddy.
 package main
@@ -13,8 +13,8 @@ import (
 
 	// The modules of a stock Caddy.
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
-	// The pg_ratelimit handler.
-	_ "github.com/pgratelimit/pg-ratelimit/caddymodule"
+	// The pg_ratelimit handler, the page and the commands.
+	_ "github.com/pgratelimit/pg-ratelimit/admin"
 )
 
 func main() { caddycmd.Main() }

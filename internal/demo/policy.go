@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
+	"github.com/pgratelimit/pg-ratelimit/admin/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
@@ -57,18 +56,14 @@ func (d *shardDB) Run(ctx context.Context, timeout time.Duration, statements []*
 }
 
 // lostShard reports whether a statement did not find the shard, and gives it the code of a serialization
-// failure. Table.Guard, which checks that the shard has not moved, fails with the same code. lostShard
-// distinguishes these errors from other serialization failures by their text.
+// failure.
 func lostShard(statements []*pgdb.Statement) bool {
 	lost := false
 	for _, s := range statements {
 		switch s.Code {
-		case pg.UndefinedTable, pg.NoSuchConstraint:
+		case pg.UndefinedTable, pg.NoSuchConstraint, pg.ShardNotHere, pg.ShardMoves:
 			s.Code = pg.SerializationFailure
 			lost = true
-		case pg.SerializationFailure:
-			text := s.Err.Error()
-			lost = lost || strings.Contains(text, "is not here") || strings.Contains(text, "is being moved")
 		}
 	}
 	return lost

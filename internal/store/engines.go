@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -32,6 +33,7 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 		return false, ratelimit.ErrClosed
 	case !sharded:
 		s.engines = append(s.engines, s.base)
+		atomic.StoreInt32(&s.found, 1)
 		return false, nil
 	}
 	n := len(s.routes.schemas)
@@ -52,6 +54,7 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 		engines = append(engines, e)
 	}
 	s.engines = engines
+	atomic.StoreInt32(&s.found, 1)
 	return true, nil
 }
 
@@ -85,7 +88,7 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) error {
 // allEngines returns the engine of the database, and the engines of the shards.
 func (s *Store) allEngines() []*engine.Store {
 	engines := []*engine.Store{s.base}
-	if s.Ready() && s.engines[0] != s.base {
+	if atomic.LoadInt32(&s.found) == 1 && s.engines[0] != s.base {
 		engines = append(engines, s.engines...)
 	}
 	return engines
@@ -93,7 +96,7 @@ func (s *Store) allEngines() []*engine.Store {
 
 // Engine returns the engine that counts for a subject, or nil before the engines are found.
 func (s *Store) Engine(subject string) *engine.Store {
-	if !s.base.Ready() {
+	if atomic.LoadInt32(&s.found) == 0 {
 		return nil
 	}
 	if len(s.engines) == 1 {

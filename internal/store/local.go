@@ -111,6 +111,9 @@ func (s *Store) settleLocal(one *batch.Bill) {
 	}
 	for i := range one.Charges {
 		c := &one.Charges[i]
+		if !c.Limit.Reserves {
+			continue
+		}
 		e := s.localEngine(&ratelimit.Hit{Limit: c.Limit, Key: c.Key, Subject: c.Subject})
 		limit := algorithm.ShareLimit(c.Limit, parts)
 		now := s.serverTime(e)
@@ -119,7 +122,7 @@ func (s *Store) settleLocal(one *batch.Bill) {
 		if held > limit.Events {
 			held = limit.Events // as TakeLocal has charged
 		}
-		algorithm.Settle(&limit, &share.Row, now, c.Units, held)
+		algorithm.Settle(&limit, &share.Row, now, c.Units, c.Rest, held)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -14,7 +15,7 @@ import (
 // notices holds the counters that may have reached a percentage of their quota, until the database has
 // compared them. The counters that a killed process did not send are found by the upkeep of any proxy.
 type notices struct {
-	foundAt time.Time // the time of the last upkeep; only the goroutine of the store uses it
+	foundAt time.Time // the time of the last upkeep; only upkeep uses it
 
 	mu      sync.Mutex // guards the field below
 	waiting map[lease.RowID]*batch.Notice
@@ -35,12 +36,9 @@ const (
 	maxNotices = 10000
 	// noticeUpkeep is the time between two upkeeps of a process.
 	noticeUpkeep = 5 * time.Second
-
-	noRight    = "42501" // SQLSTATE insufficient_privilege
-	noFunction = "42883" // undefined_function, as before the first migration
 )
 
-// Notify compares a counter with its quota at the next tick.
+// Notify compares a counter with its quota at the next upkeep.
 func (s *Store) Notify(n *batch.Notice) {
 	s.notices.mu.Lock()
 	defer s.notices.mu.Unlock()
@@ -79,10 +77,11 @@ func (s *Store) sendNotices(now time.Time) error {
 	if statements == nil {
 		return nil
 	}
-	err := s.db.Run(s.closing, findTimeout, statements)
+	err := s.runUpkeep(upkeepTimeout, statements...)
 	for _, one := range statements {
 		// A role without rights leaves the upkeep to other proxies.
-		left := one.SQL == schema.NoticeUpkeep && (one.Code == noRight || one.Code == noFunction)
+		left := one.SQL == schema.NoticeUpkeep && (one.Code == pg.InsufficientPrivilege ||
+			one.Code == pg.UndefinedFunction)
 		if err == nil && !left {
 			err = one.Err
 		}

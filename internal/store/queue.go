@@ -43,7 +43,11 @@ func Enter(q *Queue, c *batch.Call, arrived time.Time) {
 // sendToAny sends a call to the engine of its subject. It returns false if the call already has its decisions
 // or an error, and was not sent.
 func sendToAny(q *Queue, c *batch.Call, arrived time.Time) bool {
-	err := prepare(q)
+	var err error
+	if atomic.LoadInt32(&q.opened) == 0 {
+		err = prepare(q)
+		arrived = time.Now() // the decision has the whole timeout
+	}
 	if err != nil || len(q.queues) > 1 { // the hits select the engine
 		c.Err = batch.PanicError(func() { q.fill([]*batch.Call{c}) })
 	}
@@ -70,9 +74,6 @@ func sendToAny(q *Queue, c *batch.Call, arrived time.Time) bool {
 // prepare waits for the engines, and opens a queue of each. It fails if the engines are not found in time.
 func prepare(q *Queue) error {
 	s := q.store
-	if atomic.LoadInt32(&q.opened) != 0 {
-		return nil
-	}
 	atomic.StoreInt32(&s.timeout, int32(q.timeout/time.Millisecond))
 	if err := s.await(context.Background(), q.timeout); err != nil {
 		return err

@@ -1,6 +1,20 @@
 package store
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Remembers reports whether a row can refuse a hit from memory.
+func (s *Store) Remembers() bool {
+	for _, e := range s.allEngines() {
+		if atomic.LoadInt64(&e.Leases().RowCount) > 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // RefuseRemembered returns the decisions on hits if a remembered refusal refuses one of them, and nil if none
 // does. It refuses no request with a hit that is Independent, which the database has to count.

@@ -20,7 +20,7 @@ import (
 // The statements of a shard run on the server that has the shard, on the table in which Citus stores the rows
 // (the placement). When Citus moves a shard to another server, Citus copies the rows under a lock, which the
 // guard of each statement takes, too. A statement therefore runs before or after a move. After the move, a
-// statement fails on the old server with serialization_failure. A shard keeps the names of its placements, so
+// statement fails on the old server with RL001. A shard keeps the names of its placements, so
 // a move changes the route of the shard, but not the texts of its statements.
 //
 // routes reads the routes again if a statement did not find its shard, or if the server of the shard cannot
@@ -53,8 +53,9 @@ type route struct {
 const (
 	// tablesPerShard is the number of tables of a shard.
 	tablesPerShard = 4
-	// findTimeout bounds each statement of find.
-	findTimeout = 30 * time.Second
+	// findTimeout bounds each statement of find. It is short, because a network may drop the packets of the
+	// first one.
+	findTimeout = 2 * time.Second
 	// routesTimeout bounds a read of the routes from one server. A caller with a long timeout waits longer,
 	// up to maxRoutesTimeout.
 	routesTimeout    = 100 * time.Millisecond

@@ -14,13 +14,12 @@
 // While the database makes no decisions, TakeLocal decides, at a share of each limit for this process. The
 // store of a proxy registers the process with a registry.Node.
 //
-// The files, from the top down: store.go, queue.go, several.go, refused.go, notices.go, local.go,
-// local_charge.go, engines.go, db.go, routes.go.
+// The files, from the top down: store.go, queue.go, several.go, refused.go, upkeep.go, notices.go,
+// local.go, local_charge.go, engines.go, db.go, routes.go.
 package store
 
 import (
 	"context"
-	"errors"
 	"math/rand"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -47,20 +45,26 @@ type Store struct {
 	base    *engine.Store  // the engine of the database, with the database's Health
 	options engine.Options
 	routes  *routes         // nil if db cannot connect to other servers
-	engines []*engine.Store // base, or one for each shard; set before base is ready
+	engines []*engine.Store // base, or one for each shard; set before found
 
 	closing context.Context // ends with Close
 	stop    context.CancelFunc
-	running sync.WaitGroup // counts the goroutine
+	running sync.WaitGroup // counts the goroutines
+	// sole holds a value while the heartbeat or the upkeep uses a connection. It is nil if db has more than
+	// two.
+	sole chan struct{}
 
-	keptAt  time.Time // the time of the last upkeep of the ledger; only the goroutine uses it
-	notices notices
-	timeout int32 // the timeout of the last call, in milliseconds; atomic
-	proxies int32 // the number of shares of each limit; atomic
+	keptAt   time.Time // the time of the last upkeep of the ledger; only upkeep uses it
+	summedAt time.Time // the time when all days of the ledger were summed; only sumLedger uses it
+	notices  notices
+	timeout  int32 // the timeout of the last call, in milliseconds; atomic
+	proxies  int32 // the number of shares of each limit; atomic
+	found    int32 // 1 once the engines are set; atomic
 
 	mu        sync.Mutex // guards the fields below, and the shares of rows
 	closed    bool
-	usesLocal bool // see UseLocal
+	beat      func() // ends the pause of the heartbeat; nil before the first
+	usesLocal bool   // see UseLocal
 	debts     map[*lease.State]*debt
 	debtCount map[bool]int  // the number of debts, by Limit.Durable
 	repaying  bool          // a goroutine runs repay
@@ -85,11 +89,15 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.State]*debt{},
 		debtCount: map[bool]int{}, options: o}
 	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
+	s.summedAt = s.keptAt
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
 	o.Upkeep = s.keepLedger
 	if n != nil {
 		o.Notify = s.Notify
+		o.Lost = n.Lose
 		s.options.Notify = s.Notify
+		s.options.Lost = n.Lose
+		o.Leave = func() { n.Leave(db) }
 	}
 	var err error
 	if s.base, err = engine.New(db, o); err != nil {
@@ -98,10 +106,16 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	if other, ok := db.(connector); ok {
 		s.routes = &routes{db: db, connector: other, servers: map[string]pgdb.DB{}}
 	}
+	if b, ok := db.(engine.Bounded); ok && b.MaxConns() <= 2 {
+		s.sole = make(chan struct{}, 1)
+	}
 	s.closing, s.stop = context.WithCancel(context.Background())
 	if n != nil {
-		s.running.Add(1)
-		go s.run()
+		s.running.Add(4)
+		go s.run(s.tick, false)
+		go s.run(s.pollRegistry, true)
+		go s.run(s.upkeep, false)
+		go s.run(s.sumLedger, false)
 	}
 	return s, nil
 }
@@ -112,11 +126,11 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	arrived := time.Now()
 	atomic.StoreInt32(&s.timeout, int32(timeout/time.Millisecond))
 	if err := s.await(ctx, timeout); err != nil {
 		return err
 	}
+	arrived := time.Now()
 	shard := 0
 	if len(s.engines) > 1 {
 		if shard = s.commonShard(hits); shard == severalShards {
@@ -133,10 +147,10 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			return ratelimit.ValidateHits(hits[i:i+1], make([]ratelimit.Decision, 1))
 		}
 	}
-	arrived := time.Now()
 	if err := s.await(ctx, timeout); err != nil {
 		return err
 	}
+	arrived := time.Now()
 	if shard := s.commonShard(hits); shard != severalShards {
 		return s.engines[shard].Call(ctx, arrived, timeout, hits, nil, true)
 	}
@@ -158,12 +172,18 @@ func (s *Store) Leases() *lease.Set { return s.base.Leases() }
 // Health returns the health of the server of the database.
 func (s *Store) Health() *health.Health { return s.base.Health() }
 
-// Settle corrects a charge in the background.
-func (s *Store) Settle(h *batch.Settlement) {
-	if e := s.engineOf(h.Subject, h.Key); e != nil {
-		e.Settle(h)
+// Flush sends the settlements that wait, unless the database is unavailable or takes too long.
+func (s *Store) Flush() {
+	if s.Ready() {
+		_ = s.tick()
+	}
+	for _, e := range s.allEngines() {
+		e.Flush()
 	}
 }
+
+// Lose counts and reports n requests that are not settled.
+func (s *Store) Lose(n int) { s.base.Ledger().Lose(n) }
 
 // engineOf returns the engine of a row, as Engine does. "" as the subject means the key.
 func (s *Store) engineOf(subject, key string) *engine.Store {
@@ -173,17 +193,20 @@ func (s *Store) engineOf(subject, key string) *engine.Store {
 	return s.Engine(subject)
 }
 
-// SettleBill settles a request on limits that reserve. Each shard settles its part.
-func (s *Store) SettleBill(one *batch.Bill) {
-	if !s.base.Ready() { // the shards are not known yet
+// Settle settles a request in the background. Each shard settles its part.
+func (s *Store) Settle(one *batch.Bill) {
+	if atomic.LoadInt32(&s.found) == 0 { // the shards are not known yet, and have made no charge
+		if one.ID == "" {
+			return
+		}
 		s.mu.Lock()
-		lost := len(s.early) >= maxDebts
+		lost := s.closed || len(s.early) >= maxDebts
 		if !lost {
 			s.early = append(s.early, one)
 		}
 		s.mu.Unlock()
 		if lost {
-			s.base.Ledger().Lose()
+			s.base.Ledger().Lose(1)
 		}
 		return
 	}
@@ -191,13 +214,16 @@ func (s *Store) SettleBill(one *batch.Bill) {
 	for i := range one.Charges {
 		c := &one.Charges[i]
 		e := s.engineOf(c.Subject, c.Key)
-		if e == nil {
+		if !c.Limit.Reserves {
+			e.Settle(c)
 			continue
 		}
 		part := parts[e]
 		if part == nil {
 			p := *one
 			p.Charges = nil
+			p.Lines = append([]batch.Line(nil), one.Lines...) // each ledger owns its part
+			p.Ancestors = append([]string(nil), one.Ancestors...)
 			part = &p
 			parts[e] = part
 		}
@@ -222,81 +248,78 @@ func (s *Store) Stats() engine.Stats {
 // together.
 const tickInterval = time.Second
 
-// run registers the process, and ticks about once a second until Close.
-func (s *Store) run() {
+// run does a part of the background work about once a second, until Close. beats is set for the heartbeat.
+func (s *Store) run(work func() error, beats bool) {
 	defer s.running.Done()
 	for s.closing.Err() == nil {
 		interval := tickInterval
+		if !s.Ready() {
+			interval /= 40 // the tables are about to be created
+		}
+		pause, end := context.WithTimeout(s.closing,
+			time.Duration((0.75+s.options.Random()/2)*float64(interval)))
+		if beats {
+			s.node.SetRefused(s.Unavailable())
+			s.mu.Lock()
+			s.beat = end
+			s.mu.Unlock()
+		}
 		if s.Ready() {
-			err := batch.Try(func() error { return s.tick() })
+			err := batch.Try(work)
 			if s.closing.Err() == nil { // else Close interrupted it
 				s.options.Report(err)
 			}
-		} else {
-			interval /= 40 // the tables are about to be created
-			if s.Local().On && s.Unavailable() == nil {
-				s.base.Prepare() // perhaps no request comes that creates them
-			}
+		} else if s.Local().On && s.Unavailable() == nil {
+			s.base.Prepare() // perhaps no request comes that creates them
 		}
-		health.Sleep(s.closing, time.Duration((0.75+s.options.Random()/2)*float64(interval)))
+		<-pause.Done()
+		end()
 	}
 }
 
-// tick ends local limits once those of the database are exact again, renews the row in the registry, and
-// checks in the background whether the engines' servers were restored or replaced.
+// tick ends local limits once those of the database are exact again, and checks in the background whether the
+// engines' servers were restored or replaced. It does not wait for the database.
 func (s *Store) tick() error {
 	for _, e := range s.allEngines() {
 		e.Tick()
 	}
 	s.endLocal()
-	s.mu.Lock()
-	early := s.early
-	s.early = nil
-	s.mu.Unlock()
-	for _, one := range early {
-		s.SettleBill(one)
+	for _, one := range s.takeEarly() {
+		s.Settle(one)
 	}
-	err := s.pollRegistry()
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	err = s.sendNotices(now)
-	if now.Sub(s.keptAt) >= upkeepInterval {
-		s.keptAt = now
-		err = errors.Join(err, s.keepLedger(now.Unix()/(24*3600)))
-	}
-	return err
+	return nil
 }
 
-// upkeepInterval is the time between two upkeeps of the ledger.
-const upkeepInterval = time.Hour
-
-// keepLedger makes the partitions of the ledger, also that of a day, in days since 1970, and drops those past
-// their retention. On Citus it does so for all shards.
-func (s *Store) keepLedger(day int64) error {
-	keep := &pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true}
-	if err := s.db.Run(s.closing, findTimeout, []*pgdb.Statement{keep}); err != nil {
-		return err
-	}
-	return keep.Err
+// takeEarly removes and returns the bills that came before the engines were found.
+func (s *Store) takeEarly() []*batch.Bill {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	early := s.early
+	s.early = nil
+	return early
 }
 
 // pollRegistry renews the row in the registry if that is due, and counts the proxies.
 func (s *Store) pollRegistry() error {
-	proxies, err := s.node.Poll(s.closing, s.db, !s.options.DisableMigration, time.Now())
+	if s.sole != nil {
+		s.sole <- struct{}{}
+		defer func() { <-s.sole }()
+	}
+	proxies, err := s.node.Poll(s.closing, s.db, time.Now())
 	if proxies > 0 {
 		s.SetProxies(proxies)
 	}
 	return err
 }
 
-// SetApplied reports the changes of the policy that the process applies (see registry.Node.SetApplied). It
-// writes them to the registry at once if that is due: commands that change the policy wait for it.
+// SetApplied reports the changes of the policy that the process applies (see registry.Node.SetApplied). The
+// heartbeat writes them to the registry at once if that is due: commands that change the policy wait for it.
 func (s *Store) SetApplied(applied, log string, problems []string) {
 	s.node.SetApplied(applied, log, problems)
-	if s.Ready() && s.node.Due(time.Now()) {
-		s.options.Report(s.pollRegistry())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.beat != nil && s.node.Due(time.Now()) {
+		s.beat()
 	}
 }
 
@@ -312,8 +335,13 @@ func (s *Store) Close() {
 	}
 	s.stop()
 	s.running.Wait()
-	if s.node != nil {
-		s.node.Leave(s.db)
+	early := s.takeEarly()
+	if atomic.LoadInt32(&s.found) == 0 {
+		s.base.Ledger().Lose(len(early))
+		early = nil
+	}
+	for _, one := range early {
+		s.Settle(one)
 	}
 	var closing sync.WaitGroup
 	engines := s.allEngines()

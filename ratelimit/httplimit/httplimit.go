@@ -36,8 +36,8 @@ type Options struct {
 // X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds) for the limit with
 // the least remaining. A refusal has status 429, Retry-After and a JSON body.
 //
-// The error is a *ratelimit.FieldError: for a nil store, an invalid Limit, a negative Timeout, or
-// if neither Limit nor Hits is set.
+// The error is a *ratelimit.FieldError: for a nil store, a Limit that ratelimit.NewLimiter refuses, a
+// negative Timeout, or if neither Limit nor Hits is set.
 func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler, error) {
 	if store == nil {
 		return nil, &ratelimit.FieldError{Field: "store", Want: "a ratelimit.Store"}
@@ -46,12 +46,8 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 		return nil, &ratelimit.FieldError{Field: "Limit", Want: "a limit, unless there are Hits"}
 	}
 	if o.Hits == nil {
-		if err := o.Limit.Validate(); err != nil {
+		if _, err := ratelimit.NewLimiter(store, *o.Limit); err != nil {
 			return nil, err
-		}
-		if o.Limit.Algorithm == ratelimit.InFlight {
-			return nil, &ratelimit.FieldError{Field: "Limit", Value: o.Limit.Algorithm.String(),
-				Want: "another algorithm: set Hits, and give each hit a Slot that the handler releases"}
 		}
 		o.Hits = hitsByAddress(*o.Limit)
 	}

@@ -223,8 +223,10 @@ func TestInvalidOptionsNameField(t *testing.T) {
 	}{
 		{store: nil, options: httplimit.Options{Limit: limit}, field: "store"},
 		{store: store, options: httplimit.Options{}, field: "Limit"},
-		{store: store, field: "Limit", options: httplimit.Options{
+		{store: store, field: "algorithm", options: httplimit.Options{
 			Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Algorithm: ratelimit.InFlight}}},
+		{store: store, field: "reserves", options: httplimit.Options{
+			Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour, Reserves: true}}},
 		{store: store, field: "prefix",
 			options: httplimit.Options{Limit: &ratelimit.Limit{Events: 1, Window: time.Hour}}},
 		{store: store, field: "events",

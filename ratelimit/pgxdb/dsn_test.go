@@ -2,7 +2,10 @@ package pgxdb_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -50,15 +53,30 @@ var dsnTable = []struct{ text, want string }{
 	{"&binary_parameters=yes", "leave it out"},
 	{"&currentSchema=a", "write search_path=…"},
 	{"&a%20secret=1", "a parameter's name must be letters"},
+	{"&DATABASE_URL=postgres://u@h/d", "the parameter DATABASE_URL in the dsn holds a URL"},
+	{"&PGHOST=h", "of a variable, such as DATABASE_URL, write the value alone"},
+	{"&passfile=DIR/0600", "ok with psql"},
+	{"&passfile=DIR/0640", "ok"}, // psql ignores what a group may read
+	{"&passfile=DIR/0440", "ok"},
+	{"&passfile=DIR/0644", "passfile has the mode 0644, must be for its owner and group alone"},
+	{"&passfile=DIR/0604", "passfile has the mode 0604"},
+	{"&password=p&passfile=DIR/none", "ok with psql"},
+	{"&passfile=DIR/none", "passfile cannot be read: no such file"},
 }
 
 // A DSN has one meaning in both drivers, and with psql if psql takes it: it connects, or is refused with an
 // error that names the parameter.
 func TestDSNHasOneMeaning(t *testing.T) {
 	t.Parallel()
-	base := cluster.Open(t)
+	base, dir := cluster.Open(t), t.TempDir()
+	for _, mode := range []os.FileMode{0o600, 0o640, 0o440, 0o644, 0o604} {
+		path := filepath.Join(dir, fmt.Sprintf("%04o", mode))
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, test := range dsnTable {
-		dsn := base + test.text
+		dsn := base + strings.ReplaceAll(test.text, "DIR", dir)
 		want, psql := strings.CutSuffix(test.want, " with psql")
 		for driver, open := range map[string]func() (pgdb.DB, error){
 			"pgwire": func() (pgdb.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },

@@ -102,6 +102,9 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 // At opens connections with the hooks and the tracer of the program's pool. In this test, a hook sets the
 // password, without which logins fail.
 func TestAtConnectsLikeProgramPool(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts a server")
+	}
 	ctx := t.Context()
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +
 		"host all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})

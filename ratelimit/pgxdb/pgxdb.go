@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -85,7 +86,7 @@ type DB struct {
 // a DB that connects when it is first used. From then on, the DB keeps at least one connection. An error
 // never contains the password.
 func Open(dsn string, o Options) (*DB, error) {
-	config, err := parseDSN(dsn)
+	config, err := parseDSN(dsn, true)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		renewed, err := parseDSN(latest)
+		renewed, err := parseDSN(latest, latest != valid)
 		if err == nil {
 			valid = latest
 		} else if latest != refused && o.Refused != nil {
@@ -128,7 +129,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		}
 		if err != nil {
 			refused = latest
-			if renewed, err = parseDSN(valid); err != nil {
+			if renewed, err = parseDSN(valid, false); err != nil {
 				return err // a file that it names has gone
 			}
 		}
@@ -209,7 +210,7 @@ func (d *DB) MaxConns() int { return cap(d.slots) }
 // SessionConfig reads a DSN for sessions of a program that is no proxy, such as a command. A DSN without the
 // name of an application gets the one given. An error is a *ratelimit.FieldError without the password.
 func SessionConfig(dsn, application string) (*pgxpool.Config, error) {
-	config, err := parseDSN(dsn)
+	config, err := parseDSN(dsn, true)
 	if err != nil {
 		return nil, err
 	}
@@ -223,9 +224,13 @@ func SessionConfig(dsn, application string) (*pgxpool.Config, error) {
 }
 
 // parseDSN reads the settings of a DSN and the files that it names. It refuses unsafe settings that pgx
-// accepts, and parameters of other programs. An error is a *ratelimit.FieldError without the password.
-func parseDSN(dsn string) (*pgxpool.Config, error) {
+// accepts, and parameters of other programs. If the DSN is new, it checks its password file. An error is a
+// *ratelimit.FieldError without the password.
+func parseDSN(dsn string, isNew bool) (*pgxpool.Config, error) {
 	values, err := pg.ParseDSN(dsn)
+	if err == nil && isNew {
+		err = pg.CheckPassfile(values, os.LookupEnv)
+	}
 	if err != nil {
 		return nil, invalid("a Postgres URL or key=value pairs: " + err.Error())
 	}

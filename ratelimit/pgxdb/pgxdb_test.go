@@ -46,22 +46,6 @@ func TestDSNErrorHidesPassword(t *testing.T) {
 	}
 }
 
-// The error for an invalid DSN names the parameter or the file that is wrong.
-func TestDSNErrorNamesFault(t *testing.T) {
-	for dsn, want := range map[string]string{
-		"postgres://u:p@h/d?target_session_attrs=some":  "target_session_attrs",
-		"postgres://u:p@h/d?sslmode=perhaps":            "sslmode",
-		"postgres://u:p@h/d?sslmode=verify-ca":          "sslrootcert",
-		"host=h connect_timeout=long":                   "connect_timeout",
-		"postgres://u:p@h/d?sslrootcert=/not/there.pem": "/not/there.pem",
-	} {
-		_, err := pgxdb.Open(dsn, pgxdb.Options{})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q in it", dsn, err, want)
-		}
-	}
-}
-
 // Options.MaxConns bounds the connections. If it is 0, pool_max_conns of the DSN bounds them, and without it
 // the bound is 8.
 func TestMaxConnsBoundsConnections(t *testing.T) {

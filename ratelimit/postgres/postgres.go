@@ -16,9 +16,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TableSQL creates the two tables of counts, or upgrades the tables of the npm library pg-ratelimit in
-// place and keeps their rows. It can run any number of times. A Store runs it on first use unless
-// Options.DisableMigration is set.
+// TableSQL creates all tables, or upgrades older ones and those of the npm library pg-ratelimit in place, and
+// keeps their rows. It can run any number of times. A Store runs it on first use if there are no tables,
+// unless Options.DisableMigration is set.
 const TableSQL = engine.TableSQL
 
 // Options are the settings of a Store. The zero value has good defaults.

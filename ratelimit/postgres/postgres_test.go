@@ -12,9 +12,9 @@ import (
 )
 
 // open returns a store over pgx that the test closes.
-func open(t testing.TB) *postgres.Store {
+func open(t testing.TB, dsn string) *postgres.Store {
 	t.Helper()
-	db, err := pgxdb.Open(cluster.Open(t), pgxdb.Options{})
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,12 +29,13 @@ func open(t testing.TB) *postgres.Store {
 
 // A store on Postgres passes the conformance suite of stores.
 func TestPostgresPassesConformance(t *testing.T) {
-	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t) })
+	dsn := cluster.Open(t)
+	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t, dsn) })
 }
 
 // Stats counts requests and remembered refusals.
 func TestStatsCountRequests(t *testing.T) {
-	store := open(t)
+	store := open(t, cluster.Open(t))
 	store.Prepare()
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Minute},
 		Key: "k", Cost: 5}}

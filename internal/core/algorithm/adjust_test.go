@@ -1,9 +1,7 @@
 package algorithm_test
 
 import (
-	"math"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -162,42 +160,4 @@ func TestSettlementKeepsWhatAWindowOwes(t *testing.T) {
 				min(l.Capacity(), free+2*l.Capacity()))
 		}
 	})
-}
-
-// The settlement of the sum of two charges of one window has the same effect as two settlements.
-func TestWindowsOfCharges(t *testing.T) {
-	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
-		l := conformance.DrawLimit(t, name, "p")
-		k := newKeys()
-		first, ok := k.drawCharge(t, l)
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
-		second, both := k.drawCharge(t, l)
-		if !ok || !both || first.window != second.window {
-			return
-		}
-		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), conformance.MaxTime)
-		together, apart := *k.rows["p/k"], *k.rows["p/k"]
-		d := algorithm.Of(l)
-		a, b := rapid.Int64Range(0, first.cost).Draw(t, "first"),
-			rapid.Int64Range(0, second.cost).Draw(t, "second")
-		d.Adjust(l, &together, k.Micro, a+b, first.at)
-		d.Adjust(l, &apart, k.Micro, a, first.at)
-		d.Adjust(l, &apart, k.Micro, b, second.at)
-		got, _ := d.Peek(l, &together, k.Micro)
-		if want, _ := d.Peek(l, &apart, k.Micro); got != want && name != "gcra" || got > want+a+b {
-			t.Fatalf("%+v: remaining: got %d, want %d", *l, got, want)
-		}
-	})
-}
-
-// A bucket of the largest capacity cannot be overdrawn. After a settlement that empties such a bucket, the
-// row has the same number of tokens as in Postgres: 0, not -0.
-func TestLargestBucketHasNoNegativeZero(t *testing.T) {
-	l := &ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 12, Window: time.Second,
-		Burst: ratelimit.MaxEvents}
-	row := &algorithm.Row{HasTokens: true, Tokens: 7, Refill: 1}
-	algorithm.Of(l).Adjust(l, row, 1, -2*ratelimit.MaxEvents, 0)
-	if row.Tokens != 0 || math.Signbit(row.Tokens) {
-		t.Errorf("tokens after the settlement = %v, want 0", row.Tokens)
-	}
 }

@@ -114,18 +114,3 @@ func netCost(log []entry) *big.Int {
 	}
 	return sum
 }
-
-// A refused hit on a bucket that takes more than a hundred years to fill does not move the row's Expires,
-// because the statement counts these years from the refill in the row.
-func TestRefusalOnSlowBucketKeepsExpires(t *testing.T) {
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 11,
-		Window: 1017 * time.Microsecond, Burst: 1 << 52}
-	refill := conformance.NewClock().Micro
-	expires := refill + ratelimit.MaxWindow.Microseconds() + 1
-	row := algorithm.Row{Tokens: -1e14, HasTokens: true, Refill: refill, Expires: expires}
-	granted := algorithm.Of(l).Charge(l, &row, refill+time.Hour.Microseconds(), 1, 4)
-	if granted != 0 || row.Expires != expires || row.Refill != refill {
-		t.Errorf("Charge granted %d, and moved Expires by %d and Refill by %d; want no change", granted,
-			row.Expires-expires, row.Refill-refill)
-	}
-}

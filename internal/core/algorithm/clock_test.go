@@ -5,7 +5,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -45,23 +44,6 @@ func TestClockIsCorrected(t *testing.T) {
 			step := conformance.DrawAdvance(t, l, got.RetryAfter)
 			k.Micro = min(k.Micro+step, conformance.MaxTime)
 			other.Micro = k.Micro
-		}
-	})
-}
-
-// ChargedAt returns now for a row that is so far ahead that it counts as new, and never an earlier time.
-func TestRowThatCountsAsNewIsChargedNow(t *testing.T) {
-	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
-		l := conformance.DrawLimit(t, name, "p")
-		k := drawState(t, l)
-		row := k.rows["p/k"]
-		if row == nil {
-			t.Skip()
-		}
-		now := k.Micro - conformance.DrawJump(t, l)*rapid.SampledFrom([]int64{1, 3}).Draw(t, "times")
-		got := algorithm.ChargedAt(l, row, now)
-		if got < now || conformance.Ahead(l, row, now) && got != now {
-			t.Fatalf("ChargedAt(%+v, %+v): got %d, want %d", *l, row, got, now)
 		}
 	})
 }

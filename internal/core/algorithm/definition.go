@@ -94,17 +94,21 @@ func complete(d *Definition) {
 
 // Of returns the definition for a limit.
 func Of(l *ratelimit.Limit) *Definition {
-	d := definitions[l.Algorithm]
-	if l.Calendar != ratelimit.NoCalendar {
-		d = definitions[calendarWindow]
+	if l.Reserves {
+		return CountingOf(l).reserving
 	}
-	if l.Algorithm == ratelimit.TokenBucket && l.RefillsEvenly() {
+	return CountingOf(l)
+}
+
+// CountingOf returns the definition of a limit that does not reserve, and counts as l does.
+func CountingOf(l *ratelimit.Limit) *Definition {
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		return definitions[calendarWindow]
+	case l.Algorithm == ratelimit.TokenBucket && l.RefillsEvenly():
 		return definitions[ratelimit.GCRA]
 	}
-	if l.Reserves {
-		return d.reserving
-	}
-	return d
+	return definitions[l.Algorithm]
 }
 
 // All returns the definitions of limits that do not reserve.

@@ -159,33 +159,6 @@ func TestExtremeLimitsMatchOracle(t *testing.T) {
 	})
 }
 
-// From Expires on, decisions are the same as without a row.
-func TestExpiredRowMeansNoRow(t *testing.T) {
-	conformance.EachDefinition(t, 500, func(t *rapid.T, name string) {
-		l := conformance.DrawLimit(t, name, "p")
-		k := drawState(t, l)
-		r := k.rows["p/k"]
-		k.Micro = max(k.Micro, r.Expires) +
-			rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, conformance.Span(l))).Draw(t, "later")
-		if k.Micro > conformance.MaxTime {
-			t.Skip() // no clock shows this time
-		}
-		cost := conformance.DrawCost(t, l)
-		blank := newKeys()
-		blank.Micro = k.Micro
-		if got, want := k.peek(l, cost), blank.peek(l, cost); got != want {
-			t.Fatalf("%+v: a peek at an expired row: got %+v, want %+v", *l, got, want)
-		}
-		got, want := k.take(l, cost), blank.take(l, cost)
-		if name == "token_bucket" {
-			got.Reset = want.Reset // it depends on the ends of the row's windows
-		}
-		if got != want {
-			t.Fatalf("%+v: a hit on an expired row: got %+v, want %+v", *l, got, want)
-		}
-	})
-}
-
 // horizon is a hundred years in microseconds.
 const horizon = int64(ratelimit.MaxWindow / time.Microsecond)
 
@@ -204,11 +177,4 @@ func drawState(t *rapid.T, l *ratelimit.Limit, others ...*ratelimit.Limit) *keys
 		retry = k.take(by, cost).RetryAfter
 	}
 	return k
-}
-
-// setBack sometimes sets the clock back by up to 5 seconds.
-func (k *keys) setBack(t *rapid.T) {
-	if rapid.IntRange(0, 3).Draw(t, "set back") == 0 {
-		k.Micro -= rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by")
-	}
 }

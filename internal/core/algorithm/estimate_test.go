@@ -51,8 +51,8 @@ func estimate(events, n int, gap func() float64) (e estimates) {
 	return e
 }
 
-// A sliding window estimates, and docs/algorithms.md says how well, for requests that come at random or in
-// bursts.
+// A sliding window estimates, and docs/generated/algorithms.md says how well, for requests that come at
+// random or in bursts.
 func TestSlidingWindowIsNearlyExact(t *testing.T) {
 	const events, n = 100, 100000
 	table := "| requests | wanted | decided right | passed in error | refused in error | passed in all | " +
@@ -76,5 +76,6 @@ func TestSlidingWindowIsNearlyExact(t *testing.T) {
 				demand*100, e.right, e.passed, e.refused, e.total, e.most)
 		}
 	}
-	golden.CheckPart(t, "../../../docs/algorithms.md", "go test ./internal/core/algorithm", "\n"+table+"\n")
+	golden.CheckPart(t, "../../../docs/generated/algorithms.md", "go test ./internal/core/algorithm",
+		"\n"+table+"\n")
 }

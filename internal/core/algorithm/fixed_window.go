@@ -79,7 +79,7 @@ const windowNotAheadSQL = "r.window_start <= {now} + ({span} + 10000000) * inter
 // windowStepSQL returns SQL.Step for windows with a fixed end. ends is the end of the row's window. fresh is
 // the condition for the start of a new window, which is NULL for a row without a window.
 func windowStepSQL(ends, fresh string) string {
-	return `SELECT excluded.slot, granted,
+	return `SELECT excluded.ord, granted,
 		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,

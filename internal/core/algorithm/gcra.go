@@ -53,7 +53,7 @@ var gcraSQL = SQL{
 	Fresh: `{quota} - i.granted * {cost}, i.now, 0,
 		i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
 		+ greatest(60000000, ` + gcraFillTimeSQL + `)) * interval '1 microsecond'`,
-	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
+	Step: `SELECT excluded.ord, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
 		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest
 			ELSE r.remainder END,
 		CASE WHEN r.expires_at >= full_at OR granted = 0 AND r.tokens IS NULL THEN r.expires_at

@@ -91,7 +91,7 @@ var inFlightSQL = SQL{
 	Needs: []Parameter{SlotParameter},
 	Fresh: "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + " +
 		"interval '1 day'",
-	Step: `SELECT excluded.slot, granted, live || excluded.slots[:(granted * {cost})::int],
+	Step: `SELECT excluded.ord, granted, live || excluded.slots[:(granted * {cost})::int],
 		CASE WHEN r.expires_at < excluded.expires_at - interval '12 hours' THEN excluded.expires_at
 			ELSE r.expires_at END
 	FROM (SELECT *, CASE WHEN ` + isAliveSQL("(excluded.slots[1] >> 32)", "alive", "young") + `

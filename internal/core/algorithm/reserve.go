@@ -15,7 +15,8 @@ import (
 // lack first, so that a quota is used to its end, and not beyond it by one hit for each unit that becomes
 // free.
 //
-// State: held, in SQL an array of pairs, each of a session and the units that its running requests hold.
+// State: remainder, see SettlingSQL, and held, in SQL an array of pairs, each of a session and the units that
+// its running requests hold.
 // A session is a row of rate_limit_processes, as for InFlight, and its pair counts while it is alive.
 // A reservation changes nothing else in a row that exists. In a new row it begins a window.
 //
@@ -39,18 +40,30 @@ func Unlimited(l *ratelimit.Limit) *ratelimit.Limit {
 	return &all
 }
 
-// Settle charges units, even beyond the quota, and ends the hold of held units.
-func Settle(l *ratelimit.Limit, r *Row, now, units, held int64) {
+// Settle charges units, even beyond the quota, and ends the hold of held units. units are too many by rest
+// thousandths of a unit, from 0 to 999, which Remainder keeps until they are a unit.
+func Settle(l *ratelimit.Limit, r *Row, now, units, rest, held int64) {
+	start := r.Start
 	all := unlimited(l)
 	Of(all).Charge(all, r, now, units, 1)
+	if r.Start != start {
+		r.Remainder = 0
+	}
+	r.Remainder -= rest
+	r.Count += r.Remainder / 1000
+	r.Remainder %= 1000
 	r.Held = larger(0, r.Held-held)
 }
 
 // SettlingSQL returns the step of Settle in SQL, for the definition of a limit that does not reserve: Fresh
-// and Step, in which granted is the number of units.
+// and Step, in which granted is the number of units. The first column is remainder, from -999 to 0: the
+// thousandths of a unit by which the count of its window is too much, negated. A settlement has {rest} more.
 func SettlingSQL(d *Definition) (fresh, step string) {
 	all := strings.NewReplacer("{quota}", maxCountSQL, "{cost}", "1")
-	return all.Replace(d.SQL.Fresh), all.Replace(d.SQL.Step)
+	return "nullif(-{rest}, 0), " + all.Replace(d.SQL.Fresh), `SELECT ord, granted, nullif(rest % 1000, 0),
+		count + rest / 1000, prev, start, ends
+	FROM (SELECT s.*, coalesce(CASE WHEN start = r.window_start THEN r.remainder END, 0) - {rest} AS rest
+	FROM (` + all.Replace(d.SQL.Step) + `) s(ord, granted, count, prev, start, ends) OFFSET 0) s`
 }
 
 // defineReserving makes the definition of limits that reserve from that of their algorithm, or of
@@ -112,28 +125,38 @@ func reservingSQL(base *SQL) *SQL {
 		returned = base.Columns
 	}
 	s.Columns = "held, " + base.Columns
-	s.Returned = "(" + sumSQL + heldPairsSQL + "), " + returned
+	s.Returned = "CASE WHEN held IS NULL THEN 0 WHEN array_length(held, 1) = 1 THEN held[1][2] ELSE (" +
+		sumSQL + heldPairsSQL + ") END, " + returned
 	s.PeekReturned = LiveHeldSQL + ", " + returned
 	s.Needs = append([]Parameter{SlotParameter, SumsParameter}, base.Needs...)
 	s.Reset = ", held = NULL"
-	s.Grants = "(SELECT count(*) FROM unnest((sums::bigint[])[:n]) p WHERE p < {quota})"
+	s.Grants = "CASE WHEN (sums::bigint[])[n] < {quota} THEN n " +
+		"ELSE (SELECT count(*) FROM unnest((sums::bigint[])[:n]) p WHERE p < {quota}) END"
 	s.Fresh = "CASE WHEN i.granted > 0 THEN ARRAY[ARRAY[{first}, (i.sums::bigint[])[i.granted + 1]]] END, " +
 		strings.Replace(base.Fresh, "i.granted * {cost}", "0", 1)
 	left := strings.NewReplacer("excluded.granted", "{quota}", "{cost}", "1").Replace(base.Step)
-	s.Step = `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN live
+	// Almost all rows have at most one pair, which needs no query.
+	s.Step = `SELECT excluded.ord, granted, CASE WHEN granted = 0 THEN live
+		WHEN live IS NULL THEN ARRAY[ARRAY[{first}, sums[granted + 1]]]
+		WHEN array_length(live, 1) = 1 AND live[1][1] = {first}
+			THEN ARRAY[ARRAY[{first}, live[1][2] + sums[granted + 1]]]
 		ELSE (SELECT array_agg(ARRAY[s, v]) FROM (SELECT s, sum(v)::bigint AS v
 			FROM (SELECT live[i][1] AS s, live[i][2] AS v
 			FROM generate_subscripts(live, 1) i UNION ALL SELECT {first}, sums[granted + 1]) p
 			GROUP BY s) p) END,
 		r.count, r.prev_count, r.window_start, r.expires_at
-	FROM (SELECT *, CASE WHEN ` + isAliveSQL("{first}", "alive", "young") + `
-		THEN (SELECT count(*) FROM unnest(sums[:cardinality(sums) - 1]) p WHERE p < free) ELSE 0 END
-		AS granted
-	FROM (SELECT *, (SELECT granted FROM (` + left + `) s)
-		- (` + sumSQL + `(SELECT live[i][2] AS v FROM generate_subscripts(live, 1) i) p) AS free
-	FROM (SELECT alive, young, sums, (SELECT array_agg(ARRAY[s, v]) FROM (SELECT r.held[i][1] AS s,
+	FROM (SELECT *, CASE WHEN NOT (` + isAliveSQL("{first}", "alive", "young") + `) THEN 0
+		WHEN sums[cardinality(sums) - 1] < free THEN cardinality(sums) - 1
+		ELSE (SELECT count(*) FROM unnest(sums[:cardinality(sums) - 1]) p WHERE p < free) END AS granted
+	FROM (SELECT *, (SELECT granted FROM (` + left + `) s) - CASE WHEN live IS NULL THEN 0
+		WHEN array_length(live, 1) = 1 THEN live[1][2]
+		ELSE (` + sumSQL + `(SELECT live[i][2] AS v FROM generate_subscripts(live, 1) i) p) END AS free
+	FROM (SELECT alive, young, sums, CASE WHEN r.held IS NULL THEN NULL
+		WHEN array_length(r.held, 1) = 1 AND r.held[1][2] > 0
+			AND (` + isAliveSQL("r.held[1][1]", "alive", "young") + `) THEN r.held
+		ELSE (SELECT array_agg(ARRAY[s, v]) FROM (SELECT r.held[i][1] AS s,
 			r.held[i][2] AS v FROM generate_subscripts(r.held, 1) i) p
-		WHERE v > 0 AND (` + isAliveSQL("s", "alive", "young") + `)) AS live
+		WHERE v > 0 AND (` + isAliveSQL("s", "alive", "young") + `)) END AS live
 	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young, {sums}::bigint[] AS sums
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d`
 	s.Read = func(cells []Cell, width int, rows []*Row) {

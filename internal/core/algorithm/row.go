@@ -10,7 +10,7 @@ type Row struct {
 	Tokens    float64
 	HasTokens bool
 	Refill    int64   // last_refill; 0 is NULL
-	Remainder int64   // see GCRA
+	Remainder int64   // see GCRA and Settle
 	Hits      []int64 // times, oldest first
 	Slots     int64   // see InFlight
 	Held      int64   // the units that running requests hold, see reserve.go

@@ -83,7 +83,7 @@ func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 var slidingLogSQL = SQL{
 	Columns: "hits",
 	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
-	Step: `SELECT excluded.slot, granted,
+	Step: `SELECT excluded.ord, granted,
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int])
 			ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END

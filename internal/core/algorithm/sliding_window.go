@@ -145,7 +145,7 @@ var slidingWindowSQL = SQL{
 	// prev·passed/span with the quotient rounded down. The product is exact, because it is numeric where
 	// bigint is too small. elapsed is NULL for a row of another algorithm and for a row too far ahead. No
 	// comparison with NULL is true, so the last case applies.
-	Step: `SELECT excluded.slot, granted,
+	Step: `SELECT excluded.ord, granted,
 		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,
 		CASE WHEN granted = 0 THEN r.window_start ELSE start END,

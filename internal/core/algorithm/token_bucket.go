@@ -205,7 +205,7 @@ var tokenBucketSQL = SQL{
 	Fresh: `{quota} - i.granted * {cost}, i.now, i.now + (
 		least(ceil(i.granted * {cost} / {events}::float8) * {span}, 3155760000000000)
 		+ greatest(60000000, ` + bucketFillsSQL + `)) * interval '1 microsecond'`,
-	Step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL
+	Step: `SELECT excluded.ord, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL
 		THEN r.expires_at
 		ELSE full_at + greatest(60000000, fills) * interval '1 microsecond' END
 	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * span,

@@ -50,6 +50,7 @@ type Backlog struct {
 	jobs     []*Job     // in the order of arrival
 	isolated []*Job     // jobs with Isolated set
 	sending  bool       // a goroutine runs send
+	closed   bool       // no job is added
 }
 
 // BacklogOptions configure a Backlog.
@@ -72,7 +73,7 @@ const (
 	maxPause = 200 * time.Millisecond
 )
 
-// ErrTooManyJobs is the error of a job that is lost because too many jobs wait.
+// ErrTooManyJobs is the error of a job that is lost because too many jobs wait, or after Close.
 var ErrTooManyJobs = errors.New("ratelimit: too many jobs wait in the background")
 
 // NewBacklog returns a Backlog without jobs.
@@ -81,17 +82,18 @@ func NewBacklog(o BacklogOptions) *Backlog { return &Backlog{options: o} }
 // Add adds a job. If no other batch takes the job within wait, a batch without requests does. The job's End
 // may run before Add returns.
 func Add(b *Backlog, j *Job, wait time.Duration) {
-	if atomic.LoadInt32(&b.Waiting) < maxWaiting {
-		add(b, j, wait)
-	} else if j.End != nil {
+	if (atomic.LoadInt32(&b.Waiting) >= maxWaiting || !add(b, j, wait)) && j.End != nil {
 		j.End(0, ErrTooManyJobs)
 	}
 }
 
-// add adds a job, even if too many wait.
-func add(b *Backlog, j *Job, wait time.Duration) {
+// add adds a job, even if too many wait, and reports false after Close.
+func add(b *Backlog, j *Job, wait time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
 	if j.Isolated {
 		b.isolated = append(b.isolated, j)
 	} else {
@@ -102,6 +104,7 @@ func add(b *Backlog, j *Job, wait time.Duration) {
 		b.sending = true
 		go send(b, wait)
 	}
+	return true
 }
 
 // send sends batches without requests until no jobs wait.
@@ -212,8 +215,7 @@ func End(b *Backlog, jobs []*Job, err error) {
 			j.Unsent = false
 			again = again || now.Sub(j.failedAt) < retryTime
 		}
-		if failure != nil && again {
-			add(b, j, maxPause)
+		if failure != nil && again && add(b, j, maxPause) {
 			continue
 		}
 		if j.End == nil {
@@ -241,4 +243,17 @@ func Flush(b *Backlog, timeout time.Duration) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+}
+
+// Close ends the waiting jobs as lost, and those that are added later.
+func Close(b *Backlog) {
+	b.mu.Lock()
+	b.closed = true
+	b.jobs = append(b.jobs, b.isolated...)
+	jobs := b.jobs
+	b.jobs = nil
+	b.isolated = nil
+	atomic.StoreInt32(&b.Waiting, 0)
+	b.mu.Unlock()
+	End(b, jobs, ratelimit.ErrClosed)
 }

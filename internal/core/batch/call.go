@@ -1,7 +1,9 @@
 package batch
 
 import (
+	"encoding/json"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -198,43 +200,76 @@ func Try(f func() error) (err error) {
 // PanicError runs f, and returns an error if f panics.
 func PanicError(f func()) error { return Try(func() error { f(); return nil }) }
 
-// Settlement corrects the charge of a request to its real cost.
-type Settlement struct {
-	Limit     *ratelimit.Limit
-	Key       string // the stored key
-	Subject   string // Hit.Subject
-	Refund    int64  // the cost to refund, or to charge in addition if it is negative
-	DecidedAt int64  // Decision.DecidedAt of the charge
-	Reset     int64  // Decision.Reset of the charge, in microseconds
-	Source    ratelimit.Source
-}
-
-// Bill is the cost of a request on its limits that reserve. Its settlement counts once.
+// Bill has the real cost of a request. Its settlement on limits that reserve counts once. Its JSON is the
+// request's row in the ledger.
 type Bill struct {
-	Day   int64  // the day of the reservation in UTC, in days since 1970
-	ID    string // a UUID that no other request has
-	User  string // the name by which it counts; "" for an unknown one
-	KeyID int64  // of the API key; 0 without one
-	Model string // "" for an unknown one
+	Day   int64  `json:"day"`     // the day of the reservation in UTC, in days since 1970
+	ID    string `json:"id"`      // a UUID that no other request has; "" without limits that reserve
+	User  string `json:"user_id"` // the name by which it counts; "" for an unknown one
+	KeyID int64  `json:"key_id"`  // of the API key; 0 without one
 	// Ancestors are the users above User, the nearest first, by the names by which they count.
-	Ancestors []string
-
-	Input, CacheRead, CacheWrite, Output int64 // the tokens of each kind; -1 for an unreported one
-
-	Money int64 // the cost in millionths; -1 without a price
-
-	Charges []Charge
+	Ancestors []string `json:"ancestors"`
+	Tier      string   `json:"tier,omitempty"`     // of service; "" for standard
+	Answered  string   `json:"answered,omitempty"` // the model that answered; "" for that of Lines[0]
+	Lines     []Line   `json:"lines"`              // one for each model, and first that of the request
+	Charges   []Charge `json:"charges"`
 }
 
-// Charge is the cost of a request on one limit.
+// Line has the cost of a model.
+type Line struct {
+	Model string `json:"model,omitempty"` // "" for an unknown one
+	// The row of prices: its model, or "" if that is Model, and its time, or "" if it always holds.
+	Price      string `json:"price,omitempty"`
+	PriceValid string `json:"price_valid,omitempty"`
+
+	// The parts, see option.Parts. The estimates are in Input, CacheWrite and Output.
+	Input           int64 `json:"input"`
+	CacheRead       int64 `json:"cache_read"`
+	CacheWrite      int64 `json:"cache_write"`
+	CacheWrite1h    int64 `json:"cache_write_1h,omitempty"`
+	Output          int64 `json:"output"`
+	AudioInput      int64 `json:"audio_input,omitempty"`
+	AudioCacheRead  int64 `json:"audio_cache_read,omitempty"`
+	AudioOutput     int64 `json:"audio_output,omitempty"`
+	ImageInput      int64 `json:"image_input,omitempty"`
+	ImageOutput     int64 `json:"image_output,omitempty"`
+	Search          int64 `json:"search,omitempty"`
+	EstimatedInput  int64 `json:"estimated_input,omitempty"`
+	EstimatedOutput int64 `json:"estimated_output,omitempty"`
+
+	Money json.Number `json:"money,omitempty"` // the exact cost in millionths; "" without a price
+}
+
+// Exact returns a number of units without a number of thousandths of a unit, from 0 to 999.
+func Exact(units, rest int64) json.Number {
+	if rest == 0 {
+		return json.Number(strconv.FormatInt(units, 10))
+	}
+	return json.Number(strconv.FormatInt(units-1, 10) + "." + strconv.FormatInt(2000-rest, 10)[1:])
+}
+
+// Charge has the real cost of a request on one limit.
 type Charge struct {
-	Limit   *ratelimit.Limit
-	Key     string // the stored key
-	Subject string // Hit.Subject
-	Unit    string
-	Units   int64
-	Slot    *ratelimit.Slot // the Slot of the hit, which need not hold anything
-	Notice  *Notice         // nil makes none
+	Limit   *ratelimit.Limit `json:"-"`
+	Key     string           `json:"key"` // the stored key
+	Subject string           `json:"-"`   // Hit.Subject
+	Unit    string           `json:"unit"`
+	Units   int64            `json:"-"` // for money rounded up
+	Rest    int64            `json:"-"` // the billionths by which Units is too much
+	Cost    int64            `json:"-"` // what the hit was charged, or may hold
+	Slot    *ratelimit.Slot  `json:"-"` // the Slot of the hit, which need not hold anything
+	Notice  *Notice          `json:"-"` // nil makes none
+
+	// The Decision on a limit that does not reserve: the charge of Cost is corrected to Units.
+	DecidedAt int64            `json:"-"`
+	Reset     int64            `json:"-"` // in microseconds
+	Source    ratelimit.Source `json:"-"`
+
+	// The ledger sets the other fields: the exact cost, where the row is, and the units that Slot holds.
+	Exact   json.Number `json:"units"`
+	Prefix  string      `json:"prefix"`
+	Durable bool        `json:"durable"`
+	Held    int64       `json:"-"`
 }
 
 // Notice describes a counter that may have reached one of the percentages of its quota that make a notice.

@@ -159,39 +159,6 @@ func TestCancelRacesWithFinish(t *testing.T) {
 	}
 }
 
-// The error of a batch is the error of each of its calls, unless the call has its own error.
-func TestBatchErrorFailsItsCalls(t *testing.T) {
-	own, shared := errors.New("own"), errors.New("shared")
-	var f functions
-	f.decide = func(calls []*batch.Call, _ time.Time) {
-		for _, c := range calls {
-			if c.Owner == "own" {
-				c.Err = own
-			}
-		}
-		slice := slices.Clone(calls)
-		batch.Finish(f.queue, slice, shared)
-		for _, c := range slice {
-			if c != nil {
-				t.Error("after Finish, the slice holds a call, want nil")
-			}
-		}
-	}
-	q := f.open(batch.Options{Workers: 1})
-	for range 3 { // with calls that were used before
-		for owner, want := range map[string]error{"own": own, "other": shared} {
-			c := batch.NewCall()
-			for range 2 {
-				c.Prepare(nil, true)
-				c.Owner = owner
-				if _, err := batch.Enter(t.Context(), q, c, time.Now()); !errors.Is(err, want) || !c.Reset {
-					t.Errorf("%v: error %v, want %v", owner, err, want)
-				}
-			}
-		}
-	}
-}
-
 // Many goroutines reuse their calls, and each call is decided once.
 func TestEachCallIsDecidedOnce(t *testing.T) {
 	var mu sync.Mutex

@@ -1,7 +1,6 @@
 package batch_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -87,20 +86,4 @@ func TestIndependentHitsAreSeparateCalls(t *testing.T) {
 		}
 		check.Equal(t, test.name+": delivered calls", delivered, 2)
 	}
-}
-
-// A call that was canceled keeps its error if a part fails later.
-func TestCanceledCallIgnoresFailedPart(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var parts []*batch.Call
-	f := functions{decide: func(calls []*batch.Call, _ time.Time) {
-		parts = batch.Split(calls)
-		cancel()
-	}}
-	q := f.open(batch.Options{})
-	c := batch.NewCall()
-	c.Prepare(newHits("1i 2"), false)
-	_, err := batch.Enter(ctx, q, c, time.Now())
-	batch.Finish(q, parts, errors.ErrUnsupported)
-	check.Equal(t, "the error", err, context.Canceled)
 }

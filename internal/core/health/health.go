@@ -56,14 +56,18 @@ const (
 
 // Health tracks the state of a server. New makes one.
 type Health struct {
+	// answeredAt is the time of the last answer, in nanoseconds since created. It is atomic, and the first
+	// field, so that it is aligned on a processor of 32 bits.
+	answeredAt int64
+
 	ping    func(ctx context.Context, timeout time.Duration) error
 	closing context.Context
 	random  func() float64
 	created time.Time
 
 	// Atomic, so that a call need not take the mutex.
-	state      int32
-	answeredAt int64 // the time of the last answer, in nanoseconds since created
+	state    int32
+	awaiting int32 // the number of calls of Await
 
 	mu      sync.Mutex // guards the fields below, and changes of state
 	outage  error      // the error of Unavailable; nil unless the state is down
@@ -194,17 +198,11 @@ func (h *Health) startProbe(timeout time.Duration) {
 // server does not answer if the server refuses the configuration.
 func unavailable(err error) error {
 	if errors.Is(err, pgdb.ErrConfiguration) {
-		return &refusedConfiguration{err}
+		// In Traefik, errors.Is would not see the methods of an error of our own.
+		return fmt.Errorf("ratelimit: %w%.0w", err, ratelimit.ErrUnavailable)
 	}
 	return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 }
-
-// refusedConfiguration is an error of a server that is down for its configuration.
-type refusedConfiguration struct{ cause error }
-
-func (e *refusedConfiguration) Error() string        { return "ratelimit: " + e.cause.Error() }
-func (e *refusedConfiguration) Unwrap() error        { return e.cause }
-func (e *refusedConfiguration) Is(target error) bool { return target == ratelimit.ErrUnavailable }
 
 // classify reports whether a call with an error of pgdb.DB.Run timed out (late), or its connection failed.
 func classify(err error) (late, failed bool) {

@@ -15,17 +15,21 @@ type Unit string
 const (
 	Requests     Unit = "requests"
 	Tokens       Unit = "tokens"        // all tokens
-	InputTokens  Unit = "input_tokens"  // the prompt, without the part that came from a cache
-	OutputTokens Unit = "output_tokens" // the answer, with its reasoning
+	InputTokens  Unit = "input_tokens"  // the prompt, from a cache or not, with its sound and pictures
+	OutputTokens Unit = "output_tokens" // the answer, with its reasoning, sound and pictures
 	Money        Unit = "money"         // what the tokens cost, in millionths of the currency of the prices
 )
 
 // defaultOutput is the default of the setting output.
 const defaultOutput = 4096
 
+// PassBatches is the value of the setting batches with which batches pass.
+const PassBatches = "pass"
+
 // TokensOf returns the Settle of a limit with a unit, or nil for Requests. output is the setting output; 0
-// means its default. It makes l reserve. The error names the setting that does not suit the unit.
-func TokensOf(unit Unit, output int64, l *ratelimit.Limit) (*Settle, error) {
+// means its default. batches is the setting batches. It makes l reserve, and sets its Unit. The error names
+// the setting that does not suit the unit.
+func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Settle, error) {
 	suits := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
 	wrong := &ratelimit.FieldError{Field: "unit", Value: string(unit)}
 	switch unit {
@@ -49,8 +53,18 @@ func TokensOf(unit Unit, output int64, l *ratelimit.Limit) (*Settle, error) {
 		output = defaultOutput
 	}
 	l.Reserves = true
-	return &Settle{Unit: unit, Output: output, Text: "unit " + string(unit)}, nil
+	l.Unit = string(unit)
+	return &Settle{Unit: unit, Output: output, Batches: batches == PassBatches,
+		Text: "unit " + string(unit)}, nil
 }
+
+// LowerASCII replaces ASCII letters by those in lower case.
+var LowerASCII = strings.NewReplacer("A", "a", "B", "b", "C", "c", "D", "d", "E", "e", "F", "f", "G", "g",
+	"H", "h", "I", "i", "J", "j", "K", "k", "L", "l", "M", "m", "N", "n", "O", "o", "P", "p", "Q", "q",
+	"R", "r", "S", "s", "T", "t", "U", "u", "V", "v", "W", "w", "X", "x", "Y", "y", "Z", "z")
+
+// ModelName returns the name of a language model in the form that prices and the ledger have.
+func ModelName(text string) string { return LowerASCII.Replace(strings.TrimSpace(text)) }
 
 // InputOf estimates the tokens of a request from the length of its body, which is negative if it is unknown.
 func InputOf(length int64) int64 {

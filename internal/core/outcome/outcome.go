@@ -1,4 +1,4 @@
-// Package outcome has the words for what a proxy does with a request. docs/metrics.md explains them.
+// Package outcome has the words for what a proxy does with a request. docs/operating.md explains them.
 package outcome
 
 // Kind is the outcome of a request, or of one limit for it.

@@ -224,10 +224,17 @@ func (a *Attempt) SendGuarded(uses int, statements []*pgdb.Statement, send func(
 }
 
 // TransactionFailed handles an error of the server on the statement i of a transaction. named reports whether
-// the statement is prepared, and confirmed whether the server had confirmed that before this attempt.
+// the statement is prepared, and confirmed whether the server had confirmed that before this attempt. An
+// error of a guard is that of the first statement after the guard, because callers do not see guards.
 func (a *Attempt) TransactionFailed(transaction []*pgdb.Statement, i int, e *ServerError,
 	named, confirmed bool) {
 	setFailed(transaction, pgdb.ErrRolledBack, "")
+	if IsRowSecurity(e.Code, e.Message) {
+		e.Err = fmt.Errorf("%w: %s", e.Err, RowSecurityHint)
+	}
+	for i < len(transaction)-1 && isGuard(transaction[i]) {
+		i++
+	}
 	setFailed(transaction[i:i+1], e.Err, e.Code)
 	missing := named && isLostStatement(e.Code)
 	// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
@@ -270,10 +277,7 @@ func (a *Attempt) ConnectionFailed(left []*pgdb.Statement, retry bool, e *Server
 
 // NotSent handles an error that left the driver without a connection.
 func (a *Attempt) NotSent(statements []*pgdb.Statement, e *ServerError) {
-	a.Err = e.Err
-	if IsWrongParameter(e.Code, e.Message) {
-		a.Err = fmt.Errorf("%w: %w", pgdb.ErrConfiguration, e.Err)
-	}
+	a.Err = LoginError(e.Err, e.Code, e.Message)
 	setFailed(statements, a.Err, e.Code)
 	a.notSent = true
 }

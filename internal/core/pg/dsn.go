@@ -40,7 +40,19 @@ func ParseDSN(dsn string) (map[string]string, error) {
 			return nil, err
 		}
 	}
+	names := make([]string, 0, len(values))
 	for name := range values {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		switch value := values[name]; {
+		case name == "password":
+		case urlForm.MatchString(value):
+			return nil, fmt.Errorf("the parameter %s in the dsn holds a URL: write the URL alone", name)
+		case name != strings.ToLower(name) && name == strings.ToUpper(name):
+			return nil, errVariable
+		}
 		if withoutEffect[name] {
 			delete(values, name)
 		}
@@ -60,6 +72,9 @@ func FormatDSN(values map[string]string) string {
 
 // schemeForm matches the scheme of a URL. The scheme may follow another one, as in jdbc:postgresql.
 var schemeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.:-]*$`)
+
+// urlForm matches the start of a DSN that is a URL.
+var urlForm = regexp.MustCompile(`(?i)^["']?postgres(?:ql)?://`)
 
 // parseURL parses the URL after its scheme: user:password@host:port,host:port/dbname?name=value&… Where libpq
 // and RFC 3986 differ, parseURL follows libpq, except that it refuses a second "@": the first "@" is then
@@ -139,6 +154,10 @@ func splitHosts(servers string) (string, string, error) {
 	}
 	return strings.Join(hosts, ","), strings.Join(ports, ","), nil
 }
+
+// errVariable is the error about the name of a variable, which it does not quote: see errName.
+var errVariable = errors.New("dsn: a parameter's name must have lower case: of a variable, such as " +
+	"DATABASE_URL, write the value alone")
 
 var errPairs = errors.New("dsn must be a postgres:// URL or name=value pairs")
 

@@ -13,10 +13,11 @@ import (
 const recheck = 256
 
 // The statements of a guard. The first two are not planned, so the server does not compile them. In a
-// pipeline, SET LOCAL by itself would write a warning to the server's log.
+// pipeline, SET LOCAL by itself would write a warning to the server's log. Without row_security, a statement
+// fails where row level security would hide rows.
 const (
 	showSQL = `SHOW jit`
-	jitSQL  = `DO 'BEGIN SET LOCAL jit = off; END'`
+	jitSQL  = `DO 'BEGIN SET LOCAL jit = off; SET LOCAL row_security = off; END'`
 
 	// replaceSQL replaces harmful settings until the end of the transaction. It returns a row of four
 	// bigints: 1 if a setting harms statements that read and write single rows, 1 if JIT would harm
@@ -56,6 +57,9 @@ FROM (SELECT name, '0' AS value, current_setting(name, true) <> '0' AS differs,
 const GuardSQL = jitSQL + `;
 ` + replaceSQL + `;
 `
+
+// AllRowsSQL makes the statements of its transaction fail where row level security would hide rows.
+const AllRowsSQL = `SELECT set_config('row_security', 'off', true)`
 
 // Guard returns statements with a guard before each transaction, or statements itself if no transaction can
 // have one. If plain is set, the guard only turns off JIT; set it while no setting does harm.
@@ -155,7 +159,13 @@ const HarmfulSQL = `SELECT string_agg(problem, '; ') FROM (
 	SELECT format('search_path is %s, which has no schema that exists: '
 		'ALTER ROLE %I IN DATABASE %I SET search_path = public',
 		current_setting('search_path'), session_user, current_database())
-	WHERE current_schema() IS NULL) AS p`
+	WHERE current_schema() IS NULL
+	UNION ALL
+	SELECT
+		format('the language plpgsql is missing or may not be used: CREATE EXTENSION IF NOT EXISTS plpgsql, '
+		'and GRANT USAGE ON LANGUAGE plpgsql TO %I', session_user)
+	WHERE NOT coalesce((SELECT has_language_privilege(l.oid, 'USAGE') FROM pg_language l
+		WHERE l.lanname = 'plpgsql'), false)) AS p`
 
 // harmfulTimeout bounds the query of Harmful.
 const harmfulTimeout = 2 * time.Second
@@ -163,7 +173,7 @@ const harmfulTimeout = 2 * time.Second
 // Harmful returns an error that names the settings that a guard cannot undo, each with the statement
 // that corrects it for new connections. It returns nil if there are none, or if the query fails.
 func Harmful(ctx context.Context, db pgdb.DB) error {
-	s := &pgdb.Statement{SQL: HarmfulSQL, Unnamed: true}
+	s := &pgdb.Statement{SQL: HarmfulSQL, Unnamed: true, Alone: true} // a guard needs plpgsql
 	if db.Run(ctx, harmfulTimeout, []*pgdb.Statement{s}) != nil {
 		return nil
 	}
@@ -179,9 +189,12 @@ func HarmfulError(s *pgdb.Statement) error {
 	return errors.New("a setting of the role, the database or the server does harm: " + string(columns[0]))
 }
 
-// Explain adds the result of Harmful to failure, the error of a statement. A nil failure stays nil.
+// Explain adds the result of Harmful to failure, unless failure is nil or that of a connection.
 func Explain(ctx context.Context, db pgdb.DB, failure error) error {
-	if harmful := Harmful(ctx, db); failure != nil && harmful != nil {
+	if failure == nil || errors.Is(failure, pgdb.ErrConnectionLost) || errors.Is(failure, pgdb.ErrNoAnswer) {
+		return failure
+	}
+	if harmful := Harmful(ctx, db); harmful != nil {
 		return fmt.Errorf("%w; %w", failure, harmful)
 	}
 	return failure

@@ -16,6 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -24,18 +25,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// settingRow matches a row of the table of settings in docs/operating.md: a setting, a value, and its effect.
-var settingRow = regexp.MustCompile("(?m)^\\| `([a-z_]+) = ([^`]+)` \\|.*\\| (no effect|named) \\|$")
+// settingRow matches a row of testdata/settings.txt, which docs/operating.md sums up: a setting, a value, and
+// its effect on decisions.
+var settingRow = regexp.MustCompile("(?m)^([a-z_]+) = (.+): (no effect|named)$")
 
 // documentedSettings returns the matches of settingRow.
 func documentedSettings(t *testing.T) [][]string {
-	page, err := os.ReadFile("../../../docs/operating.md")
+	text, err := os.ReadFile("testdata/settings.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := settingRow.FindAllStringSubmatch(string(page), -1)
+	rows := settingRow.FindAllStringSubmatch(string(text), -1)
 	if len(rows) < 20 {
-		t.Fatalf("docs/operating.md has %d settings, want at least 20", len(rows))
+		t.Fatalf("testdata/settings.txt has %d settings, want at least 20", len(rows))
 	}
 	return rows
 }
@@ -100,52 +102,38 @@ func harmful(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB, dsn stri
 // A documented setting has no effect on decisions, or Harmful names it, and the statement that corrects it.
 // After this statement, Harmful finds nothing.
 func TestDocumentedSettingsAreHarmlessOrNamed(t *testing.T) {
-	for name, open := range drivers.All {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dsn := cluster.Open(t)
-			first := open(t, dsn)
-			decide(t, first, 1)
-			first.Close()
-			for _, setting := range documentedSettings(t) {
-				name, value, named := setting[1], setting[2], setting[3] == "named"
-				if !hasSetting(t, dsn, name) {
-					continue // only newer servers have it
-				}
-				alterDatabase(t, dsn, "SET "+name+" = "+value)
-				err, want := harmful(t, open, dsn), "<nil>"
-				if named {
-					want = name + " is "
-				}
-				switch {
-				case !strings.Contains(fmt.Sprint(err), want):
-					t.Errorf("%s = %s: Harmful() = %v, want %s", name, value, err, want)
-				case named:
-					_, correction, _ := strings.Cut(err.Error(), ": ALTER")
-					execute(t, dsn, "ALTER"+correction)
-					if err := harmful(t, open, dsn); err != nil {
-						t.Errorf("%s, corrected: Harmful() = %v, want nil", name, err)
-					}
-				default:
-					db := open(t, dsn)
-					decide(t, db, 3)
-					db.Close()
-				}
-				alterDatabase(t, dsn, "RESET "+name)
-			}
-		})
-	}
-}
-
-// applyHarmlessSettings sets all documented settings that have no effect together.
-func applyHarmlessSettings(t *testing.T, dsn string) {
-	var changes []string
+	open := drivers.All["pgwire"]
+	t.Parallel()
+	dsn := cluster.Open(t)
+	first := open(t, dsn)
+	decide(t, first, 1)
+	first.Close()
 	for _, setting := range documentedSettings(t) {
-		if setting[3] == "no effect" && hasSetting(t, dsn, setting[1]) {
-			changes = append(changes, "SET "+setting[1]+" = "+setting[2])
+		name, value, named := setting[1], setting[2], setting[3] == "named"
+		if !hasSetting(t, dsn, name) {
+			continue // only newer servers have it
 		}
+		alterDatabase(t, dsn, "SET "+name+" = "+value)
+		err, want := harmful(t, open, dsn), "<nil>"
+		if named {
+			want = name + " is "
+		}
+		switch {
+		case !strings.Contains(fmt.Sprint(err), want):
+			t.Errorf("%s = %s: Harmful() = %v, want %s", name, value, err, want)
+		case named:
+			_, correction, _ := strings.Cut(err.Error(), ": ALTER")
+			execute(t, dsn, "ALTER"+correction)
+			if err := harmful(t, open, dsn); err != nil {
+				t.Errorf("%s, corrected: Harmful() = %v, want nil", name, err)
+			}
+		default:
+			db := open(t, dsn)
+			decide(t, db, 3)
+			db.Close()
+		}
+		alterDatabase(t, dsn, "RESET "+name)
 	}
-	alterDatabase(t, dsn, changes...)
 }
 
 // usePolicyAndHistory creates the tables of the policy and of the history, reads the policy, and writes two
@@ -154,7 +142,7 @@ func applyHarmlessSettings(t *testing.T, dsn string) {
 func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string) {
 	t.Helper()
 	ctx := t.Context()
-	if err := errors.Join(policy.Migrate(ctx, db), history.Migrate(ctx, db)); err != nil {
+	if err := schema.Prepare(ctx, db, time.Minute, true, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	p := policy.New(db, policy.Settings{Refresh: -1, Health: health.New(ctx, nil, nil)})
@@ -193,32 +181,28 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 // With a database in LATIN1, the policy, the history and limits work. A record or a key with text beyond
 // LATIN1 fails with a hint, and the records and keys beside it do not.
 func TestLatin1RefusesOnlyTextItLacks(t *testing.T) {
-	for name, open := range drivers.All {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			admin := cluster.Open(t)
-			latin := cluster.Query[string](t, admin, "SELECT current_database() || '_latin1'")
-			cluster.Execute(t, admin,
-				"CREATE DATABASE "+latin+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
-			t.Cleanup(func() { cluster.Execute(t, admin, "DROP DATABASE "+latin+" WITH (FORCE)") })
-			dsn := strings.Replace(admin, strings.TrimSuffix(latin, "_latin1"), latin, 1)
-			db := open(t, dsn)
-			defer db.Close()
-			reports := usePolicyAndHistory(t, db, "/\U0001F600")
-			if !strings.Contains(reports, pg.EncodingHint) {
-				t.Errorf("a path beyond LATIN1: reported %q, want %q in it", reports, pg.EncodingHint)
-			}
-			if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
-				t.Errorf("the audit log has %d rows, want 1", n)
-			}
-			limiter := newLimiter(t, db)
-			if d, err := limiter.Take(t.Context(), "caf\u00e9", 1); err != nil || d.Remaining != 999 {
-				t.Errorf("a key in LATIN1: %+v, error %v, want 999 remaining", d, err)
-			}
-			_, err := limiter.Take(t.Context(), "\U0001F600", 1)
-			if !strings.Contains(fmt.Sprint(err), pg.EncodingHint) {
-				t.Errorf("a key beyond LATIN1: error %v, want %q in it", err, pg.EncodingHint)
-			}
-		})
+	t.Parallel()
+	admin := cluster.Open(t)
+	latin := cluster.Query[string](t, admin, "SELECT current_database() || '_latin1'")
+	cluster.Execute(t, admin,
+		"CREATE DATABASE "+latin+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	t.Cleanup(func() { cluster.Execute(t, admin, "DROP DATABASE "+latin+" WITH (FORCE)") })
+	dsn := strings.Replace(admin, strings.TrimSuffix(latin, "_latin1"), latin, 1)
+	db := drivers.All["pgwire"](t, dsn)
+	defer db.Close()
+	reports := usePolicyAndHistory(t, db, "/\U0001F600")
+	if !strings.Contains(reports, pg.EncodingHint) {
+		t.Errorf("a path beyond LATIN1: reported %q, want %q in it", reports, pg.EncodingHint)
+	}
+	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
+		t.Errorf("the audit log has %d rows, want 1", n)
+	}
+	limiter := newLimiter(t, db)
+	if d, err := limiter.Take(t.Context(), "caf\u00e9", 1); err != nil || d.Remaining != 999 {
+		t.Errorf("a key in LATIN1: %+v, error %v, want 999 remaining", d, err)
+	}
+	_, err := limiter.Take(t.Context(), "\U0001F600", 1)
+	if !strings.Contains(fmt.Sprint(err), pg.EncodingHint) {
+		t.Errorf("a key beyond LATIN1: error %v, want %q in it", err, pg.EncodingHint)
 	}
 }

@@ -11,6 +11,9 @@ import (
 
 // Requests and migrations write nothing into the server's log, with and without a harmful setting.
 func TestTheServerLogsNoWarnings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts a server")
+	}
 	t.Parallel()
 	server := cluster.Private(t, cluster.Options{})
 	for _, setting := range []string{"", "&work_mem=64kB"} {

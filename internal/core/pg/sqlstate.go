@@ -1,6 +1,11 @@
 package pg
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
 
 // SQLSTATEs, in order.
 const (
@@ -14,12 +19,16 @@ const (
 	InvalidAuthorization   = "28000"
 	SerializationFailure   = "40001"
 	DeadlockDetected       = "40P01"
+	InsufficientPrivilege  = "42501"
 	InvalidName            = "42602"
 	UndefinedColumn        = "42703"
 	UndefinedObject        = "42704" // such as a setting that the server does not have
+	UndefinedFunction      = "42883"
 	UndefinedTable         = "42P01"
 	DuplicateStatement     = "42P05" // another prepared statement has this name
 	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
+	ShardNotHere           = "RL001" // rate_limit_guard raises it, and the next one while a shard moves
+	ShardMoves             = "RL002"
 	TooManyConnections     = "53300"
 	LockNotAvailable       = "55P03" // lock_timeout has passed
 	AdminShutdown          = "57P01"
@@ -33,11 +42,14 @@ const (
 	messageOfLostStatement = "prepared statement"
 )
 
-// IsWrongParameter reports whether a login failed because the server or a pooler refuses a parameter of the
-// DSN.
-func IsWrongParameter(code, message string) bool {
-	return code == UndefinedObject || code == InvalidName ||
-		code == ProtocolViolation && strings.Contains(message, "unsupported startup parameter")
+// LoginError returns the error of a login. It is a pgdb.ErrConfiguration if the server or a pooler refuses a
+// parameter of the DSN.
+func LoginError(err error, code, message string) error {
+	if code == UndefinedObject || code == InvalidName ||
+		code == ProtocolViolation && strings.Contains(message, "unsupported startup parameter") {
+		return fmt.Errorf("%w: %w", pgdb.ErrConfiguration, err)
+	}
+	return err
 }
 
 // IsTransient reports whether the same transaction may succeed on a retry. The store then retries it.
@@ -50,6 +62,9 @@ func IsMissingTable(code string) bool {
 	return code == UndefinedTable || code == UndefinedColumn
 }
 
+// IsMissing reports whether a table, a column or a function is missing.
+func IsMissing(code string) bool { return IsMissingTable(code) || code == UndefinedFunction }
+
 // IsBadValue reports whether the server rejects a value of a statement. The store then runs each entry in a
 // statement of its own, so that the other entries are decided.
 func IsBadValue(code string) bool { return strings.HasPrefix(code, classDataException) }
@@ -57,6 +72,16 @@ func IsBadValue(code string) bool { return strings.HasPrefix(code, classDataExce
 // EncodingHint explains how to avoid Untranslatable.
 const EncodingHint = "the encoding of the database cannot store this text: use only characters that it " +
 	"has, or make the database with ENCODING 'UTF8'"
+
+// IsRowSecurity reports whether row level security made a statement fail.
+func IsRowSecurity(code, message string) bool {
+	return code == InsufficientPrivilege && strings.Contains(message, "row-level security")
+}
+
+// RowSecurityHint explains how to make rows visible that row level security hides.
+const RowSecurityHint = "row level security hides rows of the table from this role: ALTER TABLE ... " +
+	"DISABLE ROW LEVEL SECURITY, for each table that the view rate_limit_state names, or " +
+	"ALTER ROLE ... BYPASSRLS"
 
 // isLostStatement reports whether a prepared statement is missing, or exists although this session did
 // not prepare it. Both happen behind a pooler that gives each transaction another session. A driver

@@ -4,6 +4,9 @@ import "sync"
 
 // Bodies counts the bytes of requests that the handlers of a process hold. The zero value is ready for use.
 type Bodies struct {
+	// Kept has bodies for further attempts to serve a request, by the Done of its client: see serve.Upload.
+	Kept sync.Map
+
 	mu       sync.Mutex // guards the fields below
 	total    int64
 	bySender map[string]int64

@@ -40,9 +40,12 @@ type Database struct {
 	Clock    *respond.Clock
 	Outage   *Outage
 
-	log    func(Line) // does nothing once the database is closed
-	warned int32      // 1 once passwordWarning has been logged; atomic
-	closed int32      // 1 once the database is closed; atomic
+	log       func(Line) // does nothing once the database is closed
+	logAlways func(Line)
+	warned    int32 // 1 once passwordWarning has been logged; atomic
+	closed    int32 // 1 once the database is closed; atomic
+
+	anonymous sync.Map // see policy.Settings.Anonymous
 
 	mu     sync.Mutex                           // guards the fields below
 	limits map[ratelimit.Limit]*ratelimit.Limit // the limits of all handlers; see Limit
@@ -69,7 +72,7 @@ func (h *Handle) openDatabase(source *DataSource) (*Database, error) {
 func (p *Process) openDatabase(source *DataSource) (*Database, error) {
 	d := &Database{
 		Settings: source.Store, Outage: &Outage{}, Clock: &respond.Clock{},
-		limits: map[ratelimit.Limit]*ratelimit.Limit{},
+		limits: map[ratelimit.Limit]*ratelimit.Limit{}, logAlways: p.Log,
 	}
 	d.log = func(line Line) {
 		if atomic.LoadInt32(&d.closed) == 0 {
@@ -140,14 +143,27 @@ func (d *Database) Prepare() {
 	}
 }
 
-// Close implements Resource.
+// Close implements Resource. It logs how many settlements are lost by that.
 func (d *Database) Close() {
 	atomic.StoreInt32(&d.closed, 1)
 	if d.Store == nil {
 		d.DB.Close()
 		return
 	}
+	before := d.lost()
 	d.Store.Close()
+	if lost := d.lost() - before; lost > 0 {
+		d.logAlways(Line{Level: Error, Text: fmt.Sprintf("%d settlements are lost, because the database has "+
+			"not answered before the end: what these requests cost is not charged", lost)})
+	}
+}
+
+// lost returns the number of settlements that may not have arrived.
+func (d *Database) lost() int64 {
+	if d.Postgres == nil {
+		return 0
+	}
+	return d.Postgres.Stats()[engine.Unsettled]
 }
 
 // Limit returns the canonical copy of a limit on this database, so that equal limits have equal pointers, and
@@ -174,6 +190,18 @@ func (d *Database) Keep(create func() any) any {
 	return d.kept
 }
 
+// anonymousTier is a tier in Database.anonymous, which the sites that need it share.
+type anonymousTier struct {
+	d    *Database
+	tier string
+}
+
+// Prepare implements Resource.
+func (*anonymousTier) Prepare() {}
+
+// Close implements Resource.
+func (a *anonymousTier) Close() { a.d.anonymous.Delete(a.tier) }
+
 // openPolicy opens the policy of a handler, or shares an open one.
 func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 	d, err := h.openDatabase(sources.Policy)
@@ -190,8 +218,15 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 			DisableMigration: !d.Settings.AutoMigrate,
 			OnApplied:        d.Postgres.SetApplied,
 			OnError:          func(err error) { d.policyFailed(counters, err) },
+			Anonymous:        &d.anonymous,
 		}), nil
 	})
+	if tier := sources.Anonymous; failure == nil && tier != "" {
+		_, failure = h.share(fmt.Sprintf("tier %q %#v", tier, d.Settings), func() (Resource, error) {
+			d.anonymous.Store(tier, true)
+			return &anonymousTier{d, tier}, nil
+		})
+	}
 	if failure != nil {
 		return nil, failure
 	}
@@ -203,7 +238,7 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 func (d *Database) policyFailed(counters *Database, err error) {
 	line := Line{Level: Error, Text: "the policy", Err: err}
 	if counters == d { // else no decision would show that the database answers again
-		d.Outage.Failed(func(Line) {}, line, false, time.Now())
+		d.Outage.Failed(nil, line, false, time.Now())
 	}
 	d.log(line)
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// During an outage, few lines are logged. The line at its end has the duration of the outage and the number
-// of requests without a decision. A refusal from memory does not end an outage, and a late decision does not
+// During an outage, a line a second is logged, and the same failure once a minute, before the outage and at
+// its end again. The line at its end has the duration of the outage and the number of requests without a
+// decision. A refusal from memory does not end an outage, and a late decision does not
 // begin one.
 func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	var o host.Outage
@@ -26,8 +27,12 @@ func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 			now.Add(time.Duration(i)*time.Millisecond))
 	}
 	o.Ended(log, []ratelimit.Decision{{Source: ratelimit.FromRemembered}}, now)
-	if len(logged) != 3 || o.UnderWay == 0 {
+	if len(logged) != 2 || o.UnderWay == 0 {
 		t.Errorf("after a refusal from memory, got %+v; want no line, and the outage under way", logged)
+	}
+	o.Failed(log, host.Line{Err: ratelimit.ErrUnavailable}, false, now.Add(time.Minute))
+	if last := logged[len(logged)-1]; len(logged) != 3 || last.Dropped != 1498 {
+		t.Errorf("after a minute, got %+v; want the first failure again", logged)
 	}
 	answered := []ratelimit.Decision{{Source: ratelimit.FromRemembered}, {Source: ratelimit.FromPostgres}}
 	o.Ended(log, answered, now.Add(3*time.Second))
@@ -40,6 +45,11 @@ func TestOutageIsSummedUpAtItsEnd(t *testing.T) {
 	if o.Ended(log, answered, now); len(logged) != 4 || o.UnderWay != 0 {
 		t.Errorf("after a second Ended, %d lines are logged, want 4", len(logged))
 	}
+	o.Failed(log, host.Line{Err: ratelimit.ErrUnavailable}, false, now.Add(time.Minute+time.Second))
+	if len(logged) != 5 {
+		t.Errorf("in the next outage, got %+v; want the failure at once", logged)
+	}
+	o.Ended(log, answered, now)
 	if o.Failed(log, host.Line{Err: ratelimit.ErrTimeout}, true, now); o.UnderWay != 0 {
 		t.Error("a late decision starts an outage, want none")
 	}

@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -28,7 +29,8 @@ type Process struct {
 	LeaseHits    int           // see engine.Options
 	MemoSize     int           // see policy.Settings
 
-	Bodies Bodies // counts the bodies of requests that handlers hold
+	Bodies  Bodies  // counts the bodies of requests that handlers hold
+	Running Running // the requests that are settled after their responses
 
 	mu     sync.Mutex // guards the field below, and the fields of each sharing
 	shared map[string]*sharing
@@ -58,6 +60,9 @@ type Handle struct {
 
 	// After is the time between Release and End.
 	After time.Duration
+
+	// Busy is the number of requests in Process.Running that need the resources; atomic.
+	Busy int32
 
 	process *Process
 	names   []string // the names of Resources in the Process
@@ -146,10 +151,20 @@ func (h *Handle) Prepare() {
 	}
 }
 
-// Release calls End after the time After. Callers call it once.
-func (h *Handle) Release() {
-	time.AfterFunc(h.After, func() { h.End() })
+// Release calls End after the time After, once no request is Busy. Callers call it once.
+func (h *Handle) Release() { time.AfterFunc(h.After, func() { h.EndIdle() }) }
+
+// EndIdle calls End, or tries again later while requests are Busy.
+func (h *Handle) EndIdle() {
+	if atomic.LoadInt32(&h.Busy) > 0 {
+		time.AfterFunc(busyPause, func() { h.EndIdle() })
+		return
+	}
+	h.End()
 }
+
+// busyPause is the time between two tries of EndIdle.
+const busyPause = time.Second
 
 // End immediately removes the references, and closes each resource that has no others.
 func (h *Handle) End() {

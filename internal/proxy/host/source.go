@@ -35,4 +35,6 @@ type DataSources struct {
 	Limits          DataSource
 	Policy, History *DataSource // nil without a policy or a history
 	Recorded        settings.History
+	// Anonymous is the tier of requests without an API key that pass by choice, or "" if none pass.
+	Anonymous string
 }

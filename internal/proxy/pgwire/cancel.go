@@ -18,8 +18,9 @@ const (
 	cancelInterval = 50 * time.Millisecond
 
 	// cancelPeriod bounds the time of the CancelRequests for a session since its last message: each wait that
-	// ends sends one. Without one, the network has lost the connection without a message.
-	cancelPeriod = 2 * time.Second
+	// ends sends one. Without one, the network has probably lost the connection without a message. It is as
+	// long as in pgx.
+	cancelPeriod = 15 * time.Second
 )
 
 // runCancel requests that the server cancel the statements of c, a connection that has timed out, until the

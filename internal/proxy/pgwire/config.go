@@ -156,6 +156,9 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 			}
 		}
 	}
+	if err := pg.CheckPassfile(values, env); err != nil {
+		return nil, err
+	}
 	c := &config{
 		env: env, log: log, targets: p.targets(), tls: p.tls(),
 		user: p.remove("user"), password: p.remove("password"), dbname: p.remove("dbname"),

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -36,6 +37,10 @@ func SetFields(
 		h["X-Should-Retry"] = []string{"false"}
 	}
 	h["Cache-Control"] = []string{"no-store"}
+	if o.Status == http.StatusUpgradeRequired && o.Reason == policy.Upgrade {
+		h["Upgrade"] = []string{"HTTP/1.1"}
+		h["Connection"] = []string{"Upgrade"}
+	}
 	if o.Status == http.StatusUnauthorized {
 		h["Www-Authenticate"] = []string{"Bearer error=\"invalid_token\""}
 	}

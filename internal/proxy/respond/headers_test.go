@@ -13,32 +13,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The values of all headers share memory. Nevertheless, adding a value to one header changes no other.
-func TestHeadersOfARefusal(t *testing.T) {
-	d := ratelimit.Decision{Quota: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
-		RetryAfter: 1500 * time.Millisecond}
-	o := respond.Outcome{Status: http.StatusTooManyRequests, Decision: &d, Requests: &d}
-	h := http.Header{}
-	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
-	h.Add("X-RateLimit-Limit", "x")
-	h.Add("X-RateLimit-Remaining", "y")
-	for name, want := range map[string]string{
-		"X-RateLimit-Limit": "9007199254740992", "X-RateLimit-Remaining": "0",
-		"X-RateLimit-Reset": "1700000001", "Retry-After": "2",
-	} {
-		if got := h.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-	}
-	d.Allowed = true
-	o.Status = 0
-	h = http.Header{}
-	respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
-	if _, ok := h["Retry-After"]; ok || len(h) != 3 {
-		t.Errorf("headers of a request that passes are %v, want three without Retry-After", h)
-	}
-}
-
 // SetAllHeaders sets the same headers and bodies for many responses as SetFields does for each. The headers
 // of a response share no memory that an added value could change.
 func TestSetAllHeadersEqualsSetFields(t *testing.T) {

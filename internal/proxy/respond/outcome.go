@@ -51,13 +51,14 @@ type Outcome struct {
 	// Hidden reports by the index of a hit that no header describes the limit. Nil hides none.
 	Hidden []bool
 
-	// GRPC reports that the request is a call of gRPC, which a refusal answers as gRPC does; see SetContent.
-	GRPC bool
+	// Call is the Content-Type in which the client of gRPC, gRPC-Web or Connect reads a refusal, or "" if the
+	// request is no remote call; see SetContent.
+	Call string
 
-	// Object reports that the body of a refusal has an object as its error; see Body. Limit is the name of
-	// the limit that refused the request, or "".
-	Object bool
-	Limit  string
+	// Object reports that the body of a refusal has an object as its error; see Body. Anthropic reports that
+	// a client of Anthropic's API reads it. Limit is the name of the limit that refused the request, or "".
+	Object, Anthropic bool
+	Limit             string
 
 	// Exceeded is the index of a hit that passed although it exceeds its quota, because of overage or the
 	// mode shadow. ExceededBy is the number of units beyond the quota, or 0 without such a hit.

@@ -4,47 +4,75 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// SetContent sets the headers of a refusal in h that describe its body, and returns its status and its body.
-// A call of gRPC gets status 200, no body, and the status of gRPC in headers.
-func (o *Outcome) SetContent(h http.Header) (status int, body string) {
-	if o.GRPC {
-		setGRPC(h, o)
-		return http.StatusOK, ""
-	}
-	body = o.Body()
-	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	return o.Status, body
-}
-
-// grpcStatuses has the statuses of gRPC by the status of a refusal, as
-// https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md has them, apart from 429: a limit
-// is used up, and the service is not unavailable, for which clients would ask again at once.
-var grpcStatuses = map[int]int{
-	http.StatusBadRequest: 13, http.StatusUnauthorized: 16, http.StatusForbidden: 7, http.StatusNotFound: 12,
-	http.StatusTooManyRequests: 8, http.StatusBadGateway: 14, http.StatusServiceUnavailable: 14,
-	http.StatusGatewayTimeout: 14,
-}
-
-// setGRPC sets the headers of a response without a body to a call of gRPC. A pushback below 0 forbids a
-// retry.
-func setGRPC(h http.Header, o *Outcome) {
-	status, ok := grpcStatuses[o.Status]
+// SetContent sets the headers of a refusal in h that describe its body, and returns the status and the body.
+// A call of gRPC or gRPC-Web gets status 200, no body, and the status of gRPC in headers. A stream of Connect
+// gets status 200 and a body that ends the stream with an error.
+func (o *Outcome) SetContent(h http.Header) (int, string) {
+	status, body := o.Status, ""
+	kind := o.Call
+	code, ok := callCodes[status]
 	if !ok {
-		status = 2 // unknown
+		code.number = 2
+		code.name = "unknown"
 	}
+	switch {
+	case kind == "":
+		kind = "application/json"
+		body = o.Body()
+	case strings.HasPrefix(kind, "application/grpc"):
+		status = http.StatusOK
+		setGRPC(h, o, code.number)
+	default:
+		message, _ := json.Marshal(o.explanation())
+		body = `{"code":"` + code.name + `","message":` + string(message) + "}"
+		if kind != "application/json" {
+			status = http.StatusOK
+			body = `{"error":` + body + "}"
+			n := len(body) // after the flag of the last message
+			body = string([]byte{2, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}) + body
+		}
+	}
+	h["Content-Type"] = []string{kind}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	return status, body
+}
+
+// callCode is the status of a remote call: a number in gRPC, and a name in Connect.
+type callCode struct {
+	number int
+	name   string
+}
+
+// callCodes has the codes of remote calls by the status of a refusal. Clients derive other codes for 400 and
+// 429 from the status of a response: internal, and unavailable, for which they would ask again at once.
+var callCodes = map[int]callCode{
+	http.StatusBadRequest: {3, "invalid_argument"}, http.StatusUnauthorized: {16, "unauthenticated"},
+	http.StatusPaymentRequired: {8, "resource_exhausted"}, http.StatusForbidden: {7, "permission_denied"},
+	http.StatusNotFound: {12, "unimplemented"}, http.StatusRequestEntityTooLarge: {8, "resource_exhausted"},
+	http.StatusTooManyRequests: {8, "resource_exhausted"}, http.StatusBadGateway: {14, "unavailable"},
+	http.StatusServiceUnavailable: {14, "unavailable"}, http.StatusGatewayTimeout: {14, "unavailable"},
+}
+
+// setGRPC sets the headers with the status of a call of gRPC or gRPC-Web. A pushback below 0 forbids a retry.
+func setGRPC(h http.Header, o *Outcome, status int) {
 	pushback := "-1"
 	if seconds := o.RetrySeconds(); seconds > 0 && seconds <= longWait {
 		pushback = strconv.FormatInt(seconds*1000, 10)
 	}
-	h["Content-Type"] = []string{"application/grpc"}
 	h["Grpc-Status"] = []string{strconv.Itoa(status)}
 	h["Grpc-Message"] = []string{percentEncoded(o.explanation())}
 	h["Grpc-Retry-Pushback-Ms"] = []string{pushback}
+	if strings.HasPrefix(o.Call, "application/grpc-web") { // the script of a page reads them
+		h.Add("Access-Control-Expose-Headers", "Grpc-Status, Grpc-Message, Grpc-Retry-Pushback-Ms")
+	}
 }
 
 // percentEncoded percent-encodes all bytes of a text but printable ASCII, and percent signs.
@@ -69,7 +97,19 @@ func (o *Outcome) Body() string {
 	if o.Object {
 		return objectBody(o)
 	}
-	return refusalBody(o.Text(), o.RetrySeconds())
+	text := o.Text()
+	if o.usedUp() {
+		text = o.explanation()
+	}
+	return refusalBody(text, o.RetrySeconds())
+}
+
+// usedUp reports whether a limit with a unit is used up for longer than clients should wait. What is only
+// held refuses for a second.
+func (o *Outcome) usedUp() bool {
+	d := o.Decision
+	return d != nil && !d.Allowed && d.RetryAfter != ratelimit.Never && d.RetryAfter > longWait*time.Second &&
+		o.Unit != "" && o.Unit != option.Requests
 }
 
 // errorKind names the error of a status in the terms of the APIs of language models.
@@ -99,6 +139,12 @@ func objectBody(o *Outcome) string {
 	default:
 		kind = errorKinds[http.StatusServiceUnavailable]
 	}
+	if o.usedUp() {
+		kind.Code = errorKinds[http.StatusPaymentRequired].Code
+		if !o.Anthropic {
+			kind.Type = kind.Code
+		}
+	}
 	kind.Message = o.explanation()
 	object, _ := json.Marshal(kind) // never fails: bytes that are not UTF-8 are replaced
 	return `{"type":"error","error":` + string(object) + retryMember(o.RetrySeconds()) + "}"
@@ -107,6 +153,11 @@ func objectBody(o *Outcome) string {
 // explanation returns the text of a refusal with the limit that refused, and when the request would pass.
 func (o *Outcome) explanation() string {
 	text := o.Text()
+	if o.usedUp() {
+		// Rounded up, but for the seconds by which a clock may differ from the server's.
+		return text + ": " + o.Limit + " opens on " +
+			o.Decision.Reset.Add(55*time.Second).Truncate(time.Minute).UTC().Format("2006-01-02 15:04 MST")
+	}
 	if o.Limit != "" {
 		text += ": limit " + o.Limit
 	}
@@ -144,6 +195,9 @@ func (o *Outcome) Text() string {
 	if o.Err != nil {
 		return "Service unavailable"
 	}
+	if o.usedUp() {
+		return "Budget used up"
+	}
 	return tooMany
 }
 
@@ -155,6 +209,9 @@ var reasonTexts = map[policy.Reason]string{
 	policy.AmbiguousPath: "Ambiguous path", policy.NoKey: "Unauthorized",
 	policy.NoPrice: "The model has no price, or the request names none",
 	policy.Upgrade: "No upgrade possible", policy.AmbiguousBody: "Ambiguous body",
-	policy.Background: "No answer in the background possible", policy.SlowBody: "Incomplete body",
+	policy.Batch:        "No batch possible: a limit cannot count its answers",
+	policy.BinaryStream: "No binary event stream possible: a limit cannot count it",
+	policy.Background:   "No answer in the background possible", policy.SlowBody: "Incomplete body",
 	policy.LongBody: "Body too long", policy.ManyBodies: "Service unavailable",
+	policy.GoneBody: "An earlier attempt has read the body",
 }

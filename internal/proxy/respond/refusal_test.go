@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
@@ -82,6 +84,62 @@ func TestRefusalsForSDKsHaveAnObject(t *testing.T) {
 	}
 }
 
+// A budget that is used up says when it opens, also where the error is a text. Its code is that of OpenAI,
+// and its type that of the API of the client. What is only held, and a limit of requests, are no such budget.
+func TestUsedUpBudgetsSayWhenTheyOpen(t *testing.T) {
+	const used, limited = "Budget used up: team/month opens on 2026-12-01 00:00 UTC", "Too many requests"
+	budget := func(unit option.Unit, wait time.Duration) respond.Outcome {
+		return respond.Outcome{Status: 429, Limit: "team/month", Unit: unit,
+			Decision: &ratelimit.Decision{RetryAfter: wait,
+				Reset: time.Date(2026, 12, 1, 1, 0, 2, 0, time.FixedZone("CET", 3600))}}
+	}
+	for _, c := range []struct {
+		outcome                                respond.Outcome
+		text, openai, code, anthropic, message string
+	}{
+		{budget(option.Money, time.Hour), used, "insufficient_quota", "insufficient_quota",
+			"rate_limit_error", used},
+		{budget(option.InputTokens, time.Minute+1), used, "insufficient_quota", "insufficient_quota",
+			"rate_limit_error", used},
+		{budget(option.Tokens, time.Minute), limited, "rate_limit_error", "rate_limit_exceeded",
+			"rate_limit_error", limited + ": limit team/month, retry in 60 s"},
+		{budget(option.Requests, time.Hour), limited, "rate_limit_error", "rate_limit_exceeded",
+			"rate_limit_error", limited + ": limit team/month, retry in 3600 s"},
+		{budget("", time.Hour), limited, "rate_limit_error", "rate_limit_exceeded",
+			"rate_limit_error", limited + ": limit team/month, retry in 3600 s"},
+		{budget(option.Money, ratelimit.Never), limited, "rate_limit_error", "rate_limit_exceeded",
+			"rate_limit_error", limited + ": limit team/month, which never admits this request"},
+	} {
+		var text struct{ Error string }
+		var object struct {
+			Error struct{ Message, Type, Code string }
+		}
+		read := func(what any) {
+			if err := json.Unmarshal([]byte(c.outcome.Body()), what); err != nil {
+				t.Error(err)
+			}
+		}
+		read(&text)
+		check.Equal(t, "the text", text.Error, c.text)
+		c.outcome.Object = true
+		read(&object)
+		check.Equal(t, "the object", object.Error, struct{ Message, Type, Code string }{c.message, c.openai,
+			c.code})
+		c.outcome.Anthropic = true
+		read(&object)
+		check.Equal(t, "Anthropic's type", object.Error.Type+" "+object.Error.Code, c.anthropic+" "+c.code)
+	}
+	paid := budget(option.Money, time.Hour)
+	paid.Status, paid.Message, paid.Object, paid.Wait = 402, "Your plan is used up", true, time.Second
+	check.Equal(t, "a rule's own status and message", paid.Body(), `{"type":"error","error":{"message":`+
+		`"Your plan is used up: team/month opens on 2026-12-01 00:00 UTC","type":"insufficient_quota",`+
+		`"code":"insufficient_quota","param":null},"retryAfter":1}`)
+	paid.Anthropic = true
+	if !strings.Contains(paid.Body(), `"type":"billing_error"`) {
+		t.Errorf("Anthropic's form of 402 is %s, want a billing_error", paid.Body())
+	}
+}
+
 // The fields that a provider sends of its own account are removed, and those of another limit's refusal stay.
 func TestFieldsOfProvidersDoNotPass(t *testing.T) {
 	for status, want := range map[int]string{
@@ -93,32 +151,5 @@ func TestFieldsOfProvidersDoNotPass(t *testing.T) {
 			"Retry-After": {"3"}, "Content-Type": {"x"}}
 		respond.RemoveProviders(status, h)
 		check.Equal(t, fmt.Sprint("status ", status), fmt.Sprint(h), want)
-	}
-}
-
-// A refused call of gRPC has the status and the message of gRPC in headers, and says when to retry.
-func TestCallsOfGRPCAreRefusedAsGRPCDoes(t *testing.T) {
-	limited := &ratelimit.Decision{RetryAfter: 1500 * time.Millisecond}
-	for _, c := range []struct {
-		outcome respond.Outcome
-		want    string // the status of HTTP, grpc-status, the pushback and the message
-	}{
-		{respond.Outcome{Status: 429, Decision: limited, Limit: "ä%"},
-			"200 8 2000 Too many requests: limit %C3%A4%25, retry in 2 s"},
-		{respond.Outcome{Status: 429, Decision: &ratelimit.Decision{RetryAfter: time.Hour}, Limit: "a"},
-			"200 8 -1 Too many requests: limit a, retry in 3600 s"},
-		{respond.Outcome{Status: 401, Reason: policy.NoKey}, "200 16 -1 Unauthorized"},
-		{respond.Outcome{Status: 403, Reason: policy.Banned}, "200 7 -1 Banned"},
-		{respond.Outcome{Status: 400, Reason: policy.AmbiguousPath}, "200 13 -1 Ambiguous path"},
-		{respond.Outcome{Status: 503, Err: ratelimit.ErrOverloaded, Wait: time.Second},
-			"200 14 1000 Service unavailable, retry in 1 s"},
-		{respond.Outcome{Status: 402, Message: "Pay"}, "200 2 -1 Pay"},
-	} {
-		c.outcome.GRPC = true
-		h := http.Header{}
-		status, body := c.outcome.SetContent(h)
-		check.Equal(t, fmt.Sprint("status ", c.outcome.Status), fmt.Sprint(status, " ",
-			h.Get("Grpc-Status"), " ",
-			h.Get("Grpc-Retry-Pushback-Ms"), " ", h.Get("Grpc-Message"), body), c.want)
 	}
 }

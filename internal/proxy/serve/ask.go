@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -29,6 +30,10 @@ func ask(s *Site, q *Request) {
 				q.failure = again.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 			})
 		}
+	}
+	if q.Facts.Waited {
+		q.Facts.Waited = false
+		q.Arrived = time.Now() // the limits have the whole timeout
 	}
 	switch {
 	case q.failure != nil:
@@ -88,7 +93,8 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f.RejectUnknown = p.reject
 	f.Method = r.Method
 	f.Header = r.Header
-	f.Preflight = r.Method == http.MethodOptions && isPreflight(r)
+	f.Preflight = r.Method == http.MethodOptions && policy.IsPreflight(r.Method, r.Header)
+	f.NeedsKey = p.needsKey && !f.Preflight
 	f.KeyHeaders = p.headers
 	f.Tier = p.tier
 	if f.Tier == "" {

@@ -66,6 +66,14 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 		return nil, nil, err
 	}
 	var err error
+	if route := c.Handler["route"]; route != "" {
+		if s.Route, err = c.Parse("route", route); err != nil {
+			return nil, nil, err
+		}
+		if c.Policy != nil && c.Policy["route"] == "" {
+			c.Policy["route"] = route
+		}
+	}
 	if c.Policy != nil {
 		if s.Policy, err = newPolicy(c.Policy, c.Parse); err != nil {
 			return nil, nil, &PartError{Part: PolicyPart, Name: "policy", Err: err}

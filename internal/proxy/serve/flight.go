@@ -14,8 +14,13 @@ type Flight struct {
 
 	cancel context.CancelFunc
 	slots  []*ratelimit.Slot
-	upload *Upload // nil without one
+	upload *Upload         // nil without one
+	before context.Context // the request's context
 }
+
+// flightKey finds a Flight in its Context. It is a pointer, because the interpreter does not
+// distinguish types with the same fields.
+var flightKey = new(string)
 
 // hasSlots reports whether one of the hits is on a limit that is in_flight or reserves.
 func hasSlots(hits []ratelimit.Hit) bool {
@@ -66,6 +71,6 @@ func (f *Flight) End() {
 		s.Release()
 	}
 	if f.upload != nil {
-		f.upload.release()
+		f.upload.end()
 	}
 }

@@ -2,12 +2,10 @@ package serve_test
 
 import (
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -87,22 +85,25 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 	}
 }
 
-// A request that is not decided because of an overload is refused whatever on_error is, unless its decisions
-// could not refuse it.
+// A request that is not decided because of an overload, or because another version made the tables, is
+// refused whatever on_error is, unless its decisions could not refuse it.
 func TestOverloadOpensNoLimit(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	for _, onError := range []settings.OnError{settings.Allow, settings.Deny, settings.Local} {
 		for _, c := range []struct {
 			hit  ratelimit.Hit
 			mark *policy.Mark
+			err  error
 			want string
 		}{
-			{ratelimit.Hit{Limit: limit, Cost: 1}, plain, "503, retry after 1s"},
-			{ratelimit.Hit{Limit: limit, Cost: 1, Independent: true}, shadow, "0, retry after 0s"},
-			{ratelimit.Hit{Limit: limit, Cost: 1}, overage, "0, retry after 0s"},
+			{ratelimit.Hit{Limit: limit, Cost: 1}, plain, ratelimit.ErrOverloaded, "503, retry after 1s"},
+			{ratelimit.Hit{Limit: limit, Cost: 1}, plain, policy.ErrVersion, "503, retry after 10s"},
+			{ratelimit.Hit{Limit: limit, Cost: 1, Independent: true}, shadow, policy.ErrVersion,
+				"0, retry after 0s"},
+			{ratelimit.Hit{Limit: limit, Cost: 1}, overage, ratelimit.ErrOverloaded, "0, retry after 0s"},
 		} {
 			o := serve.TakeLocal(&serve.Site{OnError: onError}, &serve.Request{Hits: []ratelimit.Hit{c.hit},
-				Verdict: policy.Verdict{Marks: []*policy.Mark{c.mark}}}, ratelimit.ErrOverloaded)
+				Verdict: policy.Verdict{Marks: []*policy.Mark{c.mark}}}, c.err)
 			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.mark),
 				fmt.Sprintf("%d, retry after %v", o.Status, o.Wait), c.want)
 		}
@@ -159,19 +160,6 @@ func TestOutcomeHasExceededLimit(t *testing.T) {
 		if o.Exceeded != c.exceeded || o.ExceededBy != c.excess {
 			t.Errorf("%s: exceeded hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.exceeded,
 				c.excess)
-		}
-	}
-}
-
-// The body of a refusal is valid JSON whatever message an operator writes.
-func TestMessageOfRuleIsQuoted(t *testing.T) {
-	for text, want := range map[string]string{
-		`say "no"` + "\n": `{"error":"say \"no\"\n"}`,
-		"<b>\xff":         `{"error":"\u003cb\u003e\ufffd"}`,
-	} {
-		o := respond.Outcome{Status: http.StatusForbidden, Message: text}
-		if got := o.Body(); got != want {
-			t.Errorf("body of the message %q is %s, want %s", text, got, want)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func match(s *Site, q *Request) error {
 				matched = '0'
 			}
 		}
-		if z.Settle.CountsTokens() && matched == '1' && isFreeOfTokens(q.HTTP) {
+		if z.Settle.CountsTokens() && matched == '1' && policy.FreeOfTokens(q.HTTP.Method) {
 			matched = '0'
 		}
 		q.matched = append(q.matched, matched)
@@ -143,11 +143,8 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 
 // UnitOf returns the unit of the limit of a hit.
 func UnitOf(q *Request, i int) option.Unit {
-	if m := MarkOf(q, i); m != nil {
-		return m.Settle.UnitOf()
-	}
-	if zone := zoneAt(q, i); zone >= 0 {
-		return q.Limits.Settles[zone].UnitOf()
+	if unit := q.Hits[i].Limit.Unit; unit != "" {
+		return option.Unit(unit)
 	}
 	return option.Requests
 }

@@ -41,14 +41,3 @@ func TestNetworkIsOneClient(t *testing.T) {
 		}
 	}
 }
-
-// A prefix length must be from 1 to 32 for IPv4, and from 1 to 128 for IPv6.
-func TestInvalidPrefixLengthsAreRejected(t *testing.T) {
-	for _, wrong := range [][2]string{{"-1", ""}, {"0", ""}, {"33", ""}, {"", "-1"}, {"", "129"}} {
-		_, err := settings.ReadLimit(settings.Values{"prefix": "a", "limit": "5 1m",
-			"ipv4_prefix": wrong[0], "ipv6_prefix": wrong[1]})
-		if err == nil {
-			t.Errorf("the prefixes %q are accepted, want an error", wrong)
-		}
-	}
-}

@@ -14,21 +14,43 @@ import (
 // setForm sets the form of a refusal that its client understands.
 func setForm(q *Request) {
 	o := &q.Outcome
-	o.GRPC = hasGRPC(q)
+	o.Call = callOf(q)
+	method := q.HTTP.Method
+	if isUpgrade(q.HTTP) { // its limits are those of a POST: see checkAsPost
+		q.HTTP.Method = http.MethodPost
+		q.Facts.Method = http.MethodPost
+	}
 	o.Object = hasObject(q)
-	if o.GRPC || o.Object {
+	q.HTTP.Method = method
+	o.Anthropic = len(q.HTTP.Header["Anthropic-Version"]) > 0
+	if o.Call != "" || o.Object || o.Unit != "" {
 		o.Limit = refusingLimit(q)
 	}
 }
 
-// hasGRPC reports whether a refusal is a response of gRPC: the request is a call of gRPC.
-func hasGRPC(q *Request) bool {
+// callOf returns the Content-Type in which the client of a remote call reads a refusal, or "" for other
+// requests. It is application/json for a unary call of Connect.
+func callOf(q *Request) string {
 	r := q.HTTP
-	if !q.Site.GRPC || r.ProtoMajor != 2 || r.Method != http.MethodPost || r.Header.Get("Te") != "trailers" {
-		return false
+	isConnect := len(r.Header["Connect-Protocol-Version"]) > 0
+	switch {
+	case !q.Site.GRPC:
+		return ""
+	case r.Method == http.MethodGet:
+		isConnect = r.URL.RawQuery != "" && r.URL.Query().Get("connect") == "v1"
+	case r.Method == http.MethodPost:
+		kind, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
+		kind = strings.TrimSpace(kind)
+		base, _, _ := strings.Cut(kind, "+")
+		if base == "application/grpc" && r.ProtoMajor > 1 || base == "application/connect" ||
+			strings.HasPrefix(base, "application/grpc-web") {
+			return kind
+		}
 	}
-	kind := r.Header.Get("Content-Type") + ";"
-	return strings.HasPrefix(kind, "application/grpc;") || strings.HasPrefix(kind, "application/grpc+")
+	if isConnect {
+		return "application/json"
+	}
+	return ""
 }
 
 // hasObject reports whether the error in the body of a refusal is an object, which clients of language models

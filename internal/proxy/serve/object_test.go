@@ -126,38 +126,59 @@ func TestFieldsDescribeRequestsTokensAndNothingHidden(t *testing.T) {
 	}
 }
 
-// Only a call of gRPC is refused as gRPC does, and the outcome keeps the status.
-func TestCallsOfGRPCAreRecognized(t *testing.T) {
+// A call of gRPC, gRPC-Web or Connect is refused in its own form, and the outcome keeps the status.
+func TestRemoteCallsAreRecognized(t *testing.T) {
+	const grpc, web, connect = "application/grpc", "application/grpc-web", "application/connect"
 	for _, c := range []struct {
-		grpc, method, te, kind string
-		major                  int
-		want                   string // the status of the response and of the outcome, and the content type
+		grpc, line, kind, version string
+		major                     int
+		// the status of the response and of the outcome, and the content type
+		want string
 	}{
-		{"", "POST", "trailers", "application/grpc", 2, "200 429 application/grpc"},
-		{"", "POST", "trailers", "application/grpc+proto", 2, "200 429 application/grpc"},
-		{"", "POST", "trailers", "application/grpc;charset=utf-8", 2, "200 429 application/grpc"},
-		{"off", "POST", "trailers", "application/grpc", 2, "429 429 application/json"},
-		{"", "POST", "trailers", "application/grpc", 1, "429 429 application/json"},
-		{"", "GET", "trailers", "application/grpc", 2, "429 429 application/json"},
-		{"", "POST", "", "application/grpc", 2, "429 429 application/json"},
-		{"", "POST", "trailers", "application/grpc-web", 2, "429 429 application/json"},
-		{"", "POST", "trailers", "text/plain", 2, "429 429 application/json"},
-		{"", "POST", "trailers", "", 2, "429 429 application/json"},
+		{"", "POST /", grpc, "", 2, "200 429 application/grpc"},
+		{"", "POST /", grpc + "+proto", "", 3, "200 429 application/grpc+proto"},
+		{"", "POST /", grpc + ";charset=utf-8", "", 2, "200 429 application/grpc"},
+		{"off", "POST /", grpc, "", 2, "429 429 application/json 50"},
+		{"", "POST /", grpc, "", 1, "429 429 application/json 50"},
+		{"", "GET /", grpc, "", 2, "429 429 application/json 50"},
+		{"", "POST /", "application/grpcx", "", 2, "429 429 application/json 50"},
+		{"", "POST /", web, "", 2, "200 429 application/grpc-web"},
+		{"", "POST /", web + "+proto", "", 1, "200 429 application/grpc-web+proto"},
+		{"", "POST /", web + "-text; charset=utf-8", "", 1, "200 429 application/grpc-web-text"},
+		{"", "POST /", web + "-text+proto", "1", 1, "200 429 application/grpc-web-text+proto"},
+		{"off", "POST /", web, "", 1, "429 429 application/json 50"},
+		{"", "POST /", connect + "+proto", "1", 1, "200 429 application/connect+proto 105"},
+		{"", "POST /", connect + "+JSON", "", 2, "200 429 application/connect+json 105"},
+		{"", "POST /", "application/proto", "1", 1, "429 429 application/json 90"},
+		{"", "POST /", "application/json", "1", 2, "429 429 application/json 90"},
+		{"", "POST /", "application/json", "", 2, "429 429 application/json 50"},
+		{"off", "POST /", "application/json", "1", 1, "429 429 application/json 50"},
+		{"", "GET /?encoding=json&message=%7B%7D&connect=v1", "", "", 1, "429 429 application/json 90"},
+		{"", "GET /?connect=v10", "", "1", 1, "429 429 application/json 50"},
+		{"", "PUT /?connect=v1", "text/plain", "", 2, "429 429 application/json 50"},
+		{"", "POST /", "", "", 2, "429 429 application/json 50"},
 	} {
 		s := kindSite(t, settings.Values{"grpc": c.grpc}, settings.Values{"prefix": "all", "key": "k",
-			"limit": "1 1h", "algorithm": "fixed_window"})
+			"limit": "1 60d", "algorithm": "sliding_log"})
 		var q *serve.Request
 		w := httptest.NewRecorder()
+		method, target, _ := strings.Cut(c.line, " ")
 		for range 2 {
-			q = &serve.Request{HTTP: httptest.NewRequestWithContext(t.Context(), c.method, "/", nil),
+			q = &serve.Request{HTTP: httptest.NewRequestWithContext(t.Context(), method, target, nil),
 				Writer: w}
 			q.HTTP.ProtoMajor = c.major
-			q.HTTP.Header = http.Header{"Te": {c.te}, "Content-Type": {c.kind}}
+			q.HTTP.Header = http.Header{"Content-Type": {c.kind}}
+			if c.version != "" {
+				q.HTTP.Header.Set("Connect-Protocol-Version", c.version)
+			}
 			if err := serve.Handle(s, q); err != nil {
 				t.Fatal(err)
 			}
 		}
-		check.Equal(t, fmt.Sprintf("%+v", c), fmt.Sprint(q.Status, " ", q.Outcome.Status, " ",
-			w.Header().Get("Content-Type")), c.want)
+		got := fmt.Sprint(q.Status, " ", q.Outcome.Status, " ", w.Header().Get("Content-Type"))
+		if q.Body != "" {
+			got += fmt.Sprint(" ", len(q.Body))
+		}
+		check.Equal(t, fmt.Sprintf("%+v", c), got, c.want)
 	}
 }

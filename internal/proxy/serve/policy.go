@@ -16,10 +16,12 @@ type Policy struct {
 	// Live is the policy of the database. Site.Open sets it.
 	Live *policy.Policy
 
-	key     string   // the first header with the API key; "" if the first of Keys is another text
-	headers []string // all headers in Keys
-	tier    string   // the value of Tier if it is fixed, else ""
-	reject  bool     // requests with invalid API keys are refused
+	key      string   // the first header with the API key; "" if the first of Keys is another text
+	headers  []string // all headers in Keys
+	tier     string   // the value of Tier if it is fixed, else ""
+	reject   bool     // requests with invalid API keys are refused
+	needsKey bool     // anonymous requests are refused
+	open     bool     // requests without an API key pass by choice
 }
 
 // newPolicy parses the settings of a policy. Errors are *ratelimit.FieldError with the names of
@@ -77,6 +79,12 @@ func (p *Policy) readSettings(values settings.Values) error {
 	var read settings.Settings
 	err := settings.Read(settings.PolicyTable, values, &read)
 	p.reject = read.RejectUnknown
+	hasKeys := len(p.Keys) > 0
+	p.needsKey = hasKeys && !read.Anonymous
+	p.open = hasKeys && read.Anonymous
+	if text := values["without_key"]; err == nil && text != "" && !hasKeys && !read.Anonymous {
+		err = &ratelimit.FieldError{Field: "without_key", Value: text, Want: "left out: requests have no key"}
+	}
 	return err
 }
 

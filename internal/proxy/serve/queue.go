@@ -88,7 +88,7 @@ func Deliver(requests []*Request) {
 				at = i
 			}
 		}
-		if status != 0 && (hasObject(q) || hasGRPC(q)) {
+		if status != 0 && (hasObject(q) || callOf(q) != "") {
 			deliverOne(q, now, ahead)
 			continue
 		}

@@ -116,6 +116,10 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 			r.Endpoint = p.Endpoint
 		}
 		r.Tier = p.Tier
+	} else if route := q.Site.Route; route != nil {
+		facts := policy.Facts{}
+		facts.SetRoutes(route.Values(q))
+		r.Endpoint = facts.Route
 	}
 	if r.Endpoint == "" {
 		r.Endpoint = q.Limits.Endpoint
@@ -206,6 +210,9 @@ func setDetails(r *history.Record, q *Request) {
 		}
 	}
 	r.Method = q.HTTP.Method
+	if q.Upload != nil {
+		r.Model = q.Upload.unpriced
+	}
 	if !assumed {
 		r.Address = policy.ClientOf(address)
 	}
@@ -220,6 +227,7 @@ func setDetails(r *history.Record, q *Request) {
 // setHit sets the fields of a record that describe a hit, and the decision d on it unless d is nil.
 func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 	r.Prefix = h.Limit.Prefix
+	r.Unit = h.Limit.Unit
 	if !h.Peek { // a peek charges nothing
 		r.Cost = h.Cost
 	}

@@ -29,8 +29,10 @@ type Request struct {
 	Decisions []ratelimit.Decision
 	Err       error         // the reason for missing Decisions
 	Upload    *Upload       // nil if the body is not read before the decision
+	Earlier   *Upload       // of an earlier handler; newUpload sets it in Traefik; nil without one
 	Flight    *Flight       // nil if the request holds no slots and no Upload
-	price     *policy.Price // the price of the model that Upload names; nil without one
+	price     *policy.Price // of the model that Upload names; nil without one
+	free      bool          // the price is Free, so that limits in money do not count the request
 
 	// Asked reports that the policy was evaluated, which sets the other fields of this group. Verdict is
 	// empty if Asked is false.
@@ -102,10 +104,20 @@ func Begin(q *Request) (waits bool, err error) {
 		address, assumed := s.Address(q.HTTP)
 		exempt = !assumed && ContainsAddr(s.Exempt, address)
 	}
+	mayBePost := s.all.Tokens
 	if s.Policy != nil {
 		ask(s, q)
-		if q.Outcome.Status != 0 {
-			return false, nil
+		mayBePost = mayBePost || atomic.LoadInt32(&s.Policy.Live.CountingTokens) != 0
+	}
+	r := q.HTTP
+	mayBePost = mayBePost && (len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect ||
+		r.Method != http.MethodPost && policy.HasMethod(r.Header))
+	if q.Outcome.Status != 0 && !(mayBePost && q.Outcome.Reason == policy.NoQuota) {
+		return false, nil
+	}
+	if mayBePost {
+		if err := checkAsPost(s, q, exempt); err != nil || q.Outcome.Status != 0 {
+			return false, err
 		}
 	}
 	if !exempt {
@@ -117,16 +129,12 @@ func Begin(q *Request) (waits bool, err error) {
 		}
 	}
 	q.price = nil
-	isCharged := q.Limits.Tokens || q.Verdict.Tokens
+	q.free = false
 	units := tokenUnits{}
 	if q.Asked && !q.Verdict.Simple {
 		units = tokenUnitsOf(q.Verdict.Marks)
 	}
-	if isCharged || units.shadowMoney {
-		if isCharged && isUpgrade(q.HTTP) {
-			q.Outcome = refusal(http.StatusBadRequest, policy.Upgrade)
-			return false, nil
-		}
+	if q.Limits.Tokens || units.tokens || units.shadowMoney {
 		q.Upload = newUpload(q, units)
 		if q.Upload == nil && units.money {
 			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
@@ -137,8 +145,10 @@ func Begin(q *Request) (waits bool, err error) {
 		return false, nil
 	}
 	if q.Upload != nil || q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
-		q.Flight = &Flight{upload: q.Upload}
-		q.Flight.Context, q.Flight.cancel = context.WithCancel(q.HTTP.Context())
+		parent := q.HTTP.Context()
+		q.Flight = &Flight{upload: q.Upload, before: parent}
+		parent = context.WithValue(parent, flightKey, q.Flight)
+		q.Flight.Context, q.Flight.cancel = context.WithCancel(parent)
 	}
 	if q.failure != nil {
 		q.Arrived = time.Now() // after the policy failed, the limits have the whole timeout
@@ -302,8 +312,8 @@ func Judge(q *Request) respond.Outcome {
 	for i := range decisions {
 		h := &q.Hits[i]
 		d := &decisions[i]
-		if m := MarkOf(q, i); m != nil && m.Overage {
-			if beyond := countQuota(d, m.Quota); beyond > overage && !m.Shadow {
+		if m := MarkOf(q, i); m != nil && (m.Overage || q.free) {
+			if beyond := countQuota(d, m.Quota); beyond > overage && m.Overage && !m.Shadow {
 				overage = beyond
 				over = i
 			}
@@ -381,6 +391,7 @@ func (q *Request) Release() {
 	q.Data = nil
 	q.Limits = nil
 	q.Upload = nil
+	q.Earlier = nil
 	q.price = nil
 	q.Flight = nil
 	q.Settling = nil

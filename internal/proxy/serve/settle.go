@@ -2,11 +2,9 @@ package serve
 
 import (
 	"context"
-	"net"
 	"net/http"
-	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -21,47 +19,47 @@ import (
 // Settling watches the response of a request that passed. At the end of the response, it settles the
 // request's hits: the store charges or refunds the difference between the charge and the real cost, or on
 // limits that reserve, charges the real cost and ends what the hit holds. One goroutine at a time calls
-// ReadHeaders and Body.
+// ReadHeaders and Write.
 type Settling struct {
-	site   *Site
-	hits   []settledHit
-	body   *settledBody // nil if no hit needs the body's text
-	tokens *tokens      // nil if no hit counts tokens
-	head   bool         // the request has the method HEAD, so the response has no body
-	status int          // 0 before the response
-	ended  bool         // later writes by outer handlers do not count
-	sent   int64        // bytes of the body; atomic
+	site    *Site
+	hits    []settledHit
+	paths   bool                // a hit has its cost in the body
+	body    *usage.Frames       // reads the costs at paths; nil before the response, or without paths
+	tokens  *tokens             // nil if no hit counts tokens
+	empty   bool                // the response has no body: the method is HEAD, or the status 204 or 304
+	writer  http.ResponseWriter // of the response; nil before Begin
+	stopped int32               // 1 after Stop; atomic
+
+	mu      sync.Mutex // guards the fields below, also while a part of the body is sent
+	status  int        // 0 before the response
+	sent    int64      // bytes of the body
+	ended   bool       // later writes by outer handlers do not count
+	settled bool       // settle has run
+	running int64      // its number in Site.running; 0 before Begin
 
 	client    context.Context // the request's context, which ends early if the client leaves
 	unsettled []bool          // a true for each hit of the request that is settled
 	recorded  history.Settled // the record to complete, if there is a history
-	bill      *batch.Bill     // nil unless a hit is on a limit that reserves
+	bill      *batch.Bill     // with Charges from settle on
 }
 
 // clientLeft is the status of a request if its client left before the response.
 const clientLeft = 499
 
 // settler is a store that can settle, such as a proxy's store.
-type settler interface {
-	Settle(s *batch.Settlement)
-	SettleBill(s *batch.Bill)
-}
+type settler interface{ Settle(b *batch.Bill) }
 
 // settledHit is a hit with the setting settle. If the hit was not charged, its Limit is nil: the hit is not
 // settled, and only the header with its cost is removed.
 type settledHit struct {
 	// The interpreter looks for a promoted field, such as Key, in the fields before the embedded struct, too.
-	batch.Settlement
+	batch.Charge
 
 	how    *option.Settle
-	cost   int64           // the charged cost, or what the hit holds
-	slot   *ratelimit.Slot // the Slot of a hit on a limit that reserves
-	values []string        // the texts of the cost in the response; nil without one
-	notice *batch.Notice   // nil without one
-	again  bool            // see isAgain
+	values []string // the texts of the cost in the response; nil without one
+	again  bool     // see isAgain
 
-	// Set by settle: the real cost, how it differs from the charge, and why it is an estimate, or nil.
-	units   int64
+	// Set by settle: how the real cost differs from the charge, and why it is an estimate, or nil.
 	outcome SettledCost
 	err     error
 }
@@ -84,7 +82,7 @@ var SettledCosts = []SettledCost{SettledMore, SettledLess, SettledSame, SettledM
 // NewSettling returns the Settling of a request that passed, or nil if there is nothing to settle.
 func NewSettling(site *Site, q *Request) *Settling {
 	s := &Settling{site: site, client: q.HTTP.Context(), unsettled: make([]bool, len(q.Hits)),
-		head: q.HTTP.Method == http.MethodHead}
+		empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}}
 	settles := q.Limits.Settles
 	for i := range q.Hits {
 		var how *option.Settle
@@ -98,28 +96,31 @@ func NewSettling(site *Site, q *Request) *Settling {
 		if how == nil {
 			continue
 		}
-		one := settledHit{how: how, cost: h.Cost, again: isAgain(q, i)}
+		one := settledHit{how: how, again: isAgain(q, i)}
 		charged := d.Allowed && d.DecidedAt != 0 && h.Limit.Algorithm != ratelimit.InFlight ||
 			h.Limit.Reserves && (d.Allowed || q.Outcome.Err != nil) // costs even without a decision
-		if charged && !h.Peek && h.Cost >= 1 {
+		free := q.free && how.Unit == option.Money
+		if charged && (!h.Peek || free) && h.Cost >= 1 {
+			one.Charge = batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Subject: h.Subject,
+				Unit: string(how.Unit), Cost: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(),
+				Source: d.Source}
+			if free {
+				one.Cost = 0
+			}
 			if h.Limit.Reserves && q.Flight != nil {
-				one.slot = q.Flight.detach(h.Slot)
+				one.Slot = q.Flight.detach(h.Slot)
 			}
-			one.Settlement = batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Subject: h.Subject,
-				DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
 			s.unsettled[i] = true
-			if how.Path != nil {
-				s.body = &settledBody{}
-			}
+			s.paths = s.paths || how.Path != nil
 			if how.CountsTokens() {
 				if s.tokens == nil {
-					s.tokens = &tokens{input: option.InputOf(lengthOf(q)), price: q.price,
-						counts: q.HTTP.Method == http.MethodPost}
+					s.tokens = &tokens{input: inputOf(q), asked: askedTier(q), price: q.price,
+						upload: q.Upload, counts: q.HTTP.Method == http.MethodPost}
 				}
 				if output := outputOf(q, how); output > s.tokens.output {
 					s.tokens.output = output
 				}
-				one.notice = noticeOf(MarkOf(q, i), h.Limit, h.StoredKey())
+				one.Notice = noticeOf(MarkOf(q, i), h.Limit, h.StoredKey())
 				s.tokens.enforced = s.tokens.enforced || !h.Independent
 			}
 		} else if how.Header == "" {
@@ -133,8 +134,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 	if s.tokens != nil {
 		s.bill = newBill(q)
 	}
-	if s.ReadsBody() {
-		q.HTTP.Header.Del("Accept-Encoding") // so that the body is plain
+	if s.readsBody() {
+		q.HTTP.Header.Set("Accept-Encoding", "identity") // without it, any encoding would be acceptable
 	}
 	return s
 }
@@ -145,22 +146,30 @@ func NewSettling(site *Site, q *Request) *Settling {
 func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	for _, s := range settlings {
+		s.mu.Lock()
 		if final && !s.ended {
-			s.status = status
-			s.read(h)
-			if s.body != nil {
-				s.body.start(h)
-			}
-			if s.tokens != nil {
-				s.tokens.reader = usage.New(h, &bufferedBytes)
-			}
+			s.start(status, h)
 		}
+		s.mu.Unlock()
 	}
 	for _, s := range settlings {
 		s.remove(h)
 		if s.tokens != nil && s.tokens.enforced {
 			respond.RemoveProviders(status, h)
 		}
+	}
+}
+
+// start reads the final headers. The caller holds the mutex.
+func (s *Settling) start(status int, h http.Header) {
+	s.status = status
+	s.empty = s.empty || status == http.StatusNoContent || status == http.StatusNotModified
+	s.read(h)
+	if s.paths {
+		s.body = usage.NewFrames(h, &bufferedBytes, s.readCosts, s.readCosts)
+	}
+	if s.tokens != nil {
+		s.tokens.reader = usage.New(h, &bufferedBytes)
 	}
 }
 
@@ -185,43 +194,35 @@ func (s *Settling) remove(h http.Header) {
 	}
 }
 
-// Body reads a part of the body that was sent.
-func (s *Settling) Body(part []byte) {
-	s.Sent(int64(len(part)))
-	if s.body != nil && !s.head && !s.ended {
-		s.body.write(part, s.hits)
-	}
-	if s.tokens != nil && s.tokens.reader != nil && !s.head && !s.ended {
-		_, _ = s.tokens.reader.Write(part) // it has no error
-	}
-}
-
-// Sent counts n bytes of the body, for a Settling that does not read the body.
-func (s *Settling) Sent(n int64) {
-	if !s.head {
-		atomic.AddInt64(&s.sent, n)
-	}
-}
-
-// ReadsBody reports whether Body needs the text of the body.
-func (s *Settling) ReadsBody() bool { return s.body != nil || s.tokens != nil }
+// readsBody reports whether readBody needs the text of the body.
+func (s *Settling) readsBody() bool { return s.paths || s.tokens != nil }
 
 // End settles the hits. Callers call it once, after the response, which may be incomplete. status is the
 // status of an error response that an outer handler will send, or 0. h holds the headers, and any trailers.
 func (s *Settling) End(status int, h http.Header) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	later := false
 	switch {
 	case s.status != 0:
 	case status == 0:
-		ReadHeaders(http.StatusOK, h, s) // the server sends the headers of a handler that has sent nothing
+		s.start(http.StatusOK, h) // the server sends the headers of a handler that has sent nothing
+		if s.tokens != nil && s.tokens.enforced {
+			respond.RemoveProviders(http.StatusOK, h)
+		}
 	case s.client.Err() != nil:
 		s.status = clientLeft
 	default:
 		s.status = status
+		later = s.tokens != nil && s.tokens.upload != nil && s.tokens.upload.settleLater(s)
 	}
 	s.read(h)
 	s.remove(h)
 	s.ended = true
-	if s.body != nil && s.body.whole() || s.tokens != nil && s.tokens.holds() {
+	if later {
+		return
+	}
+	if s.body != nil && s.body.Holds() || s.tokens != nil && s.tokens.holds() {
 		go s.settleLate() // the response does not end before the handler returns
 		return
 	}
@@ -230,21 +231,34 @@ func (s *Settling) End(status int, h http.Header) {
 
 // settleLate settles in its own goroutine, because parsing the body takes time.
 func (s *Settling) settleLate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	defer func() {
 		if failure := recover(); failure != nil && s.body != nil {
-			s.body.release()
+			s.body.Release()
 		}
 	}()
 	s.settle()
 }
 
+// settle settles the hits, unless it has done so. The caller holds the mutex.
 func (s *Settling) settle() {
-	if s.body != nil {
-		s.body.end(s.hits)
-		s.body.release()
+	if s.settled {
+		return
 	}
-	if s.tokens != nil && s.tokens.reader != nil {
-		s.tokens.usage = s.tokens.reader.End()
+	s.settled = true
+	if s.running != 0 {
+		defer s.leave()
+	}
+	if s.body != nil {
+		s.body.End()
+	}
+	if s.tokens != nil {
+		if s.tokens.reader != nil {
+			s.tokens.usage = s.tokens.reader.End()
+		}
+		s.judge()
+		s.tokens.fill(s.bill)
 	}
 	store, settles := s.site.Store.(settler)
 	defer s.release() // even after a panic
@@ -253,38 +267,28 @@ func (s *Settling) settle() {
 		if one.Limit == nil {
 			continue
 		}
-		one.units, one.outcome, one.err = s.costOf(one)
-		if one.Refund = one.cost - one.units; one.Refund != 0 {
-			switch {
-			case one.outcome != SettledSame: // a stream without usage is missing
-			case one.Refund < 0:
-				one.outcome = SettledMore
-			default:
-				one.outcome = SettledLess
-			}
-			settlement := one.Settlement
-			if settles && !one.Limit.Reserves {
-				store.Settle(&settlement)
-			}
+		one.Units, one.outcome, one.err = s.costOf(one)
+		switch {
+		case one.outcome != SettledSame: // a stream without usage is missing
+		case one.Units > one.Cost:
+			one.outcome = SettledMore
+		case one.Units < one.Cost:
+			one.outcome = SettledLess
 		}
-		if one.Limit.Reserves && one.units > 0 {
-			s.bill.Charges = append(s.bill.Charges, batch.Charge{Limit: one.Limit, Key: one.Key,
-				Subject: one.Subject, Unit: string(one.how.Unit), Units: one.units, Slot: one.slot,
-				Notice: one.notice})
+		charges := one.Units != one.Cost
+		if one.Limit.Reserves {
+			charges = one.Units > 0 ||
+				one.Cost == 0 && (s.status < http.StatusBadRequest || s.status == clientLeft)
 		}
-	}
-	if s.bill != nil {
-		u := &s.tokens.usage
-		s.bill.Input, s.bill.CacheRead = u.Input, u.CacheRead
-		s.bill.CacheWrite, s.bill.Output = u.CacheWrite, u.Output
-		s.bill.Money = -1
-		if s.tokens.price != nil {
-			money, _, _ := s.tokensOf(&settledHit{how: &option.Settle{Unit: option.Money}})
-			s.bill.Money = money
+		if one.how.Unit == option.Money && s.tokens.shares != nil && s.tokens.price != nil {
+			one.Rest = one.Units*1000 - s.tokens.cost
+		}
+		if charges {
+			s.bill.Charges = append(s.bill.Charges, one.Charge)
 		}
 	}
-	if settles && s.bill != nil && len(s.bill.Charges) > 0 {
-		store.SettleBill(s.bill)
+	if settles && len(s.bill.Charges) > 0 {
+		store.Settle(s.bill)
 	}
 	s.release()
 	s.tellUsed()
@@ -298,7 +302,7 @@ func (s *Settling) settle() {
 // release ends the slots of the hits. It has no effect on those that a settlement has ended.
 func (s *Settling) release() {
 	for i := range s.hits {
-		s.hits[i].slot.Release()
+		s.hits[i].Slot.Release()
 	}
 }
 
@@ -307,8 +311,8 @@ func (s *Settling) tell(one *settledHit) {
 	site := s.site
 	prefix := one.Limit.Prefix
 	if site.History != nil && !one.again {
-		s.recorded.Prefix = prefix
-		s.recorded.Units = one.units
+		s.recorded.Prefix, s.recorded.Unit = prefix, one.Limit.Unit
+		s.recorded.Units = one.Units
 		history.Settle(site.History, &s.recorded)
 	}
 	if site.Settled != nil {
@@ -335,7 +339,7 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	case how.CountsTokens():
 		return s.tokensOf(one)
 	case how.Bytes:
-		return atomic.LoadInt64(&s.sent), SettledSame, nil
+		return s.sent, SettledSame, nil
 	case how.Statuses != nil:
 		for _, status := range how.Statuses {
 			if status == s.status {
@@ -343,21 +347,20 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 			}
 		}
 		if s.status == clientLeft {
-			return one.cost, SettledSame, nil
+			return one.Cost, SettledSame, nil
 		}
 		return how.Else, SettledSame, nil
 	case s.status >= http.StatusInternalServerError:
 		return 0, SettledSame, nil // an upstream that has failed has done nothing
-	case how.Path != nil && s.body.invalid != "":
-		wrong.Value = s.body.invalid
+	case how.Path != nil && s.body != nil && s.body.Invalid != "":
+		wrong.Value = s.body.Invalid
 		wrong.Want = "a body that can be read"
-		return one.cost, SettledInvalid, wrong
+		return one.Cost, SettledInvalid, wrong
 	case one.values == nil:
-		return one.cost, SettledMissing, nil
+		return one.Cost, SettledMissing, nil
 	}
 	text := strings.Join(one.values, ", ")
-	cost, err := strconv.ParseInt(text, 10, 64)
-	if err == nil && cost >= 0 && cost <= ratelimit.MaxEvents {
+	if cost, ok := parseCost(text, how.Path != nil); ok {
 		return cost, SettledSame, nil
 	}
 	const maxShown = 40
@@ -366,25 +369,5 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	}
 	wrong.Value = text
 	wrong.Want = "a whole number from 0 to 9007199254740992 in the response"
-	return one.cost, SettledInvalid, wrong
-}
-
-// settledConn counts the bytes sent on a hijacked connection, such as a WebSocket.
-type settledConn struct {
-	net.Conn
-	settling []*Settling
-}
-
-// SettledConn wraps a hijacked connection, so that the Settlings count the bytes sent on it.
-func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
-	return &settledConn{c, settling}
-}
-
-// Write implements net.Conn.
-func (c *settledConn) Write(part []byte) (int, error) {
-	n, err := c.Conn.Write(part)
-	for _, s := range c.settling {
-		s.Sent(int64(n))
-	}
-	return n, err
+	return one.Cost, SettledInvalid, wrong
 }

@@ -1,8 +1,11 @@
 package serve_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -30,7 +33,7 @@ type settling struct {
 }
 
 // settlingOn returns the settlement of a hit on a site, by the setting text. ctx is the client's.
-func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, text string, hit ratelimit.Hit,
+func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, method, text string, hit ratelimit.Hit,
 	decision ratelimit.Decision) *serve.Settling {
 	t.Helper()
 	how, err := option.ParseSettle(text)
@@ -38,12 +41,18 @@ func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, text string
 		t.Fatal(err)
 	}
 	return serve.NewSettling(site, &serve.Request{
-		HTTP:   httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil),
+		HTTP:   httptest.NewRequestWithContext(ctx, method, "/", nil),
 		Limits: &serve.LimitSet{Settles: []*option.Settle{how}}, Hits: []ratelimit.Hit{hit},
 		Decisions: []ratelimit.Decision{decision}})
 }
 
 func newSettling(t testing.TB, text string) *settling {
+	t.Helper()
+	return newSettlingOf(t, http.MethodGet, text)
+}
+
+// newSettlingOf returns a settling of a request with a method.
+func newSettlingOf(t testing.TB, method, text string) *settling {
 	t.Helper()
 	store, err := memory.New(memory.Options{})
 	if err != nil {
@@ -61,7 +70,7 @@ func newSettling(t testing.TB, text string) *settling {
 	}}
 	client, leave := context.WithCancel(context.Background())
 	s.leave = leave
-	s.Settling = settlingOn(client, t, site, text, s.hit, decisions[0])
+	s.Settling = settlingOn(client, t, site, method, text, s.hit, decisions[0])
 	return s
 }
 
@@ -88,7 +97,7 @@ func (s *settling) settledUnitsAfter(t testing.TB, failed int) string {
 func TestEventStreamIsReadInAnyParts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSettling(t, "json usage.total_tokens")
-		end := rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(rt, "end")
+		end := rapid.SampledFrom([]string{"\n", "\r\n", "\r"}).Draw(rt, "end")
 		stream, want := "", int64(10)
 		for n := rapid.IntRange(0, 5).Draw(rt, "events"); n > 0; n-- {
 			cost := rapid.Int64Range(0, 1000).Draw(rt, "cost")
@@ -113,7 +122,7 @@ func TestEventStreamIsReadInAnyParts(t *testing.T) {
 		serve.ReadHeaders(200, http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}, s.Settling)
 		for rest := stream; rest != ""; {
 			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
-			s.Body([]byte(rest[:n]))
+			_, _ = serve.Write(io.Discard, []byte(rest[:n]), s.Settling)
 			rest = rest[n:]
 		}
 		if got := s.settledUnits(t); !strings.HasSuffix(got, fmt.Sprint(" ", want)) {
@@ -122,7 +131,32 @@ func TestEventStreamIsReadInAnyParts(t *testing.T) {
 	})
 }
 
-// A body that is too long, encoded or of another type leaves the charge of 10 unchanged. All buffers become
+// A cost is read in each framing of JSON, and as any number that is whole.
+func TestCostsAreReadInEachFraming(t *testing.T) {
+	const body = `{"usage":{"total_tokens":25}}`
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write([]byte(body)) // to memory
+	_ = w.Close()
+	for name, test := range map[string]struct{ encoding, body, want string }{
+		"gzip":                  {"gzip", packed.String(), "more 25"},
+		"a byte order mark":     {"", "\ufeff" + body, "more 25"},
+		"a list, the last":      {"", `[{"usage":{"total_tokens":7}},` + body + "]", "more 25"},
+		"lines, the last":       {"", `{"usage":{"total_tokens":7}}` + "\n" + body, "more 25"},
+		"a fraction of 0":       {"", `{"usage":{"total_tokens":77.0}}`, "more 77"},
+		"a fraction":            {"", `{"usage":{"total_tokens":77.5}}`, "invalid 10"},
+		"more than any request": {"", `{"usage":{"total_tokens":1e17}}`, "invalid 10"},
+	} {
+		s := newSettling(t, "json usage.total_tokens")
+		serve.ReadHeaders(200, http.Header{"Content-Encoding": {test.encoding}}, s.Settling)
+		for i := range len(test.body) {
+			_, _ = serve.Write(io.Discard, []byte(test.body[i:i+1]), s.Settling)
+		}
+		check.Equal(t, name, s.settledUnits(t), test.want)
+	}
+}
+
+// A body that is too long, broken or of another type leaves the charge of 10 unchanged. All buffers become
 // free again, so that a long body can be read at the end.
 func TestBodiesAreReadWithinBounds(t *testing.T) {
 	const body = `{"usage":{"total_tokens":25}}`
@@ -136,8 +170,11 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 		"identity": {
 			header: http.Header{"Content-Encoding": {"identity"}}, parts: []string{body}, want: "more 25",
 		},
-		"gzip": {
+		"no gzip": {
 			header: http.Header{"Content-Encoding": {"gzip"}}, parts: []string{body}, want: "invalid 10",
+		},
+		"another encoding": {
+			header: http.Header{"Content-Encoding": {"br"}}, parts: []string{body}, want: "invalid 10",
 		},
 		"html": {
 			header: http.Header{"Content-Type": {"text/html"}}, parts: []string{body}, want: "missing 10",
@@ -151,7 +188,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 		},
 		"an event too long": {
 			header: http.Header{"Content-Type": {"text/event-stream"}},
-			parts: []string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 2000),
+			parts: []string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 5000),
 				"data: " + body + "\n\n"},
 			want: "missing 10",
 		},
@@ -164,7 +201,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 			s := newSettling(t, "json usage.total_tokens")
 			serve.ReadHeaders(200, test.header, s.Settling)
 			for _, part := range test.parts {
-				s.Body([]byte(part))
+				_, _ = serve.Write(io.Discard, []byte(part), s.Settling)
 			}
 			check.Equal(t, name, s.settledUnits(t), test.want)
 		}
@@ -172,9 +209,26 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 	await.Within(t, time.Minute, "the free memory", func() bool {
 		s := newSettling(t, "json usage.total_tokens")
 		serve.ReadHeaders(200, http.Header{}, s.Settling)
-		s.Body([]byte(`{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`))
+		body := `{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`
+		_, _ = serve.Write(io.Discard, []byte(body), s.Settling)
 		return s.settledUnits(t) == "more 25"
 	})
+}
+
+// With settle bytes, a request costs the body that its client gets. A handler may write one that the server
+// or a writer in front does not send.
+func TestBytesAreThoseThatClientsGet(t *testing.T) {
+	for _, c := range []struct {
+		method string
+		status int
+		want   string
+	}{{"GET", 200, "less 5"}, {"GET", 206, "less 5"}, {"GET", 404, "less 5"}, {"HEAD", 200, "less 0"},
+		{"GET", 304, "less 0"}, {"POST", 204, "less 0"}} {
+		s := newSettlingOf(t, c.method, "bytes")
+		serve.ReadHeaders(c.status, http.Header{"Content-Length": {"500"}}, s.Settling)
+		_, _ = serve.Write(io.Discard, []byte("hello"), s.Settling)
+		check.Equal(t, fmt.Sprint(c.method, " ", c.status), s.settledUnits(t), c.want)
+	}
 }
 
 // If the handler fails without a response, the request is settled like a response with the status of the
@@ -207,7 +261,7 @@ func TestInvalidCostIsLogged(t *testing.T) {
 		site := &serve.Site{Store: s.store,
 			Log: func(l host.Line) { lines = append(lines, fmt.Sprint(l.Prefix, ": ", l.Err)) }}
 		for range 3 {
-			one := settlingOn(t.Context(), t, site, "header X-Cost", s.hit,
+			one := settlingOn(t.Context(), t, site, http.MethodGet, "header X-Cost", s.hit,
 				ratelimit.Decision{Allowed: true, DecidedAt: 1})
 			serve.ReadHeaders(http.StatusOK, http.Header{"X-Cost": {value}}, one)
 			one.End(0, http.Header{})
@@ -237,11 +291,32 @@ func TestSamplerAllowsOneLineAPeriod(t *testing.T) {
 	}
 }
 
+// With names, a Sampler allows one line for each of ten names in a period.
+func TestSamplerAllowsTenNamesAPeriod(t *testing.T) {
+	var sampler host.Sampler
+	for _, period := range []struct {
+		second, allowed, dropped int64
+	}{{0, 10, 1}, {59, 0, 0}, {60, 10, 16}} {
+		allowed, before := int64(0), int64(0)
+		for i := range 13 {
+			name := fmt.Sprint(max(0, i-1)) // the first one twice
+			dropped, ok := sampler.AllowName(time.Unix(1800000000+period.second, 0), time.Minute, name)
+			if ok {
+				allowed++
+				before += dropped
+			}
+		}
+		check.Equal(t, fmt.Sprint("lines after ", period.second, " s"), fmt.Sprint(allowed, " ", before),
+			fmt.Sprint(period.allowed, " ", period.dropped))
+	}
+}
+
 // The client does not receive the header with the cost, even if there was no decision.
 func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	hit := ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
-	s := settlingOn(t.Context(), t, &serve.Site{}, "header X-Tokens", hit, ratelimit.Decision{})
+	s := settlingOn(t.Context(), t, &serve.Site{}, http.MethodGet, "header X-Tokens", hit,
+		ratelimit.Decision{})
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
 		if serve.ReadHeaders(http.StatusOK, h, s); len(h) > 0 {
 			t.Errorf("got headers %v, want none", h)

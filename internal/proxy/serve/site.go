@@ -26,7 +26,7 @@ type Site struct {
 	OnError settings.OnError
 	Fields  settings.Fields
 	Errors  settings.Errors
-	GRPC    bool // refuse gRPC calls as gRPC does
+	GRPC    bool // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
 	// MaxBody and MaxBodies bound an Upload and all of them, in bytes. 0 means the default of the setting.
 	MaxBody, MaxBodies int64
 
@@ -35,6 +35,7 @@ type Site struct {
 	Zones  []*Zone        // including zones that are off
 	Policy *Policy        // nil without a policy
 	Exempt []netip.Prefix // the networks that are exempt from Zones
+	Route  *Text          // the name of the route in the metrics; nil without one
 
 	// History records requests; nil records none. It omits the parts in Hidden, which may hold a secret: see
 	// Prepare.
@@ -67,14 +68,17 @@ type Site struct {
 	// reload. If it fails, it does not call retry.
 	reopen func(retry func(again *host.Handle))
 
-	audit   option.Audit // the handler's setting, for requests that the policy alone decides
-	unknown int32        // 1 once the log has a warning of an unknown address; atomic
-	invalid host.Sampler // bounds log lines about invalid costs in responses
-	missing host.Sampler // bounds log lines about responses without usage
-	bodies  *host.Bodies // counts the uploads of the process
-	all     *LimitSet    // all limits that are on
-	none    *LimitSet    // no limits
-	matches bool         // one of Zones does not apply to all requests
+	audit   option.Audit  // the handler's setting, for requests that the policy alone decides
+	unknown int32         // 1 once the log has a warning of an unknown address; atomic
+	invalid host.Sampler  // bounds log lines about invalid costs in responses
+	missing host.Sampler  // bounds log lines about responses without usage
+	models  host.Sampler  // bounds log lines about models without a price
+	bodies  *host.Bodies  // counts the uploads of the process
+	running *host.Running // the requests of the process to settle; nil outside of a process
+	busy    *int32        // counts those of the site; see host.Handle.Busy
+	all     *LimitSet     // all limits that are on
+	none    *LimitSet     // no limits
+	matches bool          // one of Zones does not apply to all requests
 
 	mu   sync.Mutex // guards sets
 	sets map[string]*LimitSet
@@ -90,6 +94,12 @@ type Watcher interface {
 // Open opens the databases of the site and prepares the site for its first request. Open does not connect;
 // see host.Handle.Prepare.
 func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, error) {
+	if s.Policy != nil && s.Policy.open {
+		sources.Anonymous = s.Policy.tier
+		if sources.Anonymous == "" {
+			sources.Anonymous = settings.DefaultTier
+		}
+	}
 	opened, err := p.Open(sources, s.Timeout)
 	if err != nil {
 		return nil, err
@@ -105,6 +115,8 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 	}
 	s.History = opened.History
 	s.bodies = &p.Bodies
+	s.running = &p.Running
+	s.busy = &opened.Busy
 	for _, z := range s.Zones {
 		z.Hit.Limit = d.Limit(z.Hit.Limit)
 		for _, w := range z.Warnings() {
@@ -181,6 +193,16 @@ func (s *Site) Prepare() {
 	}
 	s.all = newLimitSet(s, s.Zones)
 	s.none = newLimitSet(s, nil)
+}
+
+// CountsTokens reports whether the site has limits of tokens, or a policy, which may have them.
+func (s *Site) CountsTokens() bool {
+	for _, z := range s.Zones {
+		if z.Settle.CountsTokens() {
+			return true
+		}
+	}
+	return s.Policy != nil
 }
 
 // LimitsOfAll returns the limits if they are the same for all requests. LimitsOfAll returns nil if requests

@@ -3,11 +3,13 @@ package serve
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"math/big"
 	"net/http"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -17,23 +19,27 @@ import (
 type tokens struct {
 	input    int64         // the estimate of the input, as charged
 	output   int64         // the largest estimate of the output
+	asked    string        // the tier that the request asks for, or ""
 	price    *policy.Price // nil without one
+	upload   *Upload       // nil without one
 	counts   bool          // the usage counts: the request is a POST
 	enforced bool          // one of the limits is enforced
 	reader   *usage.Reader // nil before the response
 	usage    usage.Usage   // set at the end of the response
+
+	// Set by judge: what the response has cost, by model, or nil if it is free; the tier of the prices;
+	// what they cost together, in billionths, from fill on; whether all is an estimate; how that differs
+	// from the charge; and why it is an estimate.
+	shares    []priced
+	tier      string
+	cost      int64
+	estimated bool
+	kind      SettledCost
+	wrong     *ratelimit.FieldError
 }
 
 // holds reports whether the end of the response has to read what the reader holds, which takes time.
 func (t *tokens) holds() bool { return t.reader != nil && t.reader.Holds() }
-
-// isUpgrade reports whether a request asks for another protocol, in which usage cannot be read.
-func isUpgrade(r *http.Request) bool {
-	return len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect
-}
-
-// isFreeOfTokens reports whether limits of tokens do not charge a request. An upgrade is refused instead.
-func isFreeOfTokens(r *http.Request) bool { return policy.FreeOfTokens(r.Method) && !isUpgrade(r) }
 
 // chargeTokens sets the costs of the policy's hits on limits of tokens. hits are the hits of the request so
 // far, and the policy's are the last.
@@ -46,8 +52,17 @@ func chargeTokens(q *Request, hits []ratelimit.Hit) {
 		}
 		h := &hits[first+i]
 		h.Cost = chargeOf(q, m.Settle, m.Quota)
+		if m.Settle.Unit != option.Money {
+			continue
+		}
 		// A shadow rule does not refuse a request without a price, so it does not count it either.
-		h.Peek = m.Shadow && m.Settle.Unit == option.Money && q.price == nil
+		h.Peek = m.Shadow && q.price == nil
+		if q.free {
+			all := *h.Limit
+			all.Events = policy.MaxCount
+			h.Limit = &all
+			h.Peek = true
+		}
 	}
 }
 
@@ -83,9 +98,6 @@ func newBill(q *Request) *batch.Bill {
 	text := hex.EncodeToString(id[:])
 	one := &batch.Bill{Day: time.Now().Unix() / (24 * 3600),
 		ID: text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]}
-	if q.Upload != nil {
-		one.Model = q.Upload.Prompt.Model
-	}
 	one.User, one.KeyID = senderOf(q)
 	if id := q.Verdict.Sender; q.Asked && id != nil && one.User == id.User {
 		one.User = id.CountsAs()
@@ -133,80 +145,131 @@ func notify(q *Request) {
 // notifier is a store that makes notices.
 type notifier interface{ Notify(n *batch.Notice) }
 
-// tokensOf returns the cost of a hit on a limit of tokens. Without a report of the response, the cost is the
-// charge, or 0 if the upstream has refused the request.
-func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
-	u := &s.tokens.usage
-	if s.tokens.reader == nil { // there was no response, or an outer handler will send it
-		u.Input, u.CacheRead, u.CacheWrite, u.Output = -1, -1, -1, -1
-	}
-	reported := s.tokens.counts && u.Reported()
-	wrong := &ratelimit.FieldError{Field: one.how.Text}
+// priced has the cost of a model, with its price.
+type priced struct {
+	usage.Share
+	price         *policy.Price // nil if neither the model nor that of the request has one
+	input, output int64         // how much of the parts is an estimate
+}
+
+// judge sets what the response has cost: nothing if the upstream has refused the request, the estimate if it
+// does not report its usage, or else the usage.
+func (s *Settling) judge() {
+	t := s.tokens
+	u := &t.usage
+	reported := t.counts && u.Reported
+	wrong := &ratelimit.FieldError{}
+	t.kind = SettledSame
 	switch {
 	case s.status == clientLeft:
-		return s.estimateOf(one), SettledSame, nil
+		t.estimate()
 	case s.status == http.StatusNotModified || s.status >= http.StatusBadRequest && !reported:
-		return 0, SettledSame, nil
-	case !s.tokens.counts:
-		return s.estimateOf(one), SettledSame, nil
-	case u.PromptOnly:
-		return 0, SettledSame, nil
+	case !t.counts:
+		t.estimate()
+	case u.PromptOnly || u.Failed:
 	case u.Invalid != "":
 		wrong.Value = u.Invalid
 		wrong.Want = "a response that can be read"
-		return s.estimateOf(one), SettledInvalid, wrong
-	case !reported && !u.Stream && s.client.Err() != nil:
-		return s.estimateOf(one), SettledSame, nil
+		t.kind = SettledInvalid
+		t.wrong = wrong
+		t.estimate()
+	case !reported && !u.Stream:
+		t.estimate()
+		if s.client.Err() == nil {
+			t.miss(wrong)
+		}
+	default:
+		if !reported {
+			t.miss(wrong)
+		}
+		t.report()
 	}
-	kind := SettledSame
-	var err error
-	if !reported {
-		kind = SettledMissing
-		wrong.Want = "in the response: for a stream, clients of OpenAI ask for it with " +
-			"stream_options.include_usage"
-		err = wrong
-	}
-	if !reported && !u.Stream {
-		return s.estimateOf(one), kind, err
-	}
-	return cost(u, one.how.Unit, s.tokens), kind, err
 }
 
-// estimateOf returns the cost of a hit without a report of the response: the charge, or in money what the
-// request may cost, which no quota bounds.
-func (s *Settling) estimateOf(one *settledHit) int64 {
+// miss says that the response does not report its usage.
+func (t *tokens) miss(wrong *ratelimit.FieldError) {
+	t.kind = SettledMissing
+	wrong.Want = "in the response: for a stream, clients of OpenAI ask for it with " +
+		"stream_options.include_usage"
+	t.wrong = wrong
+}
+
+// estimate sets what the request may cost.
+func (t *tokens) estimate() {
+	t.estimated = true
+	parts := option.Parts{}
+	parts[option.Input] = t.input
+	parts[option.Output] = t.output
+	parts[option.Request] = 1
+	if t.price != nil {
+		parts = t.price.Estimate(t.input, t.output, t.asked)
+		t.tier = t.price.Dearer(parts, t.asked)
+	}
+	t.shares = []priced{{usage.Share{Parts: parts}, t.price, t.input, t.output}}
+}
+
+// report sets what the response reports, by the models that it names, and first the request's own. The
+// estimate stands for an input that was not reported.
+func (t *tokens) report() {
+	u := &t.usage
+	own := priced{usage.Share{Parts: u.Parts}, t.price, 0, u.Sent}
+	if u.Parts[option.Input] == usage.Unreported {
+		own.input = t.input
+		own.Parts[option.Input] = t.input
+	}
+	if u.Parts[option.Output] == usage.Unreported {
+		own.Parts[option.Output] = 0
+	}
+	own.Parts[option.Output] += u.Sent
+	own.Parts[option.Request] = 1
+	t.shares = append(t.shares, own)
+	for _, also := range u.Also {
+		price := t.price
+		if t.upload != nil {
+			if its := t.upload.prices.Of(also.Model); its != nil {
+				price = its
+			}
+		}
+		t.shares = append(t.shares, priced{also, price, 0, 0})
+	}
+	t.tier = u.Tier
+	if t.tier == "" && t.price != nil {
+		t.tier = t.price.Dearer(own.Parts, t.asked)
+	}
+}
+
+// tokensOf returns the cost of a hit on a limit of tokens. Without a report of the response, the cost in
+// tokens is the charge. What a request may cost in money has no bound by a quota.
+func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 	t := s.tokens
-	if one.how.Unit != option.Money || t.price == nil {
-		return one.cost
+	var err error
+	if t.wrong != nil {
+		named := *t.wrong
+		named.Field = one.how.Text
+		err = &named
 	}
-	return t.price.Estimate(t.input, t.output)
+	switch {
+	case t.shares == nil:
+		return 0, t.kind, err
+	case t.estimated && (one.how.Unit != option.Money || t.price == nil):
+		return one.Cost, t.kind, err
+	}
+	return t.units(one.how.Unit), t.kind, err
 }
 
-// cost returns the units of a response. The estimate stands for an input that was not reported.
-func cost(u *usage.Usage, unit option.Unit, t *tokens) int64 {
-	input := t.input
-	if u.Input != usage.Unreported {
-		input = u.Input
+// units returns what the shares cost in a unit.
+func (t *tokens) units(unit option.Unit) int64 {
+	if unit == option.Money {
+		return (t.cost + 999) / 1000
 	}
-	output := u.Sent
-	if u.Output != usage.Unreported {
-		output += u.Output
-	}
-	read, written := u.CacheRead, u.CacheWrite
-	if read == usage.Unreported {
-		read = 0
-	}
-	if written == usage.Unreported {
-		written = 0
-	}
-	n := input + read + written + output
-	switch unit {
-	case option.InputTokens:
-		n = input + written
-	case option.OutputTokens:
-		n = output
-	case option.Money:
-		n = t.price.Cost(input, read, written, output)
+	n := int64(0)
+	for _, one := range t.shares {
+		if unit != option.OutputTokens {
+			n += one.Parts.InputTokens()
+		}
+		if unit != option.InputTokens {
+			n += one.Parts.OutputTokens()
+		}
 	}
 	if n > ratelimit.MaxEvents {
 		n = ratelimit.MaxEvents
@@ -214,30 +277,82 @@ func cost(u *usage.Usage, unit option.Unit, t *tokens) int64 {
 	return n
 }
 
+// fill sets the lines of a bill, and what they cost together: each has what it adds to the sum of those
+// before, so that their sum is rounded once.
+func (t *tokens) fill(b *batch.Bill) {
+	if t.tier != standardTier {
+		b.Tier = history.CleanText(t.tier, maxTier)
+	}
+	model := ""
+	if t.upload != nil {
+		model = t.upload.Prompt.Model
+	}
+	if answered := history.CleanText(option.ModelName(t.usage.Model), maxModel); answered != model {
+		b.Answered = answered
+	}
+	sum := new(big.Rat)
+	for i := range t.shares {
+		one := &t.shares[i]
+		if i > 0 {
+			model = history.CleanText(option.ModelName(one.Model), maxModel)
+		}
+		p := one.Parts
+		line := batch.Line{Model: model, EstimatedInput: one.input, EstimatedOutput: one.output,
+			Input: p[option.Input], CacheRead: p[option.CacheRead], CacheWrite: p[option.CacheWrite],
+			CacheWrite1h: p[option.CacheWrite1h], Output: p[option.Output],
+			AudioInput: p[option.AudioInput], AudioCacheRead: p[option.AudioCacheRead],
+			AudioOutput: p[option.AudioOutput], ImageInput: p[option.ImageInput],
+			ImageOutput: p[option.ImageOutput], Search: p[option.Search]}
+		if one.price != nil {
+			if one.price.Model != model {
+				line.Price = one.price.Model
+			}
+			line.PriceValid = one.price.Valid
+			before := t.cost
+			t.cost = policy.Billionths(sum.Add(sum, one.price.Cost(p, t.tier)))
+			cost := t.cost - before
+			units := (cost + 999) / 1000
+			line.Money = batch.Exact(units, units*1000-cost)
+		}
+		b.Lines = append(b.Lines, line)
+	}
+}
+
+// The longest names in the ledger, in bytes.
+const (
+	maxModel = 256
+	maxTier  = 40
+)
+
+// standardTier is the tier that the ledger leaves out.
+const standardTier = "standard"
+
 // Used is the usage that a response reports under limits of tokens or money.
 type Used struct {
 	Model  string           // the model of its price; "" without a price
 	Tokens map[string]int64 // by kind: one of UsedKinds
-	Money  int64            // the cost in millionths
+	Money  int64            // the cost in billionths
 }
 
 // UsedKinds lists the kinds of tokens.
-var UsedKinds = []string{"input", "cache_read", "cache_write", "output"}
+var UsedKinds = option.PartNames[:option.Search]
 
 // tellUsed calls Site.Used with the usage that the response has reported.
 func (s *Settling) tellUsed() {
-	if s.site.Used == nil || s.bill == nil || s.tokens.reader == nil || !s.tokens.usage.Reported() {
+	if s.site.Used == nil || s.tokens == nil || s.tokens.reader == nil || !s.tokens.usage.Reported {
 		return
 	}
 	used := &Used{Tokens: map[string]int64{}}
-	for i, n := range []int64{s.bill.Input, s.bill.CacheRead, s.bill.CacheWrite, s.bill.Output} {
-		if n > 0 {
-			used.Tokens[UsedKinds[i]] = n
+	for _, share := range append([]usage.Share{{Parts: s.tokens.usage.Parts}}, s.tokens.usage.Also...) {
+		for i, kind := range UsedKinds {
+			if n := share.Parts[i]; n > 0 {
+				used.Tokens[kind] += n
+			}
 		}
 	}
 	if p := s.tokens.price; p != nil {
 		used.Model = p.Model
-		used.Money = s.bill.Money
+		used.Money = s.tokens.cost
 	}
 	s.site.Used(used)
 }

@@ -19,13 +19,12 @@ import (
 // it can.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	o := NoDecision(s.OnError, err)
-	overloaded := o.Kind == outcome.Overloaded
-	if overloaded && !canRefuse(q) {
+	if o.Wait > 0 && !canRefuse(q) {
 		o.Status = 0
 		o.Wait = 0
 		return o
 	}
-	local := (s.OnError == settings.Local || errors.Is(err, store.ErrOwes)) && !overloaded &&
+	local := (s.OnError == settings.Local || errors.Is(err, store.ErrOwes)) && o.Wait == 0 &&
 		!errors.Is(err, ratelimit.ErrClosed)
 	inPostgres, ok := s.Store.(*store.Store)
 	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {
@@ -36,19 +35,27 @@ func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	return o
 }
 
-// overloadedWait is the Retry-After of a request that ratelimit.ErrOverloaded refuses.
-const overloadedWait = time.Second
+// overloadedWait is the Retry-After of a request that ratelimit.ErrOverloaded refuses, and versionWait that
+// of one that policy.ErrVersion refuses.
+const (
+	overloadedWait = time.Second
+	versionWait    = 10 * time.Second
+)
 
 // NoDecision returns the outcome of a request without a decision because of err. After
-// ratelimit.ErrOverloaded the request is refused whatever onError is, since the database answers.
+// ratelimit.ErrOverloaded and policy.ErrVersion the request is refused whatever onError is, since the
+// database answers.
 func NoDecision(onError settings.OnError, err error) respond.Outcome {
 	o := respond.Outcome{Kind: outcome.Failed, Reason: policy.Unavailable, Err: err}
-	if errors.Is(err, ratelimit.ErrOverloaded) {
+	switch {
+	case errors.Is(err, ratelimit.ErrOverloaded):
 		o.Kind = outcome.Overloaded
 		o.Reason = policy.NotRefused
 		o.Wait = overloadedWait
-	} else if errors.Is(err, ratelimit.ErrTimeout) {
+	case errors.Is(err, ratelimit.ErrTimeout):
 		o.Reason = policy.Timeout
+	case errors.Is(err, policy.ErrVersion):
+		o.Wait = versionWait
 	}
 	if o.Wait > 0 || onError == settings.Deny {
 		o.Status = http.StatusServiceUnavailable

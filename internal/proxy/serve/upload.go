@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -17,7 +18,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const (
@@ -39,16 +39,35 @@ type Upload struct {
 	Prompt usage.Prompt // what the request asks for
 
 	site   *Site
-	sender string // the sender that has a share of Site.MaxBodies
-	length int64  // the length of the body, or -1 before it was read
+	body   *heldBody
+	length int64         // the length of the body, or -1 before it was read
+	bound  int64         // the longest body that is read
+	prices policy.Prices // those in force when the body was read
+	// unpriced is the model that the body names, as people may read it, if it has no price and is refused.
+	unpriced string
 	// optional reports that only shadow rules need the body: the request passes even if it cannot be read.
 	optional bool
+	money    bool            // an enforced limit in money applies
+	unsized  bool            // the request does not say the length of the body
+	client   context.Context // of the request, before the Flights of all handlers
+	// once reports that only one attempt reads the Upload, as in Traefik. In Caddy, a further upstream may
+	// read it after it was closed, and a route for errors after its end.
+	once bool
+	over bool // this attempt is over; guarded by body.mu
+}
 
-	mu     sync.Mutex // guards the fields below once the upstream reads: it may do so after the request
+// heldBody is what the Uploads of a client's request share: those of its handlers, and of attempts to serve
+// it.
+type heldBody struct {
+	sender string // the sender that has a share of Site.MaxBodies
+	read   int32  // 1 once an upstream reads; atomic
+
+	mu     sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
+	late   []func()   // called by finish
 	extra  []byte     // read after chunks, and not kept there
-	chunks [][]byte   // what the upstream has not read; Site.bodies counts their capacities
-	at     int        // how much of the first chunk the upstream has read
-	left   int64      // the length of what the upstream has not read
+	chunks [][]byte   // what no upstream has read; Site.bodies counts their capacities
+	at     int        // how much of the first chunk an upstream has read
+	left   int64      // the length of what no upstream has read
 }
 
 // freeChunks has chunks of chunkSize. Without it, the memory of bodies would grow by half until it is
@@ -67,11 +86,13 @@ func newUpload(q *Request, units tokenUnits) *Upload {
 	if q.HTTP.Method != http.MethodPost || !enforced && !ofShadow {
 		return nil
 	}
-	u := &Upload{site: q.Site, length: -1, sender: clientOf(q), optional: !enforced}
+	u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
+		body: &heldBody{sender: clientOf(q)}, money: units.money, client: clientIn(q),
+		unsized: q.HTTP.ContentLength < 0, once: q.Writer != nil}
 	if q.Asked && v.KeyID != 0 {
-		u.sender = "key " + strconv.FormatInt(v.KeyID, 10)
+		u.body.sender = "key " + strconv.FormatInt(v.KeyID, 10)
 	} else if q.Asked && v.User != "" {
-		u.sender = "user " + v.User
+		u.body.sender = "user " + v.User
 	}
 	return u
 }
@@ -80,8 +101,9 @@ func newUpload(q *Request, units tokenUnits) *Upload {
 var uploadStatuses = map[policy.Reason]int{
 	policy.NoPrice:       http.StatusBadRequest,
 	policy.AmbiguousBody: http.StatusBadRequest, policy.Background: http.StatusBadRequest,
+	policy.Batch: http.StatusBadRequest, policy.BinaryStream: http.StatusBadRequest,
 	policy.SlowBody: http.StatusRequestTimeout, policy.LongBody: http.StatusRequestEntityTooLarge,
-	policy.ManyBodies: http.StatusServiceUnavailable,
+	policy.ManyBodies: http.StatusServiceUnavailable, policy.GoneBody: http.StatusBadGateway,
 }
 
 // ReadUpload reads the Upload of a request and reports, as Begin does, whether the store has to decide the
@@ -109,21 +131,29 @@ func ReadUpload(q *Request) (waits bool) {
 	}
 	u.release()
 	q.Outcome = refusal(uploadStatuses[reason], reason)
-	if reason == policy.ManyBodies {
+	switch reason {
+	case policy.ManyBodies:
 		q.Outcome.Wait = overloadedWait
+	case policy.LongBody:
+		q.Outcome.Message = "Body too long: at most " + strconv.FormatInt(u.bound, 10) + " bytes"
+	case policy.NoPrice:
+		nameUnpriced(q)
 	}
 	return false
 }
 
 // refusedFromMemory reports whether a limit of a request is known to be used up. If so, it sets the
-// decisions. The body is not read yet, so limits of tokens are asked for one unit.
+// decisions. The body is not read yet, so limits of tokens are asked for one unit, and limits in money are
+// not asked if the model may be free.
 func refusedFromMemory(q *Request) bool {
 	inPostgres, ok := q.Site.Store.(*store.Store)
-	if !ok {
+	if !ok || !inPostgres.Remembers() {
 		return false
 	}
+	q.free = q.Upload.money && q.Site.Policy.Live.HasFree()
 	Fill([]*Request{q})
 	if q.Decisions = inPostgres.RefuseRemembered(q.Hits); q.Decisions == nil {
+		q.free = false
 		q.Hits = q.Hits[:0]
 		q.waited = false
 	}
@@ -138,12 +168,14 @@ func receive(u *Upload, q *Request) policy.Reason {
 			return policy.AmbiguousBody
 		}
 	}
-	bound := u.site.MaxBody
-	if r.ContentLength > bound {
+	if r.ContentLength > u.bound {
 		return policy.LongBody
 	}
 	if r.ContentLength >= 0 {
-		bound = r.ContentLength
+		u.bound = r.ContentLength
+	}
+	if u.takeOver(q) {
+		return u.fault()
 	}
 	conn := q.Conn
 	if conn == nil {
@@ -158,48 +190,57 @@ func receive(u *Upload, q *Request) policy.Reason {
 			_ = http.NewResponseController(conn).SetReadDeadline(time.Unix(1, 0))
 		}
 	})
-	reason := u.fill(r.Body, bound, &late)
+	reason := u.fill(r.Body, &late)
 	if !timer.Stop() {
 		return policy.SlowBody
+	}
+	if reason == policy.NotRefused && (u.length < r.ContentLength ||
+		u.length == 0 && atomic.LoadInt32(&u.body.read) != 0) {
+		return policy.GoneBody
 	}
 	return reason
 }
 
-// fill reads a body of at most bound bytes until its end, or until late is 1.
-func (u *Upload) fill(body io.Reader, bound int64, late *int32) policy.Reason {
+// fill reads a body until its end, or until late is 1.
+func (u *Upload) fill(body io.Reader, late *int32) policy.Reason {
+	b := u.body
 	next := make([]byte, 1) // read before there is a chunk for it
 	length := int64(0)
 	for atomic.LoadInt32(late) == 0 {
 		n := 0
 		var err error
-		last := len(u.chunks) - 1
-		if last >= 0 && len(u.chunks[last]) < cap(u.chunks[last]) {
-			chunk := u.chunks[last]
+		last := len(b.chunks) - 1
+		if last >= 0 && len(b.chunks[last]) < cap(b.chunks[last]) {
+			chunk := b.chunks[last]
 			n, err = body.Read(chunk[len(chunk):cap(chunk)])
-			u.chunks[last] = chunk[:len(chunk)+n]
+			b.chunks[last] = chunk[:len(chunk)+n]
 		} else if n, err = body.Read(next); n > 0 {
-			if length >= bound {
-				u.extra = next
+			if length >= u.bound {
+				b.extra = next
 				return policy.LongBody
 			}
-			size := bound - length
+			size := u.bound - length
 			if last < 0 && size > firstChunk {
 				size = firstChunk
 			}
 			if !u.grow(size) {
-				u.extra = next
+				b.extra = next
 				return policy.ManyBodies
 			}
-			u.chunks[last+1] = append(u.chunks[last+1], next[0])
+			b.chunks[last+1] = append(b.chunks[last+1], next[0])
 		}
 		length += int64(n)
 		if errors.Is(err, io.EOF) {
 			u.length = length
 			return policy.NotRefused
 		}
+		if errors.Is(err, http.ErrBodyReadAfterClose) {
+			return policy.GoneBody
+		}
 		if err != nil {
 			var tooLong *http.MaxBytesError // by an earlier handler
 			if errors.As(err, &tooLong) {
+				u.bound = tooLong.Limit
 				return policy.LongBody
 			}
 			return policy.SlowBody
@@ -213,14 +254,15 @@ func (u *Upload) grow(size int64) bool {
 	if size > chunkSize {
 		size = chunkSize
 	}
+	b := u.body
 	most := u.site.MaxBodies
-	if !u.site.bodies.Hold(u.sender, size, most/settings.BodyShares, most) {
+	if !u.site.bodies.Hold(b.sender, size, most/settings.BodyShares, most) {
 		return false
 	}
 	if size == chunkSize {
-		u.chunks = append(u.chunks, freeChunks.Get().([]byte))
+		b.chunks = append(b.chunks, freeChunks.Get().([]byte))
 	} else {
-		u.chunks = append(u.chunks, make([]byte, 0, size))
+		b.chunks = append(b.chunks, make([]byte, 0, size))
 	}
 	return true
 }
@@ -228,35 +270,39 @@ func (u *Upload) grow(size int64) bool {
 // prepare reads what the body asks for, and makes the Upload the body of the request. It returns the reason
 // to refuse the request.
 func (u *Upload) prepare(q *Request) policy.Reason {
-	path := q.Facts.Path
-	if !q.Asked {
-		path = NormalizePath(q.HTTP.URL.EscapedPath())
-	}
+	b := u.body
 	var text []byte
-	if len(u.chunks) == 1 {
-		text = u.chunks[0]
-	} else if len(u.chunks) > 1 {
+	if len(b.chunks) == 1 {
+		text = b.chunks[0]
+	} else if len(b.chunks) > 1 {
 		if u.length > shortBody {
 			parsing <- true
 			defer func() { <-parsing }()
 		}
-		text = bytes.Join(u.chunks, nil)
+		text = bytes.Join(b.chunks, nil)
 	}
-	prompt, err := usage.ReadPrompt(path, text)
+	prompt, err := usage.ReadPrompt(q.HTTP.URL.Path, q.HTTP.Header["Content-Type"], text)
 	switch {
 	case err != nil:
 		return policy.AmbiguousBody
 	case prompt.Background:
 		return policy.Background
+	case prompt.Binary:
+		return policy.BinaryStream
+	case prompt.Batch && !passesBatches(q):
+		return policy.Batch
 	}
 	u.Prompt = prompt
+	u.Prompt.Model = option.ModelName(prompt.Model)
 	if q.Asked {
-		q.price = q.Site.Policy.Live.PriceOf(prompt.Model)
+		u.prices = q.Site.Policy.Live.Prices()
+		q.price = u.prices.Of(prompt.Model)
+		q.free = q.price != nil && q.price.Free
 	}
-	if q.price == nil && tokenUnitsOf(q.Verdict.Marks).money {
+	if q.price == nil && u.money {
 		return policy.NoPrice
 	}
-	u.left = u.length
+	b.left = u.length
 	var body io.ReadCloser = u
 	q.HTTP.Body = body
 	return policy.NotRefused
@@ -264,103 +310,45 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 
 // passOn makes what was read of a body, and the rest of it, the body of the request.
 func (u *Upload) passOn(q *Request) {
+	b := u.body
 	rest := q.HTTP.Body
-	u.left = 0
-	for _, chunk := range u.chunks {
-		u.left += int64(len(chunk))
+	b.left = 0
+	for _, chunk := range b.chunks {
+		b.left += int64(len(chunk))
 	}
 	var own io.Reader = u
-	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(u.extra), rest)) // the server closes rest
+	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(b.extra), rest)) // the server closes rest
 	u.length = q.HTTP.ContentLength
 }
 
 // Read implements io.Reader.
 func (u *Upload) Read(part []byte) (int, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.left == 0 {
-		return 0, io.EOF
-	}
-	if len(u.chunks) == 0 {
+	b := u.body
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left > 0 && (u.over || len(b.chunks) == 0) {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	chunk := u.chunks[0]
-	n := copy(part, chunk[u.at:])
-	u.at += n
-	u.left -= int64(n)
-	if u.at == len(chunk) {
+	atomic.StoreInt32(&b.read, 1)
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	chunk := b.chunks[0]
+	n := copy(part, chunk[b.at:])
+	b.at += n
+	b.left -= int64(n)
+	if b.at == len(chunk) {
 		u.free(chunk)
-		u.chunks = u.chunks[1:]
-		u.at = 0
+		b.chunks = b.chunks[1:]
+		b.at = 0
 	}
 	return n, nil
 }
 
-// Close implements io.Closer.
-func (u *Upload) Close() error {
-	u.release()
-	return nil
-}
-
-// release drops what the upstream has not read.
-func (u *Upload) release() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, chunk := range u.chunks {
-		u.free(chunk)
-	}
-	u.chunks = nil
-}
-
 // free drops a chunk. The caller holds the mutex.
 func (u *Upload) free(chunk []byte) {
-	u.site.bodies.Hold(u.sender, -int64(cap(chunk)), 0, 0)
+	u.site.bodies.Hold(u.body.sender, -int64(cap(chunk)), 0, 0)
 	if cap(chunk) == chunkSize {
 		freeChunks.Put(chunk[:0]) //nolint:staticcheck // its header is small beside the chunk
 	}
-}
-
-// chargeOf returns what a hit on a limit of tokens is charged before the response, at most quota. Before the
-// body is read, it returns 1.
-func chargeOf(q *Request, how *option.Settle, quota int64) int64 {
-	if q.Upload != nil && q.Upload.length < 0 && !q.Upload.optional {
-		return 1
-	}
-	input := option.InputOf(lengthOf(q))
-	output := outputOf(q, how)
-	money := int64(0)
-	if how.Unit == option.Money && q.price != nil {
-		money = q.price.Estimate(input, output)
-	}
-	return how.Charge(input, output, money, quota)
-}
-
-// outputOf returns the output that a request may get: the maximum that it names, or else that of a limit, and
-// at most the largest one of its model for each answer.
-func outputOf(q *Request, how *option.Settle) int64 {
-	output := int64(0)
-	if q.Upload != nil {
-		output = q.Upload.Prompt.Output
-	}
-	if output == 0 {
-		output = how.Output
-	}
-	if p := q.price; p != nil && p.MaxOutput > 0 {
-		most := p.MaxOutput
-		if n := q.Upload.Prompt.Answers; n > 1 && most <= ratelimit.MaxEvents/n {
-			most *= n
-		}
-		if output > most {
-			output = most
-		}
-	}
-	return output
-}
-
-// lengthOf returns the length of a request's body, which is negative if it is unknown.
-func lengthOf(q *Request) int64 {
-	if q.Upload != nil {
-		return q.Upload.length
-	}
-	return q.HTTP.ContentLength
 }

@@ -1,12 +1,14 @@
 package serve_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -75,7 +78,7 @@ func TestRequestIsChargedWhatItAsksFor(t *testing.T) {
 		`{"n":1,"N":2}`:                        "400 Ambiguous body",
 		`{"n":1`:                               "400 Ambiguous body",
 		strings.Repeat("x", 64<<10):            "16884",
-		strings.Repeat("x", 64<<10) + "x":      "413 Body too long",
+		strings.Repeat("x", 64<<10) + "x":      "413 Body too long: at most 65536 bytes",
 		`{"x":"` + strings.Repeat("x", 40<<10): "400 Ambiguous body",
 		`{"max_tokens":1}` + "\r\n\t ":         "6",
 	} {
@@ -92,6 +95,38 @@ func TestRequestIsChargedWhatItAsksFor(t *testing.T) {
 				t.Errorf("%s: the upstream gets %.30q, %v, with length %d", what, passed, err,
 					q.HTTP.ContentLength)
 			}
+		}
+	}
+}
+
+// Batches are refused on each path that takes them, unless the limit lets them pass. Binary streams always
+// are.
+func TestBatchesAndBinaryStreamsAreRefused(t *testing.T) {
+	const batch = "400 No batch possible: a limit cannot count its answers"
+	const binary = "400 No binary event stream possible: a limit cannot count it"
+	for path, want := range map[string]string{
+		"/v1/batches": batch, "/V1//Batches/": batch, "/v1/x/../batches": batch, "/openai/v1/batches": batch,
+		"/v1/messages/batches": batch, "/openai/deployments/m/batches": batch, "/v1/batch/jobs": batch,
+		"/v1beta/models/m:batchGenerateContent": batch, "/v1beta/models/m%3AbatchGenerateContent": batch,
+		"/v1beta/models/m:asyncBatchEmbedContent": batch, "/v1/%62atches": batch, "/v1%2Fbatches;x": batch,
+		"/v1/projects/p/locations/l/batchPredictionJobs": batch,
+		"/v1/batches/b1/cancel":                          "501", "/v1beta/models/m:batchEmbedContents": "501",
+		"/v1/chat/completions": "501", "/model/m/converse": "501",
+		"/model/m/converse-stream": binary, "/model/a%2Fb/invoke-with-response-stream": binary,
+	} {
+		s := uploadSite(t, "enforce")
+		for _, passes := range []bool{false, true} {
+			s.Zones[0].Settle.Batches = passes
+			q := post(strings.NewReader("{}"), 2)
+			address, err := url.Parse(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.HTTP.URL = address
+			if passes && want == batch {
+				want = "501"
+			}
+			check.Equal(t, fmt.Sprint(path, " passes: ", passes), decided(t, s, q), want)
 		}
 	}
 }
@@ -114,7 +149,7 @@ func TestBodiesThatNeedNoReading(t *testing.T) {
 		{"enforce", http.MethodPut, "", 40, "510"},
 		{"enforce", http.MethodPut, "", -1, "500"},
 		{"shadow", http.MethodPost, "", 1 << 30, "1000000"},
-		{"enforce", http.MethodPost, "", 64<<10 + 1, "413 Body too long"},
+		{"enforce", http.MethodPost, "", 64<<10 + 1, "413 Body too long: at most 65536 bytes"},
 		{"enforce", http.MethodPost, "gzip", 40, "400 Ambiguous body"},
 		{"enforce", http.MethodPost, "identity, br", 40, "400 Ambiguous body"},
 	} {
@@ -134,9 +169,9 @@ func (b broken) Read(part []byte) (int, error) { return copy(part, `{"n":`), b.e
 
 func TestIncompleteBodiesAreRefused(t *testing.T) {
 	for err, want := range map[error]string{
-		io.ErrUnexpectedEOF:   "408 Incomplete body",
-		errors.New("reset"):   "408 Incomplete body",
-		&http.MaxBytesError{}: "413 Body too long",
+		io.ErrUnexpectedEOF:           "408 Incomplete body",
+		errors.New("reset"):           "408 Incomplete body",
+		&http.MaxBytesError{Limit: 9}: "413 Body too long: at most 9 bytes",
 	} {
 		check.Equal(t, err.Error(), decided(t, uploadSite(t, "enforce"), post(broken{err}, 100)), want)
 	}
@@ -204,6 +239,74 @@ func TestShadowLimitsInMoneyPassSlowBodies(t *testing.T) {
 	})
 }
 
+// attempt decides a request of a client, whose body was read by an earlier attempt, and returns the request
+// and what its upstream gets, or its refusal.
+func attempt(t *testing.T, s *serve.Site, client context.Context, body io.Reader,
+	length int64) (*serve.Request, string) {
+	t.Helper()
+	q := post(body, length)
+	q.HTTP = q.HTTP.WithContext(client)
+	if outcome := decided(t, s, q); q.Outcome.Status != 0 {
+		return q, outcome
+	}
+	passed, err := io.ReadAll(q.HTTP.Body)
+	return q, fmt.Sprint(string(passed), err)
+}
+
+// mirrored is the context that Traefik gives a mirrored request.
+type mirrored struct{ context.Context }
+
+func (mirrored) Done() <-chan struct{} { return make(chan struct{}) }
+
+// A body that no upstream has read is there for another attempt until the client's request ends. Another
+// attempt for a body that was read is refused.
+func TestUnreadBodiesOutliveAttempts(t *testing.T) {
+	const body = `{"max_tokens":7}`
+	for _, length := range []int64{int64(len(body)), -1} {
+		s := uploadSite(t, "enforce")
+		client, leave := context.WithCancel(t.Context())
+		read := strings.NewReader(body)
+		for range 2 {
+			first := post(read, length)
+			first.HTTP = first.HTTP.WithContext(client)
+			first.Writer = first.Conn // as in Traefik
+			check.Equal(t, "the charge", decided(t, s, first), "11")
+			_ = first.HTTP.Body.Close()
+			ended := make(chan error)
+			go func() { // a transport may read late
+				_, err := first.HTTP.Body.Read(make([]byte, 9))
+				ended <- err
+			}()
+			first.Flight.End()
+			check.Equal(t, "a late read", <-ended, http.ErrBodyReadAfterClose)
+		}
+		q, got := attempt(t, s, client, read, length)
+		check.Equal(t, "the body of another attempt", got, body+"<nil>")
+		q.Flight.End()
+		for range 2 {
+			q, got = attempt(t, s, client, read, length)
+			check.Equal(t, "a third attempt", got, "502 An earlier attempt has read the body")
+			q.Flight.End()
+		}
+		_, got = attempt(t, s, client, strings.NewReader(body), length)
+		check.Equal(t, "an attempt that has the body again", got, body+"<nil>")
+		leave()
+	}
+	s := uploadSite(t, "enforce")
+	client, leave := context.WithCancel(t.Context())
+	send := func(client context.Context) string {
+		q := post(strings.NewReader(strings.Repeat("x", 64<<10)), 64<<10)
+		q.HTTP = q.HTTP.WithContext(client)
+		defer func() { q.Flight.End() }()
+		return decided(t, s, q)
+	}
+	check.Equal(t, "a mirrored request", send(mirrored{t.Context()}), "16884")
+	check.Equal(t, "an attempt", send(client), "16884")
+	check.Equal(t, "another request", send(t.Context()), "503 Service unavailable")
+	leave()
+	await.Within(t, time.Minute, "the end of the first", func() bool { return send(t.Context()) == "16884" })
+}
+
 // A client has a sixteenth of what is held. A body is no longer held when the request ends, or before that
 // when the upstream has read or closed it. A refusal holds nothing.
 func TestHeldBodiesAreBounded(t *testing.T) {
@@ -235,6 +338,7 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	passed[0].Flight.End()
 	passed[0].Flight.End()
 	pass(16)
+	_, _ = passed[1].HTTP.Body.Read(make([]byte, 1))
 	_ = passed[1].HTTP.Body.Close()
 	if n, err := passed[1].HTTP.Body.Read(make([]byte, 9)); n != 0 || err == nil {
 		t.Errorf("a closed body: got %d bytes, %v", n, err)

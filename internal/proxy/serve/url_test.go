@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -23,16 +22,6 @@ func TestFormsOfOnePathHaveOneKey(t *testing.T) {
 		u := url.URL{Path: text}
 		if got := u.JoinPath().Path; text != "" && text != "*" && got != want {
 			t.Errorf("Traefik normalizes %q to %q, want %q", text, got, want)
-		}
-	}
-}
-
-// HostOf returns a host in lower case, without its port and its final dot.
-func TestHostHasNoPortOrFinalDot(t *testing.T) {
-	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
-		"example.com:80": "example.com", "[::1]:80": "::1", "": "", ".": ""} {
-		if got := serve.HostOf(&http.Request{Host: text}); got != want {
-			t.Errorf("HostOf with the header %q: got %q, want %q", text, got, want)
 		}
 	}
 }

@@ -257,12 +257,6 @@ func zoneKeys(z *Zone, q *Request) []string {
 	return keys
 }
 
-// isPreflight reports whether a request is a CORS preflight.
-func isPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && len(r.Header["Origin"]) > 0 &&
-		len(r.Header["Access-Control-Request-Method"]) > 0
-}
-
 // preflightKey returns the key of a CORS preflight without a key, which is its client. A browser cannot send
 // a key in it, so all preflights would share one quota.
 func preflightKey(q *Request) string { return reserved + "preflight " + clientOf(q) }
@@ -305,7 +299,7 @@ func withoutKey(z *Zone, q *Request) (skips, refuses bool) {
 	if z.WithoutKey == option.WithoutSkip {
 		return true, false
 	}
-	return false, z.Mode == option.Enforce && !isPreflight(q.HTTP)
+	return false, z.Mode == option.Enforce && !policy.IsPreflight(q.HTTP.Method, q.HTTP.Header)
 }
 
 // setZoneKeys sets the key of the hit i of a request, and appends further hits if the request has several
@@ -330,7 +324,7 @@ func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.H
 		hits[at].Key = key
 		// AlternativeKey replaces a secret by its digest. hits[i] may have the form of an earlier key.
 		hits[at].Secret = z.alternatives == nil && (z.Hit.Secret || strings.HasPrefix(key, reserved))
-		if key == "" && isPreflight(q.HTTP) {
+		if key == "" && policy.IsPreflight(q.HTTP.Method, q.HTTP.Header) {
 			hits[at].Key = preflightKey(q)
 			hits[at].Secret = false
 			continue

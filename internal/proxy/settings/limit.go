@@ -16,6 +16,7 @@ type ConfiguredLimit struct {
 	Cost       int64 // 0 if a placeholder gives the cost
 	Unit       option.Unit
 	Output     int64          // the setting output; 0 without it
+	Batches    string         // the setting batches; "" without it
 	Settle     *option.Settle // or of a limit of tokens
 	HashKey    *bool          // nil means to hash only keys that contain a secret
 	IPv4, IPv6 int            // the leading bits of an address that belong to the key
@@ -56,14 +57,16 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 // readTokens sets the Settle of a limit of tokens, which is durable and waits for the disk unless its
 // settings say otherwise. It refuses settings that do not suit the unit.
 func readTokens(l *ConfiguredLimit, values Values) error {
-	tokens, err := option.TokensOf(l.Unit, l.Output, &l.Limit)
+	tokens, err := option.TokensOf(l.Unit, l.Output, l.Batches, &l.Limit)
 	if err != nil {
 		return err
 	}
 	if tokens == nil {
-		if l.Output > 0 {
-			want := "left out, or with a unit of tokens"
-			return &ratelimit.FieldError{Field: "output", Value: values["output"], Want: want}
+		for _, name := range []string{"output", "batches"} {
+			if text := values[name]; text != "" {
+				want := "left out, or with a unit of tokens"
+				return &ratelimit.FieldError{Field: name, Value: text, Want: want}
+			}
 		}
 		return nil
 	}

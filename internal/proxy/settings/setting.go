@@ -10,7 +10,7 @@ import (
 )
 
 // Setting describes one setting. The Caddyfile, the JSON of Caddy and the configuration of Traefik share it.
-// docs/settings.md and docs/page.md describe the settings.
+// The comments in tables.go describe the settings.
 type Setting struct {
 	Name       string // in a Caddyfile and in JSON; in Traefik in camel case
 	Form       Form
@@ -44,11 +44,12 @@ type Settings struct {
 	OnError       OnError
 	Fields        Fields
 	Errors        Errors
-	GRPC          bool           // refuse gRPC calls as gRPC does
+	GRPC          bool           // refuse calls of gRPC, gRPC-Web and Connect as these do
 	Exempt        []netip.Prefix // the addresses that are exempt from the limits
 	MaxBody       int64          // bounds the body of a request to a language model, in bytes
 	MaxBodies     int64          // bounds all such bodies together
 	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
+	Anonymous     bool           // with an API key, let requests without one and without a user pass
 	Store         Store
 	History       History
 	Insecure      bool // serve the page to everybody

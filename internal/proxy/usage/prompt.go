@@ -6,18 +6,32 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/url"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 // Prompt holds what a request asks of a language model.
 type Prompt struct {
-	Model      string // as the path names it, or else the body; "" without one
+	Model      string // as the path names it, or else the body; "" without one, or if it is too long
+	Named      string // the beginning of that name
+	Tier       string // the tier of service that the body asks for, as answers name it, or ""
 	Output     int64  // the most tokens of output that the body permits; 0 if it names no maximum
 	Answers    int64  // the answers that the body asks for, which share Output; 0 if it names no number
 	Background bool   // the client will poll for the answer
+	Batch      bool   // the path takes a batch, whose answers come later
+	Binary     bool   // the path answers with a binary event stream of AWS
+
+	MediaLength int64 // how much of the body is pictures, sound and other data that is no text
+	MediaTokens int64 // what they may cost
+}
+
+// Input estimates the tokens of the prompt from the length of the body, which is negative if it is unknown.
+func (p *Prompt) Input(length int64) int64 {
+	return option.InputOf(length-p.MediaLength) + p.MediaTokens
 }
 
 // ErrAmbiguous is the error of an object in which a name stands twice, or that is not JSON. Servers differ in
@@ -37,6 +51,9 @@ type members struct {
 	GenerationConfig    json.RawMessage `json:"generationConfig"`
 	NumPredict          json.RawMessage `json:"num_predict"`
 	GeminiOutput        json.RawMessage `json:"maxOutputTokens"`
+	ServiceTier         json.RawMessage `json:"service_tier"`
+	BedrockTier         json.RawMessage `json:"serviceTier"`
+	Speed               json.RawMessage `json:"speed"`
 }
 
 // The members as indexes of names.
@@ -49,6 +66,9 @@ const (
 	outputTokensName
 	optionsName
 	configName
+	tierName
+	bedrockTierName // or Gemini's
+	speedName
 	ollamaTokensName // in options
 	geminiTokensName // in generationConfig
 	nameCount
@@ -57,11 +77,13 @@ const (
 // names has the names of members as they stand in most bodies.
 var names = [][]byte{[]byte(`"model"`), []byte(`"background"`), []byte(`"n"`), []byte(`"max_tokens"`),
 	[]byte(`"max_completion_tokens"`), []byte(`"max_output_tokens"`), []byte(`"options"`),
-	[]byte(`"generationConfig"`), []byte(`"num_predict"`), []byte(`"maxOutputTokens"`)}
+	[]byte(`"generationConfig"`), []byte(`"service_tier"`), []byte(`"serviceTier"`), []byte(`"speed"`),
+	[]byte(`"num_predict"`), []byte(`"maxOutputTokens"`)}
 
-// modelInPath matches a path of Gemini, Azure or Bedrock with the name of a model.
-var modelInPath = regexp.MustCompile("/models/([^/]+)(?::|%3[Aa])[A-Za-z]+$|/openai/deployments/([^/]+)/|" +
-	"/model/([^/]+)/(?:invoke|converse)")
+// modelInPath matches a path of Gemini, Azure or Bedrock with the name of a model, in which a slash may
+// stand.
+var modelInPath = regexp.MustCompile("(?is)/models/(.+):[a-z]+$|/openai/deployments/([^/]+)/|" +
+	"/model/(.+)/(?:invoke|converse)")
 
 const (
 	maxModel   = 256     // the longest name of a model, in bytes
@@ -69,19 +91,27 @@ const (
 	mostTokens = 1 << 53 // the highest number of tokens
 )
 
-// ReadPrompt reads a request with an escaped path and a body, which is JSON if it begins as an object. Any
-// other body asks for nothing. ReadPrompt changes the body, and restores it.
-func ReadPrompt(path string, body []byte) (Prompt, error) {
+// ReadPrompt reads a request with a path, in which escapes are decoded, the values of its Content-Type, and a
+// body, which is JSON if it begins as an object, or may be a form. Any other body asks for nothing.
+// ReadPrompt changes the body, and restores it.
+func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, error) {
 	var p Prompt
-	if found := modelInPath.FindStringSubmatch(path); found != nil {
-		p.Model, _ = url.PathUnescape(found[1] + found[2] + found[3])
+	plain := path.Clean(strings.Replace(decoded, "\\", "/", -1))
+	if found := modelInPath.FindStringSubmatch(plain); found != nil {
+		p.Model = found[1] + found[2] + found[3]
+	}
+	if found := unmeasured.FindStringSubmatch(plain); found != nil {
+		p.Batch = found[1] != ""
+		p.Binary = !p.Batch
 	}
 	const space = " \t\r\n"
 	text := bytes.TrimLeft(bytes.TrimPrefix(body, []byte("\ufeff")), space)
 	// Some servers read UTF-16, too. U+FFFD stands for each byte that is not UTF-8.
 	start := bytes.TrimLeft(body, space+"\x00\ufeff\ufffd")
 	if len(start) == 0 || start[0] != '{' {
-		return p, nil
+		err := readForm(&p, contentTypes, body)
+		bound(&p)
+		return p, err
 	}
 	if len(start) != len(text) {
 		return p, ErrAmbiguous
@@ -90,34 +120,63 @@ func ReadPrompt(path string, body []byte) (Prompt, error) {
 	if err != nil {
 		return p, err
 	}
-	ollama, err := readObject(top[optionsName], ollamaTokensName, geminiTokensName)
-	if err != nil {
-		return p, err
-	}
-	gemini, err := readObject(top[configName], geminiTokensName, nameCount)
-	if err != nil {
-		return p, err
+	maxima := [][]byte{top[tokensName], top[completionTokensName], top[outputTokensName]}
+	for i, name := range []int{optionsName, configName} {
+		if top[name] == nil {
+			continue
+		}
+		first := ollamaTokensName + i
+		inner, err := readObject(top[name], first, first+1)
+		if err != nil {
+			return p, err
+		}
+		maxima = append(maxima, inner[first])
 	}
 	if p.Model == "" {
 		_ = json.Unmarshal(top[modelName], &p.Model) // a model that is no text stays ""
 	}
-	if len(p.Model) > maxModel {
-		p.Model = ""
+	bound(&p)
+	readMedia(&p, text)
+	for _, text := range [][]byte{top[tierName], top[bedrockTierName], top[speedName]} {
+		if text == nil {
+			continue
+		}
+		var value interface{}
+		_ = json.Unmarshal(text, &value) // text is valid
+		if t := textOf(memberOf(value, "type")); t != "" {
+			value = t
+		}
+		if t := tierOf(textOf(value)); t != "" && t != "standard" {
+			p.Tier = t
+		}
 	}
 	p.Background = string(top[backgroundName]) == "true"
-	for _, number := range [][]byte{top[tokensName], top[completionTokensName], top[outputTokensName],
-		ollama[ollamaTokensName], gemini[geminiTokensName]} {
+	for _, number := range maxima {
+		if number == nil {
+			continue
+		}
 		if n := whole(number); n > p.Output {
 			p.Output = n
 		}
 	}
-	p.Answers = whole(top[answersName])
+	if top[answersName] != nil {
+		p.Answers = whole(top[answersName])
+	}
 	if n := p.Answers; n > 0 && p.Output > mostTokens/n {
 		p.Output = mostTokens
 	} else if n > 0 {
 		p.Output *= n
 	}
 	return p, nil
+}
+
+// bound bounds the length of the name of a model.
+func bound(p *Prompt) {
+	p.Named = p.Model
+	if len(p.Model) > maxModel {
+		p.Named = strings.Clone(p.Model[:maxModel])
+		p.Model = ""
+	}
 }
 
 // whole returns the number in a JSON text, at most mostTokens, or 0 if it is no whole number of 1 or more.
@@ -177,7 +236,8 @@ func decode(text []byte) ([]json.RawMessage, error) {
 	var m members
 	err := json.Unmarshal(text, &m)
 	return []json.RawMessage{m.Model, m.Background, m.N, m.MaxTokens, m.MaxCompletionTokens,
-		m.MaxOutputTokens, m.Options, m.GenerationConfig, m.NumPredict, m.GeminiOutput}, err
+		m.MaxOutputTokens, m.Options, m.GenerationConfig, m.ServiceTier, m.BedrockTier, m.Speed, m.NumPredict,
+		m.GeminiOutput}, err
 }
 
 // walk returns ErrAmbiguous if one of the names from first to last-1 stands twice in a JSON object. It walks

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,7 +21,11 @@ import (
 func prompt(t testing.TB, path, body string) string {
 	t.Helper()
 	text := []byte(body)
-	p, err := usage.ReadPrompt(path, text)
+	decoded, err := url.PathUnescape(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := usage.ReadPrompt(decoded, nil, text)
 	if string(text) != body {
 		t.Errorf("the body %.100q has become %.100q", body, text)
 	}
@@ -108,7 +113,15 @@ func TestPathNamesTheModel(t *testing.T) {
 		"/v1/projects/p/locations/l/publishers/google/models/gem@001:rawPredict": "gem@001",
 		"/openai/deployments/my%20model/chat/completions":                        "my model",
 		"/model/anthropic.claude-v2:1/invoke-with-response-stream":               "anthropic.claude-v2:1",
-		"/model/arn%3Aaws%3Abedrock%3Aeu%3Ap%2Fx/converse":                       "arn:aws:bedrock:eu:p/x",
+		"/model/arn%3Aaws%3Abedrock%3Aeu%3Ap%2FX/converse":                       "arn:aws:bedrock:eu:p/X",
+		"/model/arn:aws:bedrock:eu:p/x/y/invoke":                                 "arn:aws:bedrock:eu:p/x/y",
+		"/model/arn%3Aaws%3Abedrock%3Aeu%3Ap%5Cx/converse":                       "arn:aws:bedrock:eu:p/x",
+		"/v1beta/models/gemini-2%0A:generateContent":                             "gemini-2\n",
+		"/model/a%252Fb/invoke":                                                  "a%2Fb",
+		"/V1beta%2FModels%2FGemini-2:generateContent":                            "Gemini-2",
+		"/openai/%2E/Deployments//%20GPT-4o%09/chat/completions":                 " GPT-4o\t",
+		"/model/" + strings.Repeat("m", 257) + "/invoke":                         "",
+		"/model/%20/invoke":                                                      " ",
 		"/proxy/model/m/converse-stream":                                         "m",
 		"/v1/models/x":                                                           "body",
 		"/model/new":                                                             "body",

@@ -6,9 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// streamed has the fields of an event that may be new text. Some are text at one API, and an object or an
-// array at another.
+// streamed has the fields of an event that may be new text, and its tier and its model. Some are text at one
+// API, and an object or an array at another.
 type streamed struct {
+	Model string `json:"model"`
+	Tier  string `json:"service_tier"`
+
 	// OpenAI: chat and completions. Other servers name the reasoning in two ways, or in both.
 	Choices []struct {
 		Text  string `json:"text"`
@@ -73,11 +76,18 @@ type part struct {
 	Partial  string          `json:"partial_json"`
 }
 
-// newText returns the number of characters of new text in an event of a stream. It calls no function for a
+// newText returns the number of characters of new text in an event of a stream, and reads its tier and its
+// model. It calls no function for a
 // field that is empty, because an interpreted call takes long.
-func newText(event []byte) int {
+func newText(r *Reader, event []byte) int {
 	var e streamed
 	_ = json.Unmarshal(event, &e) // a field of another type has no text
+	if e.Model != "" {
+		r.model = e.Model
+	}
+	if e.Tier != "" && e.Tier != "auto" {
+		r.tier = e.Tier
+	}
 	n := utf8.RuneCountInString(e.Block.Text + e.Message.Content + e.Message.Thinking + e.Thinking)
 	for i := range e.Choices {
 		delta := &e.Choices[i].Delta

@@ -1,197 +1,205 @@
-// Package usage reads what a request asks of a language model (ReadPrompt), and how many tokens the model has
-// used for the response, as its provider reports this.
+// Package usage reads what a request asks of a language model (ReadPrompt), and what the response has cost,
+// as its provider reports this.
 //
-// A Reader reads the body of a response in parts, while they pass. It divides the body into events: the
-// events of a stream, the lines of NDJSON, the elements of an array, or the one text of JSON. The table forms
-// says where an event reports its usage, and the type streamed which fields of an event are new text. Of each
-// kind of tokens, the last report counts. A stream may end before it reports its output, so the Reader also
-// estimates the output that was sent since the last report.
+// Frames divide the body of a response, in parts while they pass, into events: the events of a stream, the
+// lines of NDJSON, the elements of an array, or the one text of JSON. A Reader reads events. The tables
+// shapes and countNames say where an event reports which number, and the type streamed which fields of an
+// event are new text. Of each number, the last report counts, but 0 never replaces more. A stream may end
+// before it reports its output, so the Reader also estimates the output that was sent since the last report.
 //
-// One goroutine at a time uses a Reader, which holds at most one event. Readers and ReadPrompt decode JSON
-// with compiled code, because Traefik interprets this package and would take long for each byte.
+// The files, from the top down: frames.go, reader.go, text.go, report.go, shapes.go, usage.go; prompt.go.
+//
+// One goroutine at a time uses Frames, which hold at most one event. Readers and ReadPrompt decode JSON with
+// compiled code, because Traefik interprets this package and would take long for each byte.
 package usage
 
 import (
-	"math"
-	"strings"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
-// Unreported is the count of a kind of tokens that the response has not reported.
+// Unreported is the number of tokens of input or output that the response has not reported.
 const Unreported = -1
 
-// Usage is the result of reading a response. The kinds of tokens do not overlap.
+// Usage is the result of reading a response.
 type Usage struct {
-	Input      int64 // the prompt, without CacheRead and CacheWrite; or Unreported, as the other kinds
-	CacheRead  int64 // the part of the prompt that came from a cache
-	CacheWrite int64 // the part of the prompt that was written to a cache
-	Output     int64 // the answer, with its reasoning
-	Sent       int64 // an estimate of the output that was sent since the last report of output
+	// Parts is what the request's own model has cost. Its Input and Output may be Unreported.
+	Parts option.Parts
+	Also  []Share // what other models have cost
+	Sent  int64   // an estimate of the output that was sent since the last report of output
 
+	Model      string // the model that answered, or ""
+	Tier       string // the tier that the response names, in lower case, or ""
+	Reported   bool   // the response has reported what it cost
 	Stream     bool   // the response is a stream, which may end at any event
-	PromptOnly bool   // the response only counts the tokens of a prompt, so nothing was generated
+	PromptOnly bool   // the response only counts the tokens of a prompt, or judges it: nothing was generated
+	Failed     bool   // the response is an error and nothing else
 	Invalid    string // the reason why the body could not be read, or ""
 }
 
-// Reported reports whether the response has reported any usage.
-func (u *Usage) Reported() bool {
-	return u.Input != Unreported || u.CacheRead != Unreported || u.CacheWrite != Unreported ||
-		u.Output != Unreported
+// Share is what a model has cost other than the one of the request.
+type Share struct {
+	Model string
+	Parts option.Parts
 }
 
-// The kinds of tokens, as indexes.
-const (
-	input = iota
-	cacheRead
-	cacheWrite
-	output
-	kinds
-)
-
-// form describes the usage that an API reports.
-type form struct {
-	at       []string        // the paths of the object that holds the counts; "" is the event
-	has      []string        // paths in the object; one must exist
-	counts   [kinds][]string // the paths of the counts of each kind, which are added
-	total    string          // a count that may exceed the others by further output, or ""
-	contains bool            // the input contains the tokens read from and written to a cache
-	free     bool            // input that is left out was not computed
-}
-
-// forms lists the APIs. The first form that fits is read. The name of a count has an end of endings.
-var forms = []form{
-	{ // OpenAI: chat, completions, embeddings. At some servers only the total contains the reasoning.
-		at:  []string{"usage", "x_groq.usage"},
-		has: []string{"prompt_tokens", "completion_tokens"},
-		counts: [kinds][]string{{"prompt_tokens"}, {"prompt_tokens_details.cached_tokens"},
-			{"prompt_tokens_details.cache_write_tokens"}, {"completion_tokens"}},
-		total: "total_tokens", contains: true,
-	},
-	{ // OpenAI: Responses. In a stream, an event has the response.
-		at:  []string{"usage", "response.usage"},
-		has: []string{"input_tokens_details"},
-		counts: [kinds][]string{{"input_tokens"}, {"input_tokens_details.cached_tokens"},
-			{"input_tokens_details.cache_write_tokens"}, {"output_tokens"}},
-		total: "total_tokens", contains: true,
-	},
-	{ // Anthropic: input in message_start, output in message_delta. Also Responses without details.
-		at:  []string{"usage", "message.usage", "response.usage"},
-		has: []string{"input_tokens", "output_tokens"},
-		counts: [kinds][]string{{"input_tokens"}, {"cache_read_input_tokens"},
-			{"cache_creation_input_tokens"}, {"output_tokens"}},
-	},
-	{ // Gemini: thoughts stand beside candidates, and the results of tools beside the prompt.
-		at:  []string{"usageMetadata", "response.usageMetadata"},
-		has: []string{"promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount"},
-		counts: [kinds][]string{{"promptTokenCount", "toolUsePromptTokenCount"}, {"cachedContentTokenCount"},
-			nil, {"candidatesTokenCount", "thoughtsTokenCount"}},
-		contains: true,
-	},
-	{ // Ollama: the last line has the counts. A prompt from the cache has none.
-		at:     []string{""},
-		has:    []string{"eval_count", "prompt_eval_count"},
-		counts: [kinds][]string{{"prompt_eval_count"}, nil, nil, {"eval_count"}},
-		free:   true,
-	},
-}
-
-// endings has the ends of the names of all counts. An event with none of them reports no usage.
-var endings = [][]byte{[]byte(`_tokens"`), []byte(`TokenCount"`), []byte(`eval_count"`)}
-
-// at returns the value at a path of names with periods between them, or nil.
-func at(value interface{}, path string) interface{} {
-	if path == "" {
-		return value
+// partsOf divides numbers into parts. A detail takes at most what the details before it have left of its
+// total. One that the reported total has beside the others counts beside them. medium is the number that has
+// all of the answer that is not text, or Unreported.
+func partsOf(reported []int64, medium int) option.Parts {
+	n := make([]int64, numbers)
+	for i, value := range reported {
+		if value > 0 {
+			n[i] = value
+		}
 	}
-	fields, ok := value.(map[string]interface{})
-	if !ok {
-		return nil
+	if n[cacheWrite5m]+n[cacheWrite1h] > n[cacheWrite]+n[cacheWriteBeside] {
+		n[cacheWriteBeside] = n[cacheWrite5m] + n[cacheWrite1h]
 	}
-	rest := ""
-	if i := strings.IndexByte(path, '.'); i >= 0 {
-		rest = path[i+1:]
-		path = path[:i]
+	prompt := n[promptTotal]
+	isBeside := prompt == 0 && n[cacheRead]+n[cacheWrite] == 0
+	if prompt == 0 {
+		prompt = n[promptWithout]
 	}
-	return at(fields[path], rest)
-}
-
-// count returns the whole number of a value, or Unreported.
-func count(value interface{}) int64 {
-	const most = 1 << 53
-	n, ok := value.(float64)
-	if !ok || n < 0 || n > most || n != math.Trunc(n) {
-		return Unreported
+	if n[cacheRead] == 0 {
+		n[cacheRead] = n[cacheReadBeside]
 	}
-	return int64(n)
-}
-
-// report reads the usage that an event reports, and returns whether it reports any.
-func report(r *Reader, event map[string]interface{}) bool {
-	for i := range forms {
-		f := &forms[i]
-		for _, path := range f.at {
-			counts := at(event, path)
-			for _, name := range f.has {
-				if at(counts, name) != nil {
-					return readCounts(r, f, counts)
-				}
+	if n[cacheWrite] == 0 {
+		n[cacheWrite] = n[cacheWriteBeside]
+	}
+	if isBeside {
+		prompt += n[cacheRead] + n[cacheWrite]
+	}
+	prompt += n[toolPrompt]
+	output := n[answer] + n[thoughts]
+	if reported[promptTotal] < 0 && reported[promptWithout] < 0 && n[total] > output {
+		prompt = n[total] - output // embeddings, which may report nothing else
+	}
+	surplus := n[total] - prompt - output
+	if surplus > 0 && surplus != n[reasoning] {
+		for _, detail := range []int{connector, audioIn, imageIn, cacheRead, cacheWrite} {
+			beside := n[detail]
+			if beside > 0 && surplus >= beside && (beside > prompt || beside == surplus) {
+				prompt += beside
+				surplus -= beside
 			}
 		}
 	}
-	return false
+	if surplus > 0 {
+		output += surplus
+	}
+	if medium >= 0 && reported[medium] < 0 {
+		n[medium] = output - n[textOut]
+	}
+	var p option.Parts
+	p[option.Search] = n[search] + n[furtherSearch]
+	hasDetails := n[audioOut] != 0 || n[imageOut] != 0
+	for _, detail := range n[cacheRead : imageCached+1] {
+		hasDetails = hasDetails || detail != 0
+	}
+	if !hasDetails { // without the calls below, because an interpreter would take long for each
+		p[option.Input], p[option.Output] = prompt, output
+		return p
+	}
+	left := prompt
+	read := least(n[cacheRead], left)
+	p[option.AudioCacheRead] = least(n[audioCached], read)
+	p[option.CacheRead] = read - p[option.AudioCacheRead]
+	left -= read
+	written := least(n[cacheWrite], left)
+	p[option.CacheWrite1h] = least(n[cacheWrite1h], written)
+	p[option.CacheWrite] = written - p[option.CacheWrite1h]
+	left -= written
+	p[option.AudioInput] = least(n[audioIn]+n[audioInTool]-n[audioCached], left)
+	left -= p[option.AudioInput]
+	p[option.ImageInput] = least(n[imageIn]+n[imageInTool]-n[imageCached], left)
+	p[option.Input] = left - p[option.ImageInput]
+	p[option.AudioOutput] = least(n[audioOut], output)
+	left = output - p[option.AudioOutput]
+	p[option.ImageOutput] = least(n[imageOut], left)
+	p[option.Output] = left - p[option.ImageOutput]
+	return p
 }
 
-// readCounts reads the counts of a form, and returns whether there are any.
-func readCounts(r *Reader, f *form, counts interface{}) bool {
-	var sums [kinds]int64
-	for kind, paths := range f.counts {
-		sums[kind] = Unreported
-		for _, path := range paths {
-			n := count(at(counts, path))
-			if n == Unreported {
-				continue
-			}
-			if sums[kind] == Unreported {
-				sums[kind] = 0
-			}
-			sums[kind] += n
-		}
+// least returns the lesser number, and at least 0.
+func least(a, b int64) int64 {
+	if a > b {
+		a = b
 	}
-	if f.total != "" && sums[input] != Unreported {
-		known := sums[input]
-		if sums[output] != Unreported {
-			known += sums[output]
-		}
-		if total := count(at(counts, f.total)); total > known {
-			sums[output] = total - sums[input]
-		}
+	if a < 0 {
+		return 0
 	}
-	if f.free && sums[input] == Unreported && sums[output] != Unreported {
-		sums[input] = 0
-	}
-	isReport := false
-	for kind, n := range sums {
-		if n != Unreported {
-			r.last[kind] = n
-			isReport = true
-		}
-	}
-	if sums[input] != Unreported {
-		r.contains = f.contains
-	}
-	if sums[output] != Unreported {
-		r.events = 0
-		r.characters = 0
-	}
-	return isReport
+	return a
 }
 
-// onlyCounts reports whether a JSON body without usage only counts the tokens of a prompt.
-func onlyCounts(body map[string]interface{}) bool {
-	for _, name := range []string{"choices", "candidates", "content", "output", "message", "response",
-		"usage", "usageMetadata", "error"} {
-		if body[name] != nil {
-			return false
+// usage returns what the body has reported.
+func (r *Reader) usage() Usage {
+	u := Usage{Model: r.model, Reported: r.reported, Stream: r.stream,
+		PromptOnly: r.promptOnly, Failed: r.failed && !r.reported && !r.hasText, Invalid: r.Frames.Invalid}
+	if r.tier != "" {
+		u.Tier = tierOf(r.tier)
+	}
+	if u.Tier == "" && r.headerTier != "" {
+		u.Tier = tierOf(r.headerTier)
+	}
+	n := r.last
+	if r.head != nil && !u.Reported {
+		n = r.head
+		u.Reported = true
+	}
+	u.Parts = partsOf(n, r.medium)
+	hasInput := n[promptTotal] >= 0 || n[promptWithout] >= 0 || u.Parts.InputTokens() > 0
+	hasOutput := n[answer] >= 0 || n[thoughts] >= 0 || u.Parts.OutputTokens() > 0
+	if len(r.entries) > 0 {
+		u.addEntries(r)
+	} else if !hasInput && (hasOutput || !u.Reported) {
+		u.Parts[option.Input] = Unreported
+	}
+	if !hasOutput && (hasInput || !u.Reported) {
+		u.Parts[option.Output] = Unreported
+	}
+	if r.added != nil {
+		further := partsOf(r.added, imageOut)
+		u.Parts = add(u.Parts, further)
+	}
+	if len(r.searches) > 0 {
+		u.Parts[option.Search] = int64(len(r.searches))
+	}
+	u.Sent = int64(r.characters+3) / 4
+	if int64(r.events) > u.Sent {
+		u.Sent = int64(r.events)
+	}
+	return u
+}
+
+// addEntries takes what several models have cost from entries. One without a model is the request's own, and
+// if all have one model, all are.
+func (u *Usage) addEntries(r *Reader) {
+	several := false
+	for _, e := range r.entries {
+		several = several || e.model != r.entries[0].model
+	}
+	searched := u.Parts[option.Search]
+	u.Parts = option.Parts{}
+	for _, e := range r.entries {
+		parts := partsOf(e.counts, Unreported)
+		if e.model != "" && several {
+			u.Also = append(u.Also, Share{Model: e.model, Parts: parts})
+		} else {
+			u.Parts = add(u.Parts, parts)
 		}
 	}
-	return count(body["input_tokens"]) != Unreported || count(body["totalTokens"]) != Unreported
+	if u.Parts[option.Search] < searched {
+		u.Parts[option.Search] = searched
+	}
+}
+
+// add returns parts with further ones, none of which is unreported.
+func add(parts, further option.Parts) option.Parts {
+	for i := range option.PartNames {
+		if further[i] > 0 && parts[i] < 0 {
+			parts[i] = 0
+		}
+		parts[i] += further[i]
+	}
+	return parts
 }

@@ -119,7 +119,7 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 	var want int64
 	for i := range int64(60) {
 		b := &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(1000*len(driver) + int(i)), User: driver,
-			Input: 1, Output: i, CacheRead: -1, CacheWrite: -1}
+			Lines: []batch.Line{{Input: 1, Output: i}}}
 		var hits []ratelimit.Hit
 		for n, key := range []string{"k", keyInShard((store.ShardOf("k", testShards) + 1) % testShards)} {
 			l := budget(1 << 40)
@@ -132,7 +132,7 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 		if err := one.Take(t.Context(), testTimeout, hits, decisions); err != nil || !allAllowed(decisions) {
 			t.Fatalf("a request: %v, %+v", err, decisions)
 		}
-		one.SettleBill(b)
+		one.Settle(b)
 		want += 2 * (1 + i)
 	}
 	stop()

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
+	"github.com/pgratelimit/pg-ratelimit/admin/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
@@ -133,16 +133,7 @@ func TestCitus(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
-				// other tests use the same prefixes
-				rename := func(l *ratelimit.Limit) {
-					l.Prefix = t.Name() + " " + l.Prefix
-					if l.CountedAs != "" {
-						l.CountedAs = t.Name() + " " + l.CountedAs
-					}
-				}
-				store := s.openStore(t, driver, engine.Options{DisableRememberedRefusals: true})
-				return &limitChanger{Store: store, change: rename,
-					limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+				return s.openStore(t, driver, engine.Options{DisableRememberedRefusals: true})
 			})
 		})
 	}
@@ -160,19 +151,13 @@ func TestCitus(t *testing.T) {
 	t.Run("an uninstall leaves nothing", s.testUninstall)
 }
 
-// testUninstall checks that the SQL of docs/runbook.md deletes everything.
+// testUninstall checks that deploy/uninstall.sql deletes everything.
 func (s *citusDB) testUninstall(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/runbook.md")
+	sql, err := os.ReadFile("../../../deploy/uninstall.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(page), "\n## Uninstall\n")
-	_, sql, _ := strings.Cut(section, "```sql\n")
-	sql, _, found := strings.Cut(sql, "```")
-	if !found {
-		t.Fatal("docs/runbook.md: no SQL block under Uninstall, want one")
-	}
-	cluster.Execute(t, s.DSN(), sql)
+	cluster.Execute(t, s.DSN(), string(sql))
 	left := cluster.Texts(s.t, s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
 UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT
 proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`)

@@ -60,9 +60,9 @@ func (s *Store) TakeFirst() {
 func CleanupSQL(slots bool) string { return statement.New(nil).Cleanup(false, slots) }
 
 // AddSettlement adds a settlement to the next batch of requests.
-func (s *Store) AddSettlement(h *batch.Settlement) {
+func (s *Store) AddSettlement(c *batch.Charge) {
 	s.settleWait = time.Hour
-	s.Settle(h)
+	s.Settle(c)
 }
 
 // Waiting returns the number of jobs that wait.
@@ -70,28 +70,48 @@ func (s *Store) Waiting() int32 {
 	return atomic.LoadInt32(&s.lanes[0].backlog.Waiting) + atomic.LoadInt32(&s.lanes[1].backlog.Waiting)
 }
 
-// Meaning describes a statement on rows.
+// Meaning describes a statement on rows. Parameters are the names of the arguments after the keys.
 type Meaning struct {
-	Kind                         string // take, peek, refund, reset or release
-	Width                        int    // the number of state columns in a result
-	Durable, Alike, AllOrNothing bool
+	Kind                                   string // take, peek, refund, reset, release or settle
+	Width                                  int    // the number of state columns in a result
+	Durable, Alike, AllOrNothing, Reserves bool
+	Parameters                             []string
 }
 
 // Meanings returns the meanings of all statements on rows, by text. Several algorithms can share a text.
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	meanings := map[string]Meaning{}
 	texts := statement.New(nil)
-	for _, d := range algorithm.All() {
-		for kind, name := range []string{"take", "peek", "refund", "reset", "release"} {
-			for flags := range 16 {
-				key := statement.Key{Kind: statement.Kind(kind), Definition: d, Durable: flags&1 != 0,
-					Sync: flags&2 != 0, AllOrNothing: flags&4 != 0, Uniform: flags&8 != 0}
-				if key.Kind == statement.Charge || flags < 4 {
-					meanings[texts.Of(key).SQL] = Meaning{Kind: name, Width: d.SQL.Width,
-						Durable: key.Durable, Alike: key.Uniform, AllOrNothing: key.AllOrNothing}
-				}
-			}
-		}
+	definitions := algorithm.All()
+	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
+		definitions = append(definitions, algorithm.Of(&ratelimit.Limit{Algorithm: a, Reserves: true}))
+	}
+	for _, d := range definitions {
+		addMeanings(meanings, texts, d)
 	}
 	return meanings
 })
+
+// addMeanings adds the meanings of the statements of a definition.
+func addMeanings(meanings map[string]Meaning, texts *statement.Texts, d *algorithm.Definition) {
+	for kind, name := range []string{"take", "peek", "refund", "reset", "release", "settle"} {
+		for flags := range 16 {
+			key := statement.Key{Kind: statement.Kind(kind), Definition: d, Durable: flags&1 != 0,
+				Sync: flags&2 != 0, AllOrNothing: flags&4 != 0, Uniform: flags&8 != 0}
+			if key.Kind != statement.Charge && flags >= 4 && (key.Kind != statement.Settle ||
+				key.AllOrNothing) || d.Reserves && key.Kind > statement.Peek {
+				continue
+			}
+			text := texts.Of(key)
+			meaning := Meaning{Kind: name, Width: d.SQL.Width, Durable: key.Durable, Alike: key.Uniform,
+				AllOrNothing: key.AllOrNothing, Reserves: d.Reserves}
+			for _, p := range text.Parameters {
+				meaning.Parameters = append(meaning.Parameters, p.Name)
+			}
+			meanings[text.SQL] = meaning
+		}
+	}
+}
+
+// LedgerSQL returns a statement that adds settlements to the ledger.
+func LedgerSQL(sync bool) string { return statement.New(nil).Ledger(sync) }

@@ -53,7 +53,7 @@ func (d *fakeDB) Run(ctx context.Context, timeout time.Duration, statements []*p
 			answer = answerRows([][]byte{int4(1)})
 		}
 	case strings.Contains(statements[0].SQL, "to_regclass"):
-		answer = answerRows([][]byte{int4(1), int4(1)})
+		answer = answerRows([][]byte{[]byte(`{"number":1}`)})
 	default:
 		d.runs++
 		if answer == nil {
@@ -116,7 +116,7 @@ func isCheck(s *pgdb.Statement) bool {
 
 // returnsRows reports whether a statement returns a row for each of its entries.
 func returnsRows(s *pgdb.Statement) bool {
-	return strings.Contains(s.SQL, "RETURNING slot") || strings.Contains(s.SQL, "LEFT JOIN")
+	return strings.Contains(s.SQL, "RETURNING ord") || strings.Contains(s.SQL, "LEFT JOIN")
 }
 
 // statementKeys returns the keys of the counters of a statement's entries.

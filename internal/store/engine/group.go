@@ -66,6 +66,10 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 			numbers[i] = e.claim
 		case "first":
 			numbers[i] = e.firstSlot
+		case "rest":
+			numbers[i] = e.rest
+		case "held":
+			numbers[i] = e.held
 		case "anchor":
 			numbers[i] = l.Anchor
 		case "sums":

@@ -10,20 +10,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // defaultSettleWait is the maximum time that a settlement waits for a request's batch.
 const defaultSettleWait = 5 * time.Millisecond
 
 // Settle corrects a charge in the background. It does nothing if the database did not make the charge.
-func (s *Store) Settle(h *batch.Settlement) {
-	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease ||
-		h.Limit.Algorithm == ratelimit.InFlight {
+func (s *Store) Settle(c *batch.Charge) {
+	if c.Source != ratelimit.FromPostgres && c.Source != ratelimit.FromLease ||
+		c.Limit.Algorithm == ratelimit.InFlight {
 		return
 	}
-	key := strings.Clone(h.Key) // it may be a part of a long request
-	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: h.Limit, Key: key, Cost: -h.Refund},
-		Claim: h.DecidedAt, Window: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset), End: s.settled},
+	key := strings.Clone(c.Key) // it may be a part of a long request
+	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
+		Claim: c.DecidedAt, Window: algorithm.WindowOf(c.Limit, c.DecidedAt, c.Reset), End: s.settled},
 		s.settleWait)
 }
 
@@ -36,6 +37,38 @@ func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(cha
 			s.settled(charged, err)
 			end(charged, err)
 		}}, s.settleWait)
+}
+
+// writeSettlements returns the statements that settle charges for a session on limits that reserve: one for
+// each algorithm and table, in the order in which all processes lock rows. One loop has all of a charge,
+// because an interpreter would pay for each call.
+func (s *Store) writeSettlements(charges []*batch.Charge, session int64, sync bool,
+	lockWait time.Duration) []*pgdb.Statement {
+	p := newPlan(nil, len(charges), false)
+	for _, c := range charges {
+		id := lease.RowID{Durable: c.Durable, Prefix: c.Prefix, Key: c.Key}
+		e := p.latest[id]
+		if e == nil {
+			e = &entry{kind: statement.Settle, id: id, firstSlot: session,
+				view: algorithm.View{Limit: c.Limit}}
+			p.latest[id] = e
+			g := p.recent[c.Limit]
+			if g == nil {
+				g = groupFor(p, 0, statement.Key{Kind: statement.Settle,
+					Definition: algorithm.CountingOf(c.Limit), Durable: c.Durable, Sync: sync}, false)
+				p.recent[c.Limit] = g
+			}
+			g.entries = append(g.entries, e)
+		}
+		e.n += c.Units
+		e.held += c.Held
+		if e.rest += c.Rest; e.rest >= 1000 {
+			e.rest -= 1000
+			e.n--
+		}
+	}
+	sortGroups(p.groups)
+	return p.write(s.texts, 0, lockWait)
 }
 
 // job is a job of a batch while it is decided. The worker owns it.

@@ -1,8 +1,6 @@
 package engine_test
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -69,60 +67,12 @@ func TestCloseRefundsWaitingCharge(t *testing.T) {
 	}
 }
 
-// leasingStore is a store that gives each limit a lease if it can have one.
-type leasingStore struct{ limitChanger }
-
-// LosesUnits implements conformance.LosesUnits.
-func (*leasingStore) LosesUnits() {}
-
 // A store with leases passes the conformance suite. One driver suffices, because leases do not depend on the
 // driver.
 func TestConformanceWithLeases(t *testing.T) {
+	dsn := cluster.Open(t)
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
 		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v, want nothing", err) }}
-		lease := func(l *ratelimit.Limit) {
-			leased := *l
-			leased.Lease = 0.5
-			if leased.Validate() == nil {
-				*l = leased
-			}
-		}
-		store := openStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o, nil)
-		return &leasingStore{limitChanger{Store: store, change: lease,
-			limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
+		return conformance.Leasing{Store: openStore(t, drivers.All["pgwire"](t, dsn), o, nil)}
 	})
-}
-
-// limitChanger is a store that replaces the limits of its hits by changed copies.
-type limitChanger struct {
-	ratelimit.Store
-	change func(l *ratelimit.Limit)
-
-	mu     sync.Mutex
-	limits map[*ratelimit.Limit]*ratelimit.Limit // the changed copy of each limit
-}
-
-func (c *limitChanger) withChangedLimits(hits []ratelimit.Hit) []ratelimit.Hit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	changed := append([]ratelimit.Hit(nil), hits...)
-	for i := range changed {
-		l := changed[i].Limit
-		if l != nil && c.limits[l] == nil {
-			other := *l
-			c.change(&other)
-			c.limits[l] = &other
-		}
-		changed[i].Limit = c.limits[l]
-	}
-	return changed
-}
-
-func (c *limitChanger) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision) error {
-	return c.Store.Take(ctx, timeout, c.withChangedLimits(hits), decisions)
-}
-
-func (c *limitChanger) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return c.Store.Reset(ctx, timeout, c.withChangedLimits(hits))
 }

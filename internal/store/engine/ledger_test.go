@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -35,8 +36,8 @@ func reserve(t failer, store ratelimit.Store, l *ratelimit.Limit, units int64) (
 
 // bill returns the bill number n of a request on one limit.
 func bill(n int, l *ratelimit.Limit, units int64, slot *ratelimit.Slot) *batch.Bill {
-	return &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(n), User: "u", Model: "m", Input: units,
-		CacheRead: -1, CacheWrite: -1, Output: 0,
+	return &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(n), User: "u",
+		Lines:   []batch.Line{{Model: "m", Input: units}},
 		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Slot: slot}}}
 }
 
@@ -81,7 +82,29 @@ func TestBudgetIsUsedToItsEnd(t *testing.T) {
 	check.Equal(t, "the ledger", s.queryText(`SELECT string_agg(concat_ws(' ', user_id, model, input,
 		cache_read, output, charges->0->>'prefix', charges->0->>'units'), ', ' ORDER BY id)
 		FROM rate_limit_ledger`),
-		"u m 35 0 b 35, u m 40 0 b 40, u m 5000 0 b 5000")
+		"u m 35 0 0 b 35, u m 40 0 0 b 40, u m 5000 0 0 b 5000")
+}
+
+// Many bills below a millionth add up to what they cost, and not to a millionth each: 1,000 embeddings of 8
+// tokens at 0.02 for a million of them cost 0.000160.
+func TestBillsBelowAMillionthAddUpExactly(t *testing.T) {
+	s := newTestDB(t)
+	store := s.openEngine(engine.Options{CleanupProbability: -1})
+	l := budget(1000)
+	slot, _ := reserve(t, store, l, 1)
+	for n := range 1000 {
+		one := bill(n+1, l, 1, slot)
+		one.Charges[0].Rest = 840
+		one.Lines[0].Money = batch.Exact(1, 840)
+		store.Ledger().Settle(one)
+	}
+	awaitSettled(t, store)
+	check.Equal(t, "the count in billionths", s.queryText(`SELECT concat_ws(' ', count,
+		count * 1000 + coalesce(remainder, 0)) FROM rate_limit_durable WHERE prefix = 'b'`), "160 160000")
+	check.Equal(t, "the ledger in billionths", s.queryText(`SELECT concat_ws(' ',
+		sum(money * 1000 + remainder), sum((charges -> 0 ->> 'units')::numeric * 1000))
+		FROM rate_limit_ledger`),
+		"160000 160000.000")
 }
 
 // All limits of a request have something left, or none of them holds anything.
@@ -136,6 +159,37 @@ func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
 	check.Equal(t, "used and held", s.usedAndHeld(), fmt.Sprint("0 ", 1+64*100+63*64/2))
 }
 
+// A bill changes the rows of each algorithm in one statement. A row that was deleted meanwhile is made, with
+// what the request has cost, and holds nothing.
+func TestSettlementIsAStatementForEachAlgorithm(t *testing.T) {
+	s := newTestDB(t)
+	var statements atomic.Int64
+	store := s.openEngineOn(&interceptDB{s.openDB(""),
+		func(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
+			statements.Store(int64(len(pipeline)))
+			return send(ctx, pipeline)
+		}}, bareOptions)
+	fixed, sliding := budget(1000), budget(1000)
+	sliding.Algorithm, sliding.Prefix = ratelimit.SlidingWindow, "s"
+	one := bill(1, fixed, 0, nil)
+	one.Charges = nil
+	for _, key := range []string{"a", "b", "c"} {
+		for _, l := range []*ratelimit.Limit{sliding, fixed} {
+			slot := &ratelimit.Slot{}
+			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Slot: slot})
+			one.Charges = append(one.Charges, batch.Charge{Limit: l, Key: key, Units: 7, Slot: slot})
+		}
+	}
+	s.exec("DELETE FROM rate_limit_durable WHERE key = 'b'")
+	store.Ledger().Settle(one)
+	awaitSettled(t, store)
+	check.Equal(t, "statements, with that of the ledger", statements.Load(), 3)
+	check.Equal(t, "rows", s.queryText(`SELECT string_agg(concat_ws(' ', prefix, key, count, held), ', '
+		ORDER BY prefix, key) FROM rate_limit_durable`), "b a 7, b b 7, b c 7, s a 7, s b 7, s c 7")
+	check.Equal(t, "rows with the time of the ledger", s.queryText(`SELECT count(*) FROM rate_limit_durable
+		JOIN rate_limit_ledger ON time = window_start WHERE key = 'b'`), "2")
+}
+
 // What a killed process held is free once its session has expired, for every program on the row.
 func TestUnitsOfLostProcessAreFree(t *testing.T) {
 	s := newTestDB(t)
@@ -165,6 +219,36 @@ func TestUnitsAreHeldAgainAfterThePauseOfAProcess(t *testing.T) {
 	store.Ledger().Settle(bill(1, l, 7, slot))
 	awaitSettled(t, store)
 	check.Equal(t, "used and held", s.usedAndHeld(), "7 0")
+}
+
+// A settlement for a day without a partition makes the partition. A settlement that the ledger refuses makes
+// none, is reported, and holds up no other.
+func TestRefusedSettlementIsNoMissingPartition(t *testing.T) {
+	s, l := newTestDB(t), budget(100)
+	var made atomic.Int64
+	store := s.openEngineOn(drivers.All["pgwire"](t, s.dsn), engine.Options{CleanupProbability: -1,
+		OnError: s.report,
+		Upkeep: func(int64) error {
+			made.Add(1)
+			cluster.Execute(t, s.dsn, "SELECT rate_limit_ledger_upkeep()")
+			return nil
+		}})
+	slot, _ := reserve(t, store, l, 1)
+	s.exec("DO $$ BEGIN EXECUTE 'DROP TABLE rate_limit_ledger_' " +
+		"|| to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$")
+	store.Ledger().Settle(bill(1, l, 5, slot))
+	awaitSettled(t, store)
+	partitions := made.Load()
+	s.requireNoReports()
+	store.Ledger().Settle(bill(2, l, -5, nil))
+	store.Ledger().Settle(bill(3, l, 7, nil))
+	await.Within(t, testTimeout, "the other settlement", func() bool { return s.usedAndHeld() == "12 0" })
+	await.Within(t, testTimeout, "the report", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Contains(fmt.Sprint(s.reported), "amounts_of_a_charge_must_be_0_or_more")
+	})
+	check.Equal(t, "partitions made", []int64{partitions, made.Load()}, []int64{1, 1})
 }
 
 // settlesTest sends settlements over a database that loses some of them.
@@ -236,6 +320,7 @@ func (s *settlesTest) request(t *rapid.T) {
 func (s *settlesTest) settle(n int) {
 	again := *s.bills[n]
 	again.Charges = append([]batch.Charge(nil), again.Charges...)
+	again.Lines = append([]batch.Line(nil), again.Lines...)
 	s.store.Ledger().Settle(&again)
 }
 

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -46,10 +48,10 @@ func (s *testDB) awaitText(sql, want string) {
 	await.Within(s.t, testTimeout, want, func() bool { got = s.queryText(sql); return got == want })
 }
 
-// openRole creates the tables, runs sql, creates a role that may use tables, and opens a DB as this role.
-func (s *testDB) openRole(role, sql, tables string) pgdb.DB {
+// openRole creates the tables, creates a role that may use tables, and opens a DB as this role.
+func (s *testDB) openRole(role, tables string) pgdb.DB {
 	s.t.Helper()
-	_, err := s.conn.PgConn().Exec(s.t.Context(), engine.TableSQL+sql+"; CREATE ROLE "+role+
+	_, err := s.conn.PgConn().Exec(s.t.Context(), engine.TableSQL+"; CREATE ROLE "+role+
 		"; GRANT SELECT, INSERT, UPDATE, DELETE ON "+tables+" TO "+role).ReadAll()
 	if err != nil {
 		s.t.Fatal(err)
@@ -69,35 +71,34 @@ func (s *testDB) openNode(driver string, epoch int64) (*store.Store, *registry.N
 	return opened, n
 }
 
-// A proxy is in the registry from the start of its first store to the end of its last one, even if only the
-// tables of counts exist.
+// A proxy is in the registry from the start of its first store to the end of its last one, which
+// creates the tables.
 func TestProxyIsRegistered(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{
-		"an empty database":    "",
-		"the tables of counts": engine.TableSQL + "DROP TABLE rate_limit_nodes CASCADE",
+		"an empty database": "",
+		"all tables":        engine.TableSQL,
 	} {
-		for driver := range drivers.All {
-			t.Run(name+", "+driver, func(t *testing.T) {
-				s := newTestDB(t)
-				if _, err := s.conn.PgConn().Exec(t.Context(), before).ReadAll(); err != nil {
-					t.Fatal(err)
-				}
-				store, node := s.openNode(driver, 7)
-				s.awaitNodes("n 7 v1")
-				node.SetApplied("12:12:", "1", []string{"rule a: wrong", "rule b: wrong"})
-				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
-				// Another store of the process has no policy, and keeps the policy's part of the row.
-				other, _ := s.openNode("pgxdb", 7)
-				s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
-				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
-				other.Close()
-				s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
-				store.Close()
-				s.awaitNodes("")
-				s.requireNoReports()
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newTestDB(t)
+			if _, err := s.conn.PgConn().Exec(t.Context(), before).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+			store, node := s.openNode("pgwire", 7)
+			s.awaitNodes("n 7 v1")
+			node.SetApplied("12:12:", "1", []string{"rule a: wrong", "rule b: wrong"})
+			s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
+			// Another store of the process has no policy, and keeps the policy's part of the row.
+			other, _ := s.openNode("pgxdb", 7)
+			s.exec("UPDATE rate_limit_nodes SET report = '{}' WHERE node = 'n'")
+			s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
+			other.Close()
+			s.awaitNodes("n 7 v1 12:12: rule a: wrong;rule b: wrong")
+			store.Close()
+			s.awaitNodes("")
+			s.requireNoReports()
+		})
 	}
 }
 
@@ -158,39 +159,34 @@ func TestHeartbeatDeletesEndedRowOfSameName(t *testing.T) {
 // cannot use the registry.
 func TestRegistryWithoutPrivileges(t *testing.T) {
 	t.Parallel()
-	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes CASCADE",
-		"there": "SELECT 1"} {
-		t.Run(name, func(t *testing.T) {
-			s := newTestDB(t)
-			role := "counts_" + s.queryText("SELECT current_database()")
-			s.exec("REVOKE CREATE ON SCHEMA public FROM public")
-			db := s.openRole(role, tables, "rate_limit_ephemeral, rate_limit_durable")
-			store := s.openProxy(db, engine.Options{}, nil)
-			store.Prepare()
-			reports := func() []error {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return s.reported
-			}
-			await.Within(t, testTimeout, "the report", func() bool { return len(reports()) > 0 })
-			if !takeOne(t, store, hitOn("p", 5, false)).Allowed {
-				t.Error("a hit was refused, want it allowed")
-			}
-			decisions := make([]ratelimit.Decision, 1)
-			if !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) ||
-				!store.Local().On {
-				t.Errorf("TakeLocal: got %+v, Local().On %v, want a local decision", decisions,
-					store.Local().On)
-			}
-			await.Within(t, testTimeout, "exact limits", func() bool { return !store.Local().On })
-			store.Close()
-			errs := reports()
-			text := fmt.Sprint(errs)
-			if len(errs) != 1 || !strings.Contains(text, "the registry of proxies: ") ||
-				!strings.Contains(text, "permission denied") {
-				t.Errorf("reported: %s, want one error for the registry", text)
-			}
-		})
+	s := newTestDB(t)
+	role := "counts_" + s.queryText("SELECT current_database()")
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
+	db := s.openRole(role, "rate_limit_ephemeral, rate_limit_durable")
+	store := s.openProxy(db, engine.Options{}, nil)
+	store.Prepare()
+	reports := func() []error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.reported
+	}
+	await.Within(t, testTimeout, "the report", func() bool { return len(reports()) > 0 })
+	if !takeOne(t, store, hitOn("p", 5, false)).Allowed {
+		t.Error("a hit was refused, want it allowed")
+	}
+	decisions := make([]ratelimit.Decision, 1)
+	if !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) ||
+		!store.Local().On {
+		t.Errorf("TakeLocal: got %+v, Local().On %v, want a local decision", decisions,
+			store.Local().On)
+	}
+	await.Within(t, testTimeout, "exact limits", func() bool { return !store.Local().On })
+	store.Close()
+	errs := reports()
+	text := fmt.Sprint(errs)
+	if len(errs) != 1 || !strings.Contains(text, "the registry of proxies: ") ||
+		!strings.Contains(text, "permission denied") {
+		t.Errorf("reported: %s, want one error for the registry", text)
 	}
 }
 
@@ -200,8 +196,9 @@ func TestProxyReportsMissingGrant(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
 	role := "decides_nothing_" + s.queryText("SELECT current_database()")
-	store := s.openProxy(s.openRole(role, "", "rate_limit_nodes, rate_limit_durable"),
-		engine.Options{DisableMigration: true}, registry.Join("n", s.dsn, "", "eu"))
+	db := s.openRole(role, "rate_limit_durable")
+	s.exec("GRANT EXECUTE ON FUNCTION rate_limit_heartbeat TO " + role)
+	store := s.openProxy(db, engine.Options{DisableMigration: true}, registry.Join("n", s.dsn, "", "eu"))
 	store.Prepare()
 	const rowsSQL = "SELECT coalesce(string_agg(concat_ws(' ', node, report->>'region', " +
 		"report->>'cannot'), ', '), '') FROM rate_limit_nodes"
@@ -217,6 +214,26 @@ func TestProxyReportsMissingGrant(t *testing.T) {
 	}
 	s.awaitText("SELECT count(*)::text FROM rate_limit_nodes n WHERE n.ended IS NOT NULL AND NOT "+
 		schema.NodeIsLive, "1")
+}
+
+// A settlement waits while row level security hides the ledger.
+func TestSettlementOutlivesRowSecurity(t *testing.T) {
+	s, l := newTestDB(t), budget(100)
+	role := "p_" + s.queryText("SELECT current_database()")
+	db := s.openRole(role, "rate_limit_durable")
+	s.exec("SELECT rate_limit_grant('" + role + "', 'proxy')")
+	store := s.openEngineOn(db, engine.Options{CleanupProbability: -1})
+	slot, _ := reserve(t, store, l, 9)
+	s.exec("ALTER TABLE rate_limit_ledger ENABLE ROW LEVEL SECURITY")
+	store.Ledger().Settle(bill(1, l, 7, slot))
+	await.Within(t, testTimeout, "the report", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Contains(fmt.Sprint(s.reported), pg.RowSecurityHint)
+	})
+	s.exec("ALTER TABLE rate_limit_ledger DISABLE ROW LEVEL SECURITY")
+	awaitSettled(t, store)
+	check.Equal(t, "used and held", s.usedAndHeld(), "7 0")
 }
 
 // lostDB is a DB that can lose its server.

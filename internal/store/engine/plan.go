@@ -215,7 +215,7 @@ func (p *plan) write(texts *statement.Texts, now int64, lockWait time.Duration) 
 			clock = later
 		}
 		key := g.key
-		key.Uniform = key.Kind == statement.Charge && !g.takesSlots && !g.reserves
+		key.Uniform = (key.Kind == statement.Charge || key.Kind == statement.Settle) && !g.takesSlots
 		keys := make([]string, len(g.entries))
 		first := g.entries[0]
 		for i, e := range g.entries {
@@ -231,7 +231,7 @@ func (p *plan) write(texts *statement.Texts, now int64, lockWait time.Duration) 
 		prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
 		args := append(make([]any, 0, 8), clock, argument(g.entries, prefix, key.Uniform), keys)
 		for _, parameter := range text.Parameters {
-			args = append(args, argument(g.entries, parameter, key.Uniform && parameter.Name != "n"))
+			args = append(args, argument(g.entries, parameter, key.Uniform && !statement.Varies(parameter)))
 		}
 		size := len(keys) * (stateColumn + key.Definition.SQL.Width) * cellSize
 		g.statement = pgdb.Statement{SQL: text.SQL, Args: args, Result: make([]byte, 0, size),
@@ -263,6 +263,8 @@ type entry struct {
 	leaseHits     int64 // for a charge: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
 	firstSlot     int64 // for a charge on a limit InFlight, or a release: the first slot
+	held          int64 // for a settlement: the units that requests hold for the session in firstSlot
+	rest          int64 // for a settlement: the thousandths of a unit by which n is too much
 
 	// For a charge on a limit that reserves, the sums of the costs of its first 0, 1 … n hits. Then cost is
 	// 1, and firstSlot is the session.

@@ -16,7 +16,7 @@ import (
 // serverSQL identifies the server that has the counters.
 const serverSQL = `SELECT ` + schema.ServerIdentity
 
-// identityTimeout bounds one read of serverSQL.
+// identityTimeout bounds a read of serverSQL, also beside the state of the tables.
 const identityTimeout = 2 * time.Second
 
 // checkIdentity clears the remembered rows if the counts may lack charges of this process, because the server

@@ -60,13 +60,12 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 	for name, lose := range map[string]func(s *testDB, d *replacedDB){
 		"started again": func(_ *testDB, d *replacedDB) { atomic.StoreInt64(&d.started, 1) },
 		"the policy restored from a dump": func(s *testDB, _ *replacedDB) {
-			s.exec("ALTER TABLE rate_limit_changes RENAME TO rate_limit_changes_before; CREATE TABLE " +
-				"rate_limit_changes (LIKE rate_limit_changes_before)")
+			s.exec("ALTER TABLE rate_limit_changes RENAME TO before; ALTER INDEX rate_limit_changes_pkey " +
+				"RENAME TO before_pkey; CREATE TABLE rate_limit_changes (LIKE before INCLUDING ALL)")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTestDB(t)
-			s.exec("CREATE TABLE rate_limit_changes ()")
 			d, store := openLeased(t, s)
 			await.Within(t, testTimeout, "the first check of the server",
 				func() bool { return atomic.LoadInt64(&d.reads) > 1 })
@@ -87,44 +86,4 @@ func TestReplacedServerEndsLeases(t *testing.T) {
 			s.requireNoReports()
 		})
 	}
-}
-
-// A proxy keeps its leased units while the tables of the policy are created or dropped. It refunds them
-// before a request refunds the row.
-func TestLeasesOutlastNewPolicy(t *testing.T) {
-	t.Parallel()
-	s := newTestDB(t)
-	d, store := openLeased(t, s)
-	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()",
-		"DROP TABLE rate_limit_changes"} {
-		s.exec(sql)
-		reads := atomic.LoadInt64(&d.reads)
-		await.Within(t, testTimeout, "two checks of the server",
-			func() bool { return atomic.LoadInt64(&d.reads) > reads+1 })
-		if store.Stats()[engine.LeasedUnits] == 0 {
-			t.Errorf("LeasedUnits is 0 after %s, want units", sql)
-		}
-	}
-	refund := leasedHit
-	refund.Cost = -1
-	left := takeOne(t, store, refund).Remaining
-	store.Close()
-	check.Equal(t, "units left", remaining(t, s.openEngine(bareOptions), leasedHit), left)
-}
-
-// A store without a row in the registry remembers the identity of the server at its start, and compares it
-// only after an outage. So even the first outage detects a replaced server.
-func TestFirstOutageDetectsReplacedServer(t *testing.T) {
-	s := newTestDB(t)
-	d := &replacedDB{DB: s.openDB("")}
-	store := s.openEngineOn(d, longLeaseOptions)
-	holdUnits(t, s, store)
-	atomic.StoreInt64(&d.started, 1)
-	atomic.StoreInt32(&d.down, 1)
-	if _, _, err := tryOne(store, testTimeout, hitOn("other", 10, true)); err == nil {
-		t.Error("a hit without a server: no error, want one")
-	}
-	atomic.StoreInt32(&d.down, 0)
-	await.Within(t, testTimeout, "the end of the leases",
-		func() bool { return store.Stats()[engine.LeasedUnits] == 0 })
 }

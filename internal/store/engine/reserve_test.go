@@ -72,15 +72,16 @@ func (r *reservesTest) settle(t *rapid.T, l *ratelimit.Limit) {
 	row := r.model.row(one.hit)
 	if rapid.IntRange(0, 4).Draw(t, "released") == 0 {
 		one.hit.Slot.Release()
-		algorithm.Settle(l, row, r.clock.Micro, 0, one.hit.Cost)
+		algorithm.Settle(l, row, r.clock.Micro, 0, 0, one.hit.Cost)
 	} else {
 		units := rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, 3*l.Events)).Draw(t, "units")
+		rest := rapid.Int64Range(0, 999).Draw(t, "rest")
 		for range rapid.IntRange(1, 3).Draw(t, "times") {
 			r.store.Ledger().Settle(&batch.Bill{Day: time.Now().Unix() / 86400,
 				ID: uuid(one.n), Charges: []batch.Charge{{Limit: l,
-					Key: "k", Unit: "tokens", Units: units, Slot: one.hit.Slot}}})
+					Key: "k", Unit: "tokens", Units: units, Rest: rest, Slot: one.hit.Slot}}})
 		}
-		algorithm.Settle(l, row, r.clock.Micro, units, one.hit.Cost)
+		algorithm.Settle(l, row, r.clock.Micro, units, rest, one.hit.Cost)
 	}
 	for r.store.Ledger().Unsettled() > 0 || r.store.Ledger().Held(one.hit.Slot) > 0 {
 		time.Sleep(100 * time.Microsecond)
@@ -96,9 +97,9 @@ func (r *reservesTest) check(t *rapid.T, l *ratelimit.Limit) {
 	requireEqual(t, "", r.clock.Micro, h, c, r.model.decide(r.clock.Micro, newCall(false, h)))
 	table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[l.Durable]
 	got := r.s.queryText(fmt.Sprintf(`SELECT (SELECT concat_ws(' ', count, coalesce(prev_count, 0),
-		micros(window_start), micros(expires_at), coalesce((SELECT sum(held[i][2])
+		micros(window_start), micros(expires_at), coalesce(remainder, 0), coalesce((SELECT sum(held[i][2])
 		FROM generate_subscripts(held, 1) i), 0)) FROM %s WHERE prefix = '%s')`, table, l.Prefix))
-	want := fmt.Sprint(row.Count, row.PrevCount, row.Start, row.Expires, row.Held)
+	want := fmt.Sprint(row.Count, row.PrevCount, row.Start, row.Expires, row.Remainder, row.Held)
 	if got != want && (row.Start != 0 || got != "NULL") {
 		t.Fatalf("the row of %+v at %d\n got %s\nwant %s", *l, r.clock.Micro, got, want)
 	}

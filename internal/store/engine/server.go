@@ -36,6 +36,7 @@ type server struct {
 	migrates bool                                    // the setup creates and upgrades the tables
 	existed  bool                                    // the tables have existed; only the setup uses it
 	ready    int32                                   // 1 once the setup is done; atomic
+	creation *health.Creation                        // of the tables by an attempt of the setup
 
 	mu      sync.Mutex      // guards the fields below
 	attempt context.Context // ends with the current attempt; nil without one

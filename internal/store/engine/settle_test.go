@@ -1,8 +1,6 @@
 package engine_test
 
 import (
-	"context"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,13 +12,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // settlementOf returns a settlement that refunds units of an allowed hit, or charges them if units is below
 // 0.
-func settlementOf(h ratelimit.Hit, d ratelimit.Decision, units int64) *batch.Settlement {
-	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Refund: units, DecidedAt: d.DecidedAt,
+func settlementOf(h ratelimit.Hit, d ratelimit.Decision, units int64) *batch.Charge {
+	return &batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Cost: units, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 
@@ -71,30 +68,6 @@ func TestSQLAndGoStepsAreEqual(t *testing.T) {
 			}
 		}
 	})
-}
-
-// If a settlement did not reach the server, the store sends it again.
-func TestUnsentSettlementIsRepeated(t *testing.T) {
-	s := newTestDB(t)
-	var lost atomic.Bool
-	store := s.openEngineOn(&interceptDB{s.openDB(""),
-		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-			if lost.Load() {
-				return pgdb.ErrNotSent
-			}
-			return send(ctx, statements)
-		}}, bareOptions)
-	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}, Key: "k",
-		Cost: 10}
-	d := takeOne(t, store, h)
-	lost.Store(true)
-	store.Settle(settlementOf(h, d, 7))
-	await.Within(t, testTimeout, "an outage", func() bool { return store.Unavailable() != nil })
-	lost.Store(false)
-	await.Within(t, testTimeout, "the settlement", func() bool { return store.Stats()[engine.Settled] == 1 })
-	if got := remaining(t, store, h); got != 97 {
-		t.Errorf("%d units are left, want 97", got)
-	}
 }
 
 // A settlement changes the row, and does not end the lease.

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// setupTimeout bounds each statement, which may have to wait for the migration of another process.
+	// setupTimeout bounds the creation of the tables.
 	setupTimeout = 30 * time.Second
 
 	// setupRetry and maxSetupRetry bound the time between a failed attempt and the next.
@@ -30,12 +30,12 @@ func (s *Store) Prepare() { _, _ = s.server.start() }
 // Ready reports whether the tables of counts exist in the current version, here or in other stores.
 func (s *Store) Ready() bool { return atomic.LoadInt32(&s.server.ready) == 1 }
 
-// Await waits for up to timeout until the store is ready.
+// Await waits for up to timeout until the store is ready, or longer while the setup creates tables.
 func (s *Store) Await(ctx context.Context, timeout time.Duration) error {
 	return s.server.await(ctx, timeout)
 }
 
-// await waits for up to timeout until the setup is done, and starts it if it is due.
+// await waits until the setup is done, and starts it if it is due. See health.Await.
 func (s *server) await(ctx context.Context, timeout time.Duration) error {
 	attempt, failure := s.start()
 	switch {
@@ -46,17 +46,8 @@ func (s *server) await(ctx context.Context, timeout time.Duration) error {
 	case attempt == nil:
 		return failure
 	}
-	start := time.Now()
-	waiting, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	stop := context.AfterFunc(attempt, cancel)
-	<-waiting.Done()
-	stop()
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case attempt.Err() == nil:
-		return s.health.Failed(start, timeout, pgdb.ErrNoAnswer)
+	if err := s.health.Await(ctx, attempt, timeout, s.creation); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +66,10 @@ func (s *server) start() (context.Context, error) {
 	attempt, done := context.WithCancel(context.Background())
 	s.attempt = attempt
 	s.failure = nil
+	first := s.retryIn == 0 && !s.existed
 	go func() {
-		err := batch.Try(s.setUp)
+		err := batch.Try(func() error { return pg.Explain(s.closing, s.db, s.setUp(first)) })
+		s.creation.End()
 		s.mu.Lock()
 		s.recordResult(err)
 		s.mu.Unlock()
@@ -107,76 +100,82 @@ func (s *server) recordResult(err error) {
 	s.retryAt = time.Now().Add(s.retryIn)
 }
 
-// TableSQL creates the tables of counts, like postgres.TableSQL.
-const TableSQL = schema.Counters
+// TableSQL creates all tables, like postgres.TableSQL.
+const TableSQL = schema.Upgrade
 
-// migrationSQL runs in one process at a time.
-const migrationSQL = schema.Lock + TableSQL
+const (
+	// restoreWait is the time for which tables must be missing before setUp creates them again.
+	restoreWait = time.Second
+	// lockedPause is the time between two inspections while another session migrates.
+	lockedPause = 50 * time.Millisecond
+)
 
-// restoreWait is the time for which tables must be missing before setUp creates them again.
-const restoreWait = time.Second
-
-// setUp finds out whether the counts are in this store. If they are, it creates or upgrades their tables.
-func (s *server) setUp() error {
+// setUp finds out whether the counts are in this store. If they are, it creates the tables if there are none,
+// unless another session does. Requests wait for that if this is the first attempt.
+func (s *server) setUp(first bool) error {
 	if s.discover != nil {
 		if elsewhere, err := s.discover(s.closing); err != nil || elsewhere {
 			return err
 		}
 	}
-	if !s.migrates {
-		return nil
+	for s.closing.Err() == nil {
+		locked, err := s.inspect()
+		if errors.Is(err, schema.ErrMissing) && !locked && s.existed {
+			// A restore drops the tables, and creates them a moment later. In between, nothing in the
+			// database shows the restore, so two inspections must find neither tables nor a restore.
+			health.Sleep(s.closing, restoreWait)
+			locked, err = s.inspect()
+		}
+		if errors.Is(err, schema.ErrMissing) && !s.migrates && !locked {
+			err = nil // each request names the table that is missing
+		}
+		if !errors.Is(err, schema.ErrMissing) {
+			s.existed = s.existed || err == nil
+			return err
+		}
+		if first || locked {
+			s.creation.Begin()
+		}
+		if !locked {
+			err = s.create()
+			s.existed = s.existed || err == nil
+			return err
+		}
+		health.Sleep(s.closing, lockedPause)
 	}
-	ready, restoring, err := s.inspect()
-	if err == nil && !ready && !restoring && s.existed {
-		// A restore drops the tables, and creates them a moment later. In between, nothing in the database
-		// shows the restore, so two inspections must find neither tables nor a restore.
-		health.Sleep(s.closing, restoreWait)
-		ready, restoring, err = s.inspect()
-	}
-	if err == nil && restoring && !ready {
-		err = schema.ErrRestoring
-	}
-	if err == nil && !ready {
-		err = s.create()
-	}
-	s.existed = s.existed || err == nil
-	return err
+	return ratelimit.ErrClosed
 }
 
-// create creates or upgrades the tables.
+// create creates the tables.
 func (s *server) create() error {
-	failure := s.db.Exec(s.closing, setupTimeout, migrationSQL)
+	failure := s.db.Exec(s.closing, setupTimeout, schema.Create)
 	if failure == nil {
 		return nil
 	}
 	// A program that creates the tables at the same time without the advisory lock, such as the npm library,
 	// can make this attempt fail although the tables are right.
-	if ready, _, err := s.inspect(); err == nil && ready {
+	if _, err := s.inspect(); err == nil {
 		return nil
 	}
-	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, "+
-		"such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w",
-		pg.Explain(s.closing, s.db, failure))
+	return fmt.Errorf("creating the tables (a role that may, such as their owner, can run caddy "+
+		"pg-ratelimit migrate, or schema.sql, instead): %w", failure)
 }
 
-// inspect reports whether the tables are ready, and whether a restore of the policy is under way or has
-// failed. It also reads the server's identity, to detect a replaced server later. A connection failure counts
-// for the health of the database.
-func (s *server) inspect() (ready, restoring bool, err error) {
+// inspect returns nil if this program can use the tables, and otherwise the error of schema.State.Err. locked
+// reports whether another session holds the lock of migrations. inspect also reads the server's identity, to
+// detect a replaced server later. A connection failure counts for the health of the database. The timeout is
+// short, because a network may drop the packets of the first look.
+func (s *server) inspect() (locked bool, err error) {
 	sent := time.Now()
-	tables := &pgdb.Statement{SQL: schema.Ready}
+	tables := &pgdb.Statement{SQL: schema.StateSQL}
+	lock := &pgdb.Statement{SQL: schema.Locked}
 	identity := &pgdb.Statement{SQL: serverSQL}
-	failure := s.db.Run(s.closing, setupTimeout, []*pgdb.Statement{tables, identity})
+	failure := s.db.Run(s.closing, identityTimeout, []*pgdb.Statement{tables, lock, identity})
 	if failure != nil {
-		return false, false, s.health.Failed(sent, setupTimeout, failure)
+		return false, s.health.Failed(sent, identityTimeout, failure)
 	}
+	s.health.Answered()
 	s.checkIdentity(identity)
-	if tables.Err != nil {
-		return false, false, fmt.Errorf("looking for the tables: %w", tables.Err)
-	}
-	columns := pg.Bigints(tables.Result)
-	if len(columns) != 3 {
-		return false, false, nil
-	}
-	return columns[0] == 1, columns[2] == 1, nil
+	locks := pg.Bigints(lock.Result)
+	return len(locks) == 1 && locks[0] == 1, schema.ErrorOf(tables)
 }

@@ -58,15 +58,25 @@ func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, partial bo
 		if partial {
 			failStatement(a, "22P02", engine.OnPurpose)
 		}
-	case is("SELECT set_config"):
+	case s.executeSession(st, a) || s.executeLedger(st, a):
+	case is("SELECT set_config"), is("SELECT true, set_config"):
 		addRow(a, []byte(""))
+	case st.sql == schema.StateSQL:
+		addRow(a, []byte(`{"number":1}`))
+	case st.sql == schema.Locked:
+		addRow(a, int4(0))
 	case st.sql == engine.ServerSQL:
 		addRow(a, []byte(s.identity()))
-	case is("WITH gone AS (DELETE FROM rate_limit_nodes"):
-		s.setNode(nodeKey(st), simNode{seen: simNow()})
-	case is("SELECT coalesce(" + schema.MissingGrants):
+	case is("SELECT rate_limit_heartbeat"):
+		n := simNode{}
+		if st.args[2] != nil {
+			n.seen = simNow()
+		}
+		s.setNode(nodeKey(st), n)
 		addRow(a, []byte(""))
-	case is("SELECT count(*) FROM rate_limit_nodes"):
+	case is("SELECT " + schema.MissingGrants):
+		addRow(a, nil, nil)
+	case is("SELECT rate_limit_live_proxies"):
 		live := int64(0)
 		for _, n := range s.nodes {
 			if n.isLive() {
@@ -74,8 +84,6 @@ func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, partial bo
 			}
 		}
 		addRow(a, int8(live))
-	case is("UPDATE rate_limit_nodes SET ended"):
-		s.setNode(nodeKey(st), simNode{})
 	case is("SELECT string_agg(problem"), is("SELECT prefix FROM"):
 	case strings.Contains(st.sql, "deleted AS (DELETE FROM"):
 		addRow(a, int8(0)) // the model keeps expired rows for the checks
@@ -133,6 +141,8 @@ func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 		addRow(a, []byte(simWhole))
 	case is("SELECT x.region"), is("SELECT region, state"), is("SELECT rate_limit_ledger_upkeep"),
 		is("SELECT rate_limit_notice_upkeep"):
+	case is("SELECT rate_limit_totals_upkeep"):
+		addRow(a, int4(0))
 	case is("SELECT rate_limit_forget"):
 		addRow(a, []byte("0"))
 	default:

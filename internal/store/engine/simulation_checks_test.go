@@ -45,7 +45,7 @@ func (r *simRun) checkLimits() {
 }
 
 // isWithinDocumentedLoss reports whether the charge of a hit may have been lost with a server that crashed or
-// was replaced. docs/recovery.md documents this loss.
+// was replaced. docs/servers.md documents this loss.
 func (r *simRun) isWithinDocumentedLoss(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {

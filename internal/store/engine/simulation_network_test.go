@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -58,6 +59,7 @@ type simDB struct {
 	proxy      int
 	chance     chance
 	minLatency time.Duration // the minimum latency of a message, one way
+	dead       atomic.Bool   // the proxy was killed
 }
 
 var (
@@ -74,6 +76,10 @@ func (d *simDB) Run(ctx context.Context, timeout time.Duration, statements []*pg
 func (d *simDB) run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
+	if d.dead.Load() {
+		sleepUntil(ctx, sent+int64(time.Second))
+		return errSimRefused
+	}
 	c := d.chance.with(sent)
 	for _, s := range statements {
 		s.Result, s.Rows, s.Err, s.Code = s.Result[:0], 0, nil, ""

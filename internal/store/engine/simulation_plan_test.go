@@ -23,6 +23,8 @@ type simPlan struct {
 	client         *ratelimit.Limit
 	outages        []simOutage
 	contestedShare float64 // the share of requests for the contested key
+	// For requests whose responses are settled, the limit that they reserve of; nil for the others.
+	tokens *ratelimit.Limit
 }
 
 // simKind is a kind of fault.
@@ -226,10 +228,12 @@ func (s *simServer) advance(at int64) {
 		s.started = o.to
 		if o.kind == simFailover {
 			s.timeline++
+			s.replacing = true
 			for len(s.undo) > 0 && s.undo[len(s.undo)-1].at > o.from-o.lag {
 				s.undo[len(s.undo)-1].undo()
 				s.undo = s.undo[:len(s.undo)-1]
 			}
+			s.replacing = false
 			clear(s.charges)
 		}
 		s.undo = nil
@@ -238,6 +242,7 @@ func (s *simServer) advance(at int64) {
 			if !id.Durable {
 				s.windows[id] = append(s.windows[id], simWindow{at: lost})
 				delete(s.rows, id)
+				delete(s.held, id)
 			}
 		}
 	}

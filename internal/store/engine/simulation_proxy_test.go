@@ -29,6 +29,8 @@ type simProxy struct {
 	store  *store.Store
 	policy *policy.Policy
 	site   *serve.Site
+	db     *simDB
+	handle func(c chance) // handles a request
 	hits   sync.WaitGroup // the requests in flight
 
 	mu       sync.Mutex // guards all that follows
@@ -52,6 +54,11 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	}
 	p.site = &serve.Site{Store: p.store, Timeout: run.plan.timeout, OnError: settings.Local}
 	p.site.Prepare()
+	p.db = db
+	p.handle = p.handleRequest
+	if run.plan.tokens != nil {
+		p.handle = p.handlePrompt
+	}
 	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Health: p.store.Health(),
 		Random: random, OnApplied: node.SetApplied})
 	return p
@@ -69,7 +76,7 @@ func (p *simProxy) sendRequests() {
 		if time.Since(simBorn) > p.run.plan.load {
 			break
 		}
-		p.hits.Go(func() { p.handleRequest(p.chance.with(8, n)) })
+		p.hits.Go(func() { p.handle(p.chance.with(8, n)) })
 	}
 	p.hits.Wait()
 }

@@ -23,12 +23,13 @@ type simServer struct {
 	nodes   map[string]simNode
 	windows map[lease.RowID][]simWindow // the windows in which the rows were charged
 
-	outages  []simOutage // future outages
-	timeline int64
-	started  int64     // the start time of the server
-	changes  int       // the number of changes of the policy
-	now      int64     // the time of the current message, in nanoseconds of the simulation
-	open     []simUndo // the changes of the current transaction
+	outages   []simOutage // future outages
+	timeline  int64
+	replacing bool      // a standby takes over
+	started   int64     // the start time of the server
+	changes   int       // the number of changes of the policy
+	now       int64     // the time of the current message, in nanoseconds of the simulation
+	open      []simUndo // the changes of the current transaction
 	// the recent changes of logged tables; empty unless a failover is still to come, in which the standby
 	// lacks the last changes
 	undo    []simUndo
@@ -37,6 +38,7 @@ type simServer struct {
 	// the units of messages that were lost, or that had a lost result
 	maybeCharged map[lease.RowID]int64
 	violations   []string // statements that no proxy should send
+	simHolds              // what requests hold, and the ledger
 	sent         []int    // the number of sent statements, by millisecond
 	probes       []int    // the number of sent reads of the server's identity, by millisecond
 }
@@ -64,7 +66,7 @@ func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 		nodes:   map[string]simNode{},
 		windows: map[lease.RowID][]simWindow{}, charges: map[simHolder]int64{},
 		charged:      map[lease.RowID]int64{},
-		maybeCharged: map[lease.RowID]int64{}, outages: outages,
+		maybeCharged: map[lease.RowID]int64{}, outages: outages, simHolds: newSimHolds(),
 	}
 	for _, l := range limits {
 		s.limits[l.Prefix] = l
@@ -86,6 +88,10 @@ type simEntry struct {
 	id      lease.RowID
 	n, cost int64 // the number of hits, and the units of each
 	claim   int64 // the time of the decision to refund, in microseconds
+
+	// The session that holds units, those of a settlement that ends, and the sums of a reservation.
+	session, held int64
+	sums          []int64
 }
 
 // readStatement returns a copy of a statement.
@@ -103,6 +109,10 @@ func readStatement(s *pgdb.Statement) simStatement {
 	}
 	keys := s.Args[2].([]string)
 	for i, key := range keys {
+		if meaning.Reserves || meaning.Kind == "settle" {
+			read.entries = append(read.entries, readHolding(s, &meaning, i))
+			continue
+		}
 		e := simEntry{n: 1}
 		e.id = lease.RowID{Durable: meaning.Durable, Key: key}
 		if meaning.Alike {
@@ -140,7 +150,11 @@ func (s *simStatement) digest(c chance) uint64 {
 	}
 	sum := uint64(0)
 	for _, e := range s.entries {
-		sum += uint64(c.withText(e.id.Prefix).withText(e.id.Key).with(e.n, e.cost, e.claim))
+		one := c.withText(e.id.Prefix).withText(e.id.Key).with(e.n, e.cost, e.claim)
+		if e.session != 0 {
+			one = one.with(e.session, e.held).with(e.sums...)
+		}
+		sum += uint64(one)
 	}
 	return sum
 }
@@ -185,14 +199,21 @@ func simNow() int64 { return time.Now().UnixMicro() }
 // runTransaction executes statements that take effect together.
 func (s *simServer) runTransaction(proxy int, statements []simStatement, answers []pgdb.Statement) {
 	s.open = s.open[:0]
+	s.settling = ""
 	partial := false
 	for i := range statements {
 		st := &statements[i]
-		if st.entries != nil {
+		switch {
+		case st.entries == nil:
+			s.executeOther(st, &answers[i], partial)
+		case st.meaning.Kind == "settle":
+			s.settle(st, &answers[i])
+		case st.meaning.Reserves:
+			partial = s.reserve(st, &answers[i]) || partial
+		default:
 			partial = s.executeOnRows(proxy, st, &answers[i]) || partial
-			continue
 		}
-		if s.executeOther(st, &answers[i], partial); answers[i].Err == nil {
+		if answers[i].Err == nil {
 			continue
 		}
 		for _, c := range slices.Backward(s.open) {

@@ -34,6 +34,7 @@ type simRun struct {
 	mu          sync.Mutex // guards all that follows
 	admitted    map[lease.RowID][]simAdmitted
 	requests    int
+	prompts     simPrompts
 	checkedRows int // the number of rows that checkLeases has checked
 	failures    []string
 }
@@ -50,13 +51,20 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 		Events: 40, Window: 10 * time.Second, Durable: true}
 	r := &simRun{plan: plan,
 		server:   newSimServer([]*ratelimit.Limit{plan.contested, plan.client, policyLimit}, plan.outages),
-		admitted: map[lease.RowID][]simAdmitted{}}
+		admitted: map[lease.RowID][]simAdmitted{}, prompts: newSimPrompts()}
+	if plan.tokens != nil {
+		r.server.limits[plan.tokens.Prefix] = plan.tokens
+		r.server.running = r.heldByRunning
+	}
 	synctest.Test(t, func(t *testing.T) {
 		var group sync.WaitGroup
 		for n := range plan.proxies {
 			p := newSimProxy(r, n)
 			r.proxies = append(r.proxies, p)
 			group.Go(p.sendRequests)
+			if after := p.killAfter(); after > 0 {
+				time.AfterFunc(after, p.kill)
+			}
 		}
 		time.Sleep(plan.load / 2)
 		// The policy changes, so that all proxies read it again.
@@ -66,6 +74,10 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 		group.Wait()
 		time.Sleep(simQuiet)
 		r.checkLeases()
+		if plan.tokens != nil {
+			time.Sleep(r.server.untilOld())
+			r.checkSettlements()
+		}
 		for _, p := range r.proxies {
 			group.Go(p.close)
 		}
@@ -74,8 +86,10 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	})
 	r.checkLimits()
 	r.checkCharges()
-	r.checkStampede()
-	r.checkFairness()
+	if plan.tokens == nil {
+		r.checkStampede()
+		r.checkFairness()
+	}
 	for i, text := range r.server.violations {
 		if i < 3 {
 			r.fail("%s", text)

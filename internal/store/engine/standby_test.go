@@ -17,6 +17,9 @@ import (
 
 // Commits that wait for a lost standby leave no sessions behind, and never more than the pool's bound.
 func TestLostStandbyLeavesNoSessionsBehind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts a server")
+	}
 	t.Parallel()
 	server := cluster.Private(t, cluster.Options{Config: map[string]string{
 		"synchronous_standby_names": "nobody"}})
@@ -66,6 +69,9 @@ func TestLostStandbyLeavesNoSessionsBehind(t *testing.T) {
 // While requests wait in vain for a lost standby, the limits that do not wait for one stay exact, and free
 // the slots of requests in flight.
 func TestOtherLimitsStayExactWithoutStandby(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts a server")
+	}
 	t.Parallel()
 	server := cluster.Private(t, cluster.Options{})
 	admin := server.DSN("postgres")

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// docs/algorithms.md shows the statement that decides hits on a sliding window, as it runs.
+// docs/generated/algorithms.md shows the statement that decides hits on a sliding window, as it runs.
 func TestAlgorithmsPageShowsTheStatement(t *testing.T) {
 	t.Parallel()
 	s := newTestDB(t)
@@ -34,7 +34,7 @@ func TestAlgorithmsPageShowsTheStatement(t *testing.T) {
 			shown += "\n"
 		}
 	}
-	golden.CheckPart(t, "../../../docs/algorithms.md", "go test ./internal/store/engine", shown)
+	golden.CheckPart(t, "../../../docs/generated/algorithms.md", "go test ./internal/store/engine", shown)
 }
 
 // wrapped breaks a line of SQL that is too long for a page, after a comma.

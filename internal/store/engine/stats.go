@@ -75,6 +75,9 @@ func (s *Store) settled(_ int64, err error) {
 		atomic.AddInt64(&s.stats[Settled], 1)
 	} else {
 		atomic.AddInt64(&s.stats[Unsettled], 1)
+		if s.lost != nil {
+			s.lost()
+		}
 	}
 }
 

@@ -49,6 +49,10 @@ type Options struct {
 	// Upkeep, unless it is nil, makes the partitions of the ledger in the database, and that of a day, in
 	// days since 1970. It runs if a settlement found none.
 	Upkeep func(day int64) error
+	// Lost, unless it is nil, is called for each settlement that may not have arrived.
+	Lost func()
+	// Leave, unless it is nil, is called by Close before it closes the database.
+	Leave func()
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations; nil replaces nothing.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
@@ -121,6 +125,7 @@ type Store struct {
 	idleCalls   sync.Pool // unused calls
 	idleBuffers sync.Pool // unused buffers of batches
 	close       context.CancelFunc
+	lost, leave func() // Options.Lost and Options.Leave
 	lanes       [2]*lane
 	ticking     int32 // 1 while Tick reads the identity of the server; atomic
 	maintained  int32 // 1 after the start of maintainLeases; atomic
@@ -148,7 +153,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	texts := statement.New(o.Tables)
 	stats := NewStats()
 	server := &server{db: db, closing: closing, report: o.Report, stats: stats, discover: o.Discover,
-		migrates: !o.DisableMigration}
+		migrates: !o.DisableMigration, creation: &health.Creation{}}
 	server.health = health.New(closing, o.Random, server.ping)
 	if o.DisableMigration && o.Discover == nil {
 		server.ready = 1
@@ -156,7 +161,8 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s := &Store{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
-		workers: o.Workers, close: cancel, byTimeout: map[queueKey]*batch.Queue{},
+		workers: o.Workers, close: cancel, lost: o.Lost, leave: o.Leave,
+		byTimeout: map[queueKey]*batch.Queue{},
 	}
 	s.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
@@ -171,7 +177,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	})
 	s.ledger = ledger.New(ledger.Options{
 		Closing: closing, Health: server.health, Rows: s.rows, DB: db, Texts: texts, Report: o.Report,
-		Run: server.run, Send: send, Upkeep: o.Upkeep, Notify: o.Notify,
+		Run: server.run, Write: s.writeSettlements, Send: send, Upkeep: o.Upkeep, Notify: o.Notify,
 		Settled: func(err error) { s.settled(0, err) },
 		Now:     s.unixNow,
 	})
@@ -272,21 +278,31 @@ func (s *Store) Close() {
 	}
 	lease.EndAll(s.rows)
 	s.refundLeases()
+	s.Flush()
+	s.refundLeases() // the units of charges that were sent since EndAll
+	s.Flush()
+	s.ledger.Close()
+	s.slots.Close()
+	s.close()
+	for _, l := range s.lanes {
+		batch.Close(l.backlog)
+	}
+	if s.leave != nil {
+		s.leave()
+	}
+	s.server.db.Close()
+}
+
+// Flush sends the jobs and the settlements that wait, unless the database is unavailable or takes too long.
+func (s *Store) Flush() {
 	flushed := time.Now().Add(closeTimeout)
 	for _, l := range s.lanes {
 		batch.Flush(l.backlog, time.Until(flushed))
 		for batch.Busy(l.queue) && time.Now().Before(flushed) {
-			time.Sleep(time.Millisecond) // a batch may have taken refunds before Flush
+			time.Sleep(time.Millisecond) // a batch may have taken jobs before
 		}
 	}
-	s.refundLeases() // the units of charges that were sent since EndAll
-	for _, l := range s.lanes {
-		batch.Flush(l.backlog, time.Until(flushed))
-	}
-	s.ledger.Close(time.Until(flushed))
-	s.slots.Close()
-	s.close()
-	s.server.db.Close()
+	s.ledger.Flush()
 }
 
 // isBusy reports whether any worker is busy.

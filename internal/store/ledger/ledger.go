@@ -46,6 +46,7 @@ type Ledger struct {
 	held      map[*ratelimit.Slot]*hold
 	waiting   []*item // in the order of arrival
 	unsettled int     // the number of settlements without an end
+	closed    bool    // Close has counted those that are left
 	uncertain bool    // the session's sums may differ from what requests hold
 	beganAt   time.Time
 	former    []int64 // earlier sessions that go on until the rows hold for the present one
@@ -64,6 +65,9 @@ type Options struct {
 
 	// Run runs statements on DB as for a request, and retries lost transactions.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+
+	// Write returns the statements that settle charges, after those that add bills to the ledger.
+	Write func(charges []*batch.Charge, session int64, sync bool, lockWait time.Duration) []*pgdb.Statement
 
 	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
 	// Upkeep makes the partitions of the ledger, and that of a day, in days since 1970. Nil makes none.
@@ -88,10 +92,8 @@ type hold struct {
 // maxWaiting bounds the settlements that wait. Further ones are lost.
 const maxWaiting = 20000
 
-var (
-	errLost   = errors.New("ratelimit: a settlement is lost, because too many wait")
-	errClosed = errors.New("ratelimit: settlements are lost, because the database has not answered")
-)
+var errLost = errors.New("ratelimit: settlements are lost, because too many wait, or the database has not " +
+	"answered before the end")
 
 // New returns a Ledger without a session.
 func New(o Options) *Ledger {
@@ -156,15 +158,25 @@ func (l *Ledger) release(slot *ratelimit.Slot) {
 	defer l.mu.Unlock()
 	if h := l.held[slot]; h != nil && !h.ending {
 		h.ending = true
-		l.add(&item{Bill: batch.Bill{ID: statement.NoSettlement,
-			Charges: []batch.Charge{{Limit: h.limit, Key: h.row.Key, Slot: slot}}}})
+		l.add(&item{Bill: batch.Bill{Charges: []batch.Charge{{Limit: h.limit, Key: h.row.Key, Slot: slot}}}})
 	}
 }
 
 // Settle settles a request in the background, and owns s from then on.
 func (l *Ledger) Settle(s *batch.Bill) {
 	l.mu.Lock()
-	lost := l.unsettled >= maxWaiting
+	lost := l.closed || l.unsettled >= maxWaiting
+	if s.User != "" { // without a call, because an interpreter would take long
+		s.User = storable(s.User)
+	}
+	s.Tier = storable(s.Tier)
+	s.Answered = storable(s.Answered)
+	for i := range s.Lines {
+		s.Lines[i].Model = storable(s.Lines[i].Model)
+	}
+	for i, above := range s.Ancestors {
+		s.Ancestors[i] = storable(above)
+	}
 	for i := range s.Charges {
 		h := l.held[s.Charges[i].Slot]
 		switch {
@@ -184,14 +196,18 @@ func (l *Ledger) Settle(s *batch.Bill) {
 	}
 	l.mu.Unlock()
 	if lost {
-		l.Lose()
+		l.Lose(1)
 	}
 }
 
-// Lose counts and reports a settlement that is lost because too many wait.
-func (l *Ledger) Lose() {
-	l.Settled(errLost)
-	l.Report(errLost)
+// Lose counts and reports n settlements that are lost.
+func (l *Ledger) Lose(n int) {
+	if n > 0 {
+		l.Report(errLost)
+	}
+	for ; n > 0; n-- {
+		l.Settled(errLost)
+	}
 }
 
 // add adds an item, and starts the goroutine unless it runs. The caller holds the mutex.
@@ -219,19 +235,24 @@ func (l *Ledger) Unsettled() int {
 	return l.unsettled
 }
 
-// Close waits up to timeout for the settlements, and ends the session. It drops those that are left.
-func (l *Ledger) Close(timeout time.Duration) {
-	for until := time.Now().Add(timeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if l.Unsettled() == 0 || l.Health.Unavailable() != nil {
-			break
-		}
+// flushTimeout bounds Flush.
+const flushTimeout = 5 * time.Second
+
+// Flush waits until the settlements are answered, unless the database is unavailable or takes too long.
+func (l *Ledger) Flush() {
+	for until := time.Now().Add(flushTimeout); l.Unsettled() > 0 && l.Health.Unavailable() == nil &&
+		time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
 	}
-	if lost := l.Unsettled(); lost > 0 {
-		for n := 0; n < lost; n++ {
-			l.Settled(errClosed)
-		}
-		l.Report(errClosed)
-	}
+}
+
+// Close ends the session. The settlements that wait are lost.
+func (l *Ledger) Close() {
+	l.mu.Lock()
+	l.closed = true
+	left := l.unsettled
+	l.mu.Unlock()
+	l.Lose(left)
 	if l.Health.Unavailable() == nil {
 		l.session.End()
 		l.mu.Lock()

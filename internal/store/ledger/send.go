@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sort"
 	"strings"
 	"time"
 
@@ -27,17 +26,15 @@ const (
 	maxBatch = 200
 	// retryPause is the time after which a settlement is sent again that has failed by itself.
 	retryPause = 2 * time.Second
-	// noPartition is the SQLSTATE of a row for which the ledger has no partition.
-	noPartition = "23514"
+	// checkViolation is the SQLSTATE of a missing partition, and of a CHECK. The error of a CHECK names it.
+	checkViolation = "23514"
 )
 
-// item is a settlement or a release that waits, or was sent without an answer.
+// item is a settlement that waits, or was sent without an answer, or without an ID a release.
 type item struct {
 	batch.Bill
-	// For each of Charges, the session and the units of its hold, from when the item is first sent.
-	sessions, holds []int64
-
-	alone    bool // send it in a transaction of its own, because it has failed with others
+	session  int64 // the session that holds what the item ends, from when it is first sent
+	alone    bool  // send it in a transaction of its own, because it has failed with others
 	notUntil time.Time
 }
 
@@ -100,14 +97,21 @@ func (l *Ledger) take(now time.Time) []*item {
 			continue
 		}
 		taken = append(taken, i)
-		ids[i.ID] = i.ID != statement.NoSettlement
-		for c := range i.Charges {
-			name, units := int64(0), int64(0)
-			if h := l.held[i.Charges[c].Slot]; h != nil {
-				name, units = h.session, h.units
+		ids[i.ID] = i.ID != ""
+		i.session = l.session.Name()
+		for n := range i.Charges {
+			c := &i.Charges[n]
+			c.Exact = batch.Exact(c.Units, c.Rest)
+			c.Durable = c.Limit.Durable
+			c.Prefix = c.Limit.Prefix
+			if c.Limit.CountedAs != "" { // as lease.RowOf does, whose call the interpreter would pay for
+				c.Prefix = c.Limit.CountedAs
 			}
-			i.sessions = append(i.sessions, name)
-			i.holds = append(i.holds, units)
+			c.Held = 0
+			// Holds of an earlier session end with it: see endFormer.
+			if h := l.held[c.Slot]; h != nil && h.session == i.session {
+				c.Held = h.units
+			}
 		}
 	}
 	l.waiting = left
@@ -127,19 +131,21 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 		l.retry(items, failed, now)
 		return true
 	}
-	added := string(entries.Result) // the numbers of the new rows
+	added := len(entries.Result) > emptyResult
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, i := range items {
 		for c := range i.Charges {
 			// A settlement that came before has ended no hold of this one.
-			l.uncertain = l.uncertain || i.holds[c] > 0 && !strings.Contains(added, i.ID)
-			delete(l.held, i.Charges[c].Slot)
-			if i.Charges[c].Units < i.holds[c] {
-				lease.ClearRefusal(l.Rows, lease.RowOf(i.Charges[c].Limit, i.Charges[c].Key))
+			one := &i.Charges[c]
+			l.uncertain = l.uncertain || one.Held > 0 && !added
+			delete(l.held, one.Slot)
+			if one.Units < one.Held {
+				lease.ClearRefusal(l.Rows,
+					lease.RowID{Durable: one.Durable, Prefix: one.Prefix, Key: one.Key})
 			}
 		}
-		if i.ID != statement.NoSettlement {
+		if i.ID != "" {
 			l.unsettled--
 			l.Settled(nil)
 			for c := range i.Charges {
@@ -164,7 +170,8 @@ func failure(statements []*pgdb.Statement) *pgdb.Statement {
 
 // retry sends the items of a transaction that has failed again, each by itself.
 func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
-	if failed.Code == noPartition && l.Upkeep != nil {
+	missing := failed.Code == checkViolation && !strings.Contains(failed.Err.Error(), "amounts_of_a_charge")
+	if missing && l.Upkeep != nil {
 		for _, i := range items {
 			l.Report(l.Upkeep(i.Day))
 		}
@@ -175,8 +182,6 @@ func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
 	defer l.mu.Unlock()
 	for _, i := range items {
 		i.alone = true
-		i.sessions = nil
-		i.holds = nil
 		if len(items) == 1 {
 			i.notUntil = now.Add(retryPause)
 		}
@@ -194,7 +199,7 @@ func (l *Ledger) withoutReleases(items []*item, unsent bool) []*item {
 	defer l.mu.Unlock()
 	var left []*item
 	for _, i := range items {
-		if i.ID != statement.NoSettlement {
+		if i.ID != "" {
 			left = append(left, i)
 			continue
 		}
@@ -204,146 +209,40 @@ func (l *Ledger) withoutReleases(items []*item, unsent bool) []*item {
 	return left
 }
 
-// settled is what the items of a transaction charge to one row.
-type settled struct {
-	row             lease.RowID
-	key             statement.Key
-	limit           *ratelimit.Limit
-	ids             []string
-	units           []int64
-	sessions, holds []int64
-}
-
-// write returns the statements of a transaction: entries, which adds rows to the ledger, and then one for
-// each row of counters, in the order in which all processes lock rows.
+// write returns the statements of a transaction: entries, which adds rows to the ledger, and all with those
+// that change counters.
 func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 	sync := false
-	byRow := map[lease.RowID]*settled{}
-	var rows []*settled
+	bills := []*batch.Bill{} // null is no list
+	var charges []*batch.Charge
 	for _, i := range items {
-		for c := range i.Charges {
-			charge := &i.Charges[c]
-			sync = sync || charge.Limit.AwaitsDisk()
-			id := lease.RowOf(charge.Limit, charge.Key)
-			r := byRow[id]
-			if r == nil {
-				r = &settled{row: id, limit: charge.Limit}
-				byRow[id] = r
-				rows = append(rows, r)
+		if i.ID != "" {
+			bills = append(bills, &i.Bill)
+		}
+		for n := range i.Charges {
+			c := &i.Charges[n]
+			sync = sync || c.Limit.AwaitsDisk()
+			if c.Units != 0 || c.Held != 0 {
+				charges = append(charges, c)
 			}
-			r.ids = append(r.ids, i.ID)
-			r.units = append(r.units, charge.Units)
-			r.sessions = append(r.sessions, i.sessions[c])
-			r.holds = append(r.holds, i.holds[c])
 		}
 	}
-	for _, r := range rows {
-		counted := *r.limit
-		counted.Reserves = false
-		r.key = statement.Key{Kind: statement.Settle, Definition: algorithm.Of(&counted),
-			Durable: r.limit.Durable, Sync: sync, Uniform: true}
-	}
-	sort.Slice(rows, func(a, b int) bool { return precedes(rows[a], rows[b]) })
-	entries := &pgdb.Statement{SQL: l.Texts.Ledger(sync), Args: ledgerArgs(items), Joined: true,
-		Synchronous: sync}
-	statements := []*pgdb.Statement{entries}
+	text, _ := json.Marshal(bills) // it never fails for texts and numbers
+	entries := &pgdb.Statement{SQL: l.Texts.Ledger(sync), Synchronous: sync,
+		Args: []any{statement.Clock(l.Now(), lockWait), int64(len(bills)), string(text)}}
+	var statements []*pgdb.Statement
 	if l.Texts.Guarded {
-		statements = append([]*pgdb.Statement{{SQL: l.Texts.Index, Joined: true}}, statements...)
+		statements = append(statements, &pgdb.Statement{SQL: l.Texts.Index})
 	}
-	clock := statement.Clock(l.Now(), lockWait)
-	for _, r := range rows {
-		text := l.Texts.Of(r.key)
-		args := []any{clock, r.row.Prefix, r.row.Key}
-		for _, p := range text.Parameters {
-			switch p.Name {
-			case "ids":
-				args = append(args, r.ids)
-			case "units":
-				args = append(args, r.units)
-			case "sessions":
-				args = append(args, r.sessions)
-			case "holds":
-				args = append(args, r.holds)
-			case "span":
-				args = append(args, r.limit.Window.Microseconds())
-			case "anchor":
-				args = append(args, r.limit.Anchor)
-			case "unit":
-				args = append(args, statement.UnitOf(r.limit))
-			case "zone":
-				args = append(args, statement.ZoneOf(r.limit))
-			}
-		}
-		statements = append(statements, &pgdb.Statement{SQL: text.SQL, Args: args, Joined: true})
+	statements = append(append(statements, entries), l.Write(charges, items[0].session, sync, lockWait)...)
+	for _, s := range statements[:len(statements)-1] {
+		s.Joined = true
 	}
-	statements[len(statements)-1].Joined = false
 	return entries, statements
 }
 
-// precedes reports whether the statement of a row comes before that of another.
-func precedes(a, b *settled) bool {
-	switch {
-	case a.key.Durable != b.key.Durable:
-		return b.key.Durable
-	case a.key.Definition != b.key.Definition:
-		return a.key.Definition.Name < b.key.Definition.Name
-	case a.row.Prefix != b.row.Prefix:
-		return a.row.Prefix < b.row.Prefix
-	}
-	return a.row.Key < b.row.Key
-}
-
-// row is a row of the ledger.
-type row struct {
-	Day        int64    `json:"day"`
-	ID         string   `json:"id"`
-	User       string   `json:"user_id"`
-	KeyID      int64    `json:"key_id"`
-	Ancestors  []string `json:"ancestors"`
-	Model      string   `json:"model"`
-	Input      int64    `json:"input"`
-	CacheRead  int64    `json:"cache_read"`
-	CacheWrite int64    `json:"cache_write"`
-	Output     int64    `json:"output"`
-	Money      int64    `json:"money"`
-	Charges    []entry  `json:"charges"`
-}
-
-// entry is an element of the column charges of the ledger.
-type entry struct {
-	Prefix  string `json:"prefix"`
-	Key     string `json:"key"`
-	Durable bool   `json:"durable"`
-	Unit    string `json:"unit"`
-	Units   int64  `json:"units"`
-}
-
-// ledgerArgs returns the arguments of Texts.Ledger. Releases are not in the ledger.
-func ledgerArgs(items []*item) []any {
-	rows := []row{}
-	for _, i := range items {
-		if i.ID == statement.NoSettlement {
-			continue
-		}
-		r := row{Day: i.Day, ID: i.ID, User: storable(i.User), KeyID: i.KeyID, Model: storable(i.Model),
-			Input: i.Input, CacheRead: i.CacheRead, CacheWrite: i.CacheWrite, Output: i.Output,
-			Money: i.Money}
-		for _, above := range i.Ancestors {
-			r.Ancestors = append(r.Ancestors, storable(above))
-		}
-		for c := range i.Charges {
-			one := &i.Charges[c]
-			id := lease.RowOf(one.Limit, one.Key)
-			r.Charges = append(r.Charges, entry{id.Prefix, id.Key, id.Durable, one.Unit, one.Units})
-		}
-		rows = append(rows, r)
-	}
-	text, err := json.Marshal(rows)
-	if err != nil { // impossible: there are only texts and numbers
-		text = []byte("[]")
-	}
-	return []any{string(text)}
-}
+// emptyResult is the length of the result of entries if its text is empty, as it is if all bills are known.
+const emptyResult = 4
 
 // storable returns text that a column can store.
 func storable(text string) string {

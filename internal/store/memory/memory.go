@@ -107,7 +107,7 @@ func (s *Store) releaseSlots(h ratelimit.Hit) {
 	defer st.mu.Unlock()
 	if e := st.rows[k]; e != nil {
 		if h.Limit.Reserves {
-			algorithm.Settle(h.Limit, &e.row, s.now().UnixMicro(), 0, h.Cost)
+			algorithm.Settle(h.Limit, &e.row, s.now().UnixMicro(), 0, 0, h.Cost)
 		} else {
 			algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Cost, 0)
 		}
@@ -144,33 +144,23 @@ func (s *Store) decideRows(hits []ratelimit.Hit, decisions []ratelimit.Decision)
 	return passes, nil
 }
 
-// Settle corrects a charge of this store to the real cost of its request.
-func (s *Store) Settle(h *batch.Settlement) {
-	if h.Source != ratelimit.FromMemory {
-		return
-	}
-	k := rowOf(h.Limit, h.Key)
-	st := s.stripeOf(k)
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if e := st.rows[k]; e != nil {
-		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Refund, h.DecidedAt)
-		if e.row.Blank() {
-			st.removeEntry(e)
-		}
-	}
-}
-
-// SettleBill settles a request on limits that reserve.
-func (s *Store) SettleBill(one *batch.Bill) {
+// Settle settles a request.
+func (s *Store) Settle(one *batch.Bill) {
 	for i := range one.Charges {
 		c := &one.Charges[i]
 		c.Slot.Release()
 		k := rowOf(c.Limit, c.Key)
 		st := s.stripeOf(k)
 		st.mu.Lock()
-		if now := s.now().UnixMicro(); !st.closed {
-			algorithm.Settle(c.Limit, st.row(k, now), now, c.Units, 0)
+		now := s.now().UnixMicro()
+		switch e := st.rows[k]; {
+		case c.Limit.Reserves && !st.closed:
+			algorithm.Settle(c.Limit, st.row(k, now), now, c.Units, c.Rest, 0)
+		case e != nil && c.Source == ratelimit.FromMemory:
+			algorithm.Of(c.Limit).Adjust(c.Limit, &e.row, now, c.Cost-c.Units, c.DecidedAt)
+			if e.row.Blank() {
+				st.removeEntry(e)
+			}
 		}
 		st.mu.Unlock()
 	}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
@@ -35,14 +37,16 @@ type Node struct {
 	writtenAt time.Time               // the time of the last write of the row; polling is held to set it
 	written   string                  // report.Applied as of that write
 
-	stores int32 // the number of stores that share the Node; atomic
+	stores  int32        // the number of stores that share the Node; atomic
+	refused atomic.Value // what the server refuses in the DSN, a string; "" for nothing
 
 	polling   sync.Mutex // guards the fields below, also during a round trip
 	ending    bool       // see End
 	retryAt   time.Time  // the time of the next poll after a failed write
 	proxies   int64      // the number of running proxies
 	countedAt time.Time  // the time of the last poll that failed, or found proxies or more
-	cannot    string     // the last result of cannotSQL
+	cannot    string     // what the role lacks, or ""
+	outdated  string     // see schema.Outdated
 	failure   string     // the last failure
 }
 
@@ -69,6 +73,9 @@ type report struct {
 	OpenUntil   int64 `json:"open_until,omitempty"`
 	OpenPassed  int64 `json:"open_passed"`
 	OpenRefused int64 `json:"open_refused"`
+
+	Lost   int64 `json:"lost,omitempty"`    // settlements that may not have arrived
+	LostAt int64 `json:"lost_at,omitempty"` // the time of the last of them
 }
 
 // limitCounts counts the requests of a limit. leased is atomic. Its requests are not in admitted.
@@ -193,14 +200,57 @@ func (n *Node) CountLocal(from, now time.Time) {
 	n.report.LocalFrom, n.report.LocalUntil = from.UnixMicro(), now.UnixMicro()
 }
 
+// Lose counts a settlement that may not have arrived.
+func (n *Node) Lose() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Lost++
+	n.report.LostAt = time.Now().UnixMicro()
+}
+
+// SetRefused makes the reports to the other databases of the process say what this server refuses in its DSN.
+// err is why the server is unavailable, or nil.
+func (n *Node) SetRefused(err error) {
+	text := ""
+	if errors.Is(err, pgdb.ErrConfiguration) {
+		_, after, _ := strings.Cut(err.Error(), pgdb.ErrConfiguration.Error())
+		text = "of another database, " + pgdb.ErrConfiguration.Error() + after
+		if len(text) > maxProblems {
+			text = strings.ToValidUTF8(text[:maxProblems], "")
+		}
+	}
+	n.refused.Store(text)
+}
+
+// refusedOfOther returns what a server refuses in the DSN of another database of the process.
+func (n *Node) refusedOfOther() string {
+	first := ""
+	nodes.Range(func(_, value any) bool {
+		other := value.(*Node)
+		text, _ := other.refused.Load().(string)
+		if other != n && text != "" && atomic.LoadInt32(&other.stores) > 0 && (first == "" || text < first) {
+			first = text
+		}
+		return true
+	})
+	return first
+}
+
 // encode returns the report as JSON, with as many of the busiest limits as fit, and its field Applied. The
 // caller holds polling.
 func (n *Node) encode(now time.Time) (text, applied string) {
+	refused := n.refusedOfOther()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r := n.report
 	r.Clock = now.UnixMicro()
 	r.Cannot = n.cannot
+	if refused != "" {
+		r.Problems = append([]string{refused}, r.Problems...)
+	}
+	if n.outdated != "" && r.Applied == "" { // else the policy says so
+		r.Problems = append([]string{n.outdated}, r.Problems...)
+	}
 	var busiest []*limitCounts
 	for _, l := range n.limits {
 		leased := atomic.LoadInt64(&l.leased)

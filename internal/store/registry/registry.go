@@ -31,24 +31,19 @@ const (
 	fewerWait = 12 * time.Second
 )
 
-// rowSQL renews the row, and deletes the rows of earlier processes with its name, and of processes that were
-// silent for a day. endedSQL ends the row. liveSQL counts the proxies. cannotSQL returns the steps without
-// which the process cannot make decisions, or "". It needs no privilege on a table.
+// rowSQL renews the row, or ends it if the report is NULL. liveSQL counts the proxies. cannotSQL returns the
+// steps without which the process cannot make decisions, or NULL, and the revision of the tables. It needs no
+// privilege on a table.
 const (
-	rowSQL = `WITH gone AS (DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day'
-	OR n.node = $1::text AND n.epoch <> $2::bigint AND NOT ` + schema.NodeIsLive + `)
-INSERT INTO rate_limit_nodes (node, epoch, report) VALUES ($1::text, $2::bigint, $3::text::json)
-ON CONFLICT (node, epoch) DO UPDATE SET seen = excluded.seen, ended = NULL, system = excluded.system,
-	report = excluded.report`
-	endedSQL  = `UPDATE rate_limit_nodes SET ended = now() WHERE node = $1 AND epoch = $2`
-	liveSQL   = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
-	cannotSQL = `SELECT coalesce(` + schema.MissingGrants + `, '')`
+	rowSQL    = `SELECT rate_limit_heartbeat($1::text, $2::bigint, $3::text::json)::text`
+	liveSQL   = `SELECT rate_limit_live_proxies()`
+	cannotSQL = `SELECT ` + schema.MissingGrants + `, ` + schema.Revision
 )
 
 // Poll renews the row if that is due, and returns the number of running proxies, or 0 before the first count.
-// It creates the tables if they are missing and migrates is set. The error is nil if the connection failed,
-// because requests report that, and if the previous renewal failed in the same way.
-func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Time) (int64, error) {
+// The error is nil if the connection failed, because requests report that, and if the previous renewal failed
+// in the same way.
+func (n *Node) Poll(ctx context.Context, db pgdb.DB, now time.Time) (int64, error) {
 	n.polling.Lock()
 	defer n.polling.Unlock()
 	if now.Before(n.retryAt) {
@@ -78,9 +73,7 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 		return n.proxies, nil
 	}
 	err := renewal.Err
-	if renewal.Code == pg.UndefinedTable && migrates {
-		err = db.Exec(ctx, pollTimeout, schema.NodesOnce) // an older program created the tables of counts
-	} else if err == nil {
+	if err == nil {
 		n.mu.Lock()
 		n.writtenAt, n.written = now, applied
 		n.mu.Unlock()
@@ -88,16 +81,22 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, migrates bool, now time.Tim
 	if err != nil {
 		n.retryAt = now.Add(failurePause)
 		err = fmt.Errorf("the registry of proxies: %w. Limits work without it; `nodes` does not show this "+
-			"proxy. Its tables are made by caddy pg-ratelimit migrate, or schema.sql, and its role needs "+
+			"proxy. Its tables are made by schema.sql, and its role needs "+
 			"SELECT rate_limit_grant(ROLE, 'proxy')", err)
 	}
-	var lacks error
-	if n.cannot = ""; len(cannot.Result) > 4 {
-		n.cannot = string(cannot.Result[4:])
+	var lacks, outdated error
+	n.cannot, n.outdated = "", ""
+	if found, _ := pg.Columns(cannot.Result); len(found) == 2 {
+		n.cannot, n.outdated = string(found[0]), schema.Outdated(string(found[1]))
+	}
+	if n.cannot != "" {
 		lacks = errors.New("this proxy makes no decisions, because its role lacks privileges. To let it: " +
 			n.cannot)
 	}
-	err = errors.Join(err, lacks, pg.HarmfulError(harmful))
+	if n.outdated != "" && applied == "" { // else the policy says so
+		outdated = errors.New(n.outdated)
+	}
+	err = errors.Join(err, lacks, outdated, pg.HarmfulError(harmful))
 	before := n.failure
 	if n.failure = fmt.Sprint(err); n.failure == before {
 		err = nil
@@ -113,14 +112,16 @@ func (n *Node) End(db pgdb.DB) {
 	n.end(db)
 }
 
-// end ends the row. If this fails, the row looks like the row of a proxy that vanished. The caller holds
-// polling.
+// end writes the last report, and ends the row. If this fails, the row looks like the row of a proxy that
+// vanished. The caller holds polling.
 func (n *Node) end(db pgdb.DB) {
 	if n.writtenAt.IsZero() {
 		return
 	}
-	_ = db.Run(context.Background(), leaveTimeout,
-		[]*pgdb.Statement{{SQL: endedSQL, Args: []any{n.Name, n.Epoch}, Unnamed: true}})
+	text, _ := n.encode(time.Now())
+	_ = db.Run(context.Background(), leaveTimeout, []*pgdb.Statement{
+		{SQL: rowSQL, Args: []any{n.Name, n.Epoch, text}, Unnamed: true},
+		{SQL: rowSQL, Args: []any{n.Name, n.Epoch, nil}, Unnamed: true}})
 }
 
 // Leave ends the row if no other store of the process shares it. A store calls Leave after its last Poll,

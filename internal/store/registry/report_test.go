@@ -3,11 +3,13 @@ package registry
 import (
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // readReport returns the report of a node.
@@ -71,5 +73,28 @@ func TestReportCountsOutcomes(t *testing.T) {
 	want = "[9 1 1 0 1 3], 1 locally, last 0 passed and 1 refused"
 	if text := counts(got); text != want || got.OpenFrom < first {
 		t.Errorf("after a pause: got %s, want %s, and a new series", text, want)
+	}
+}
+
+// A report names what a server refuses in the DSN of another database of the process, until its store closes.
+func TestReportNamesRefusedParameterOfOtherDatabase(t *testing.T) {
+	n, other := Join(t.Name(), "a database", "", ""), Join(t.Name(), "another", "", "")
+	n.SetApplied("1:1:", "1", []string{"rule r: off"})
+	other.SetRefused(fmt.Errorf("as user u: %w: no parameter", pgdb.ErrConfiguration))
+	const want = "[of another database, the server refuses the configuration: no parameter rule r: off]"
+	if got := fmt.Sprint(readReport(t, n).Problems); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := fmt.Sprint(readReport(t, other).Problems); got != "[]" {
+		t.Errorf("its own report: got %s, want none", got)
+	}
+	for what, end := range map[string]func(){"it accepts": func() { other.SetRefused(nil) },
+		"it is closed": func() { other.Leave(nil) }} {
+		other.SetRefused(pgdb.ErrConfiguration)
+		end()
+		if got := fmt.Sprint(readReport(t, n).Problems); got != "[rule r: off]" {
+			t.Errorf("after %s: got %s", what, got)
+		}
+		atomic.StoreInt32(&other.stores, 1)
 	}
 }

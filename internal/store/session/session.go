@@ -12,8 +12,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -28,6 +30,8 @@ const (
 	RenewTimeout = time.Second
 	// endTimeout bounds the statement of End.
 	endTimeout = 500 * time.Millisecond
+	// startPause is the time between two looks at the start of a session by another call.
+	startPause = 5 * time.Millisecond
 )
 
 // startSQL starts a session, ends the previous one ($1), and returns the name of the new session. A new name
@@ -67,7 +71,7 @@ type Options struct {
 // Session is the current session of a process, or none yet.
 type Session struct {
 	options  Options
-	starting sync.Mutex // held during the start of a session
+	starting int32 // 1 while a call of Get starts a session; atomic
 
 	mu        *sync.Mutex // the owner's mutex, which guards the fields below
 	name      int64       // 0 before the first session
@@ -102,8 +106,16 @@ func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error)
 	if ok {
 		return name, nil
 	}
-	s.starting.Lock()
-	defer s.starting.Unlock()
+	for !atomic.CompareAndSwapInt32(&s.starting, 0, 1) {
+		if name, ok = s.current(); ok {
+			return name, nil
+		}
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		health.Sleep(ctx, startPause)
+	}
+	defer atomic.StoreInt32(&s.starting, 0)
 	previous, ok := s.current()
 	if ok {
 		return previous, nil

@@ -45,17 +45,20 @@ func Clock(now int64, lockWait time.Duration) []int64 {
 // "C". In another encoding the two orders may differ beyond ASCII. If two statements then wait for each
 // other, the server rolls one of them back, and server.run retries it.
 //
-// For a row that exists, excluded.slot is the index of its entry in the parameters. The arrays are unnested
+// For a row that exists, excluded.ord is the index of its entry in the parameters. The arrays are unnested
 // in the SELECT list, where they advance together, because FROM would store their elements first.
-const chargeSQL = clockSQL + `
-INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
-SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
+const (
+	chargeSQL = clockSQL + insertSQL + `
+RETURNING ord::bigint, {granted}, (SELECT now FROM clock), {returned}`
+	insertSQL = `
+INSERT INTO {table} AS r (prefix, key, ord, granted, {columns}, expires_at)
+SELECT {prefix}, i.key, i.ord, i.granted, {fresh}
 FROM (SELECT *, {grants} AS granted
-	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key{values}
+	FROM (SELECT now, generate_subscripts($3::text[], 1) AS ord, unnest($3::text[]) AS key{values}
 		FROM clock) i) i{from}{order}
-ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
-	{step})
-RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
+ON CONFLICT (prefix, key) DO UPDATE SET (ord, granted, {columns}, expires_at) = (
+	{step})`
+)
 
 // orderSQL sorts the entries of a charge by prefix and key.
 const orderSQL = `
@@ -71,7 +74,7 @@ const OnPurpose = `pg_ratelimit fails this transaction on purpose, which is norm
 // transaction.go in package engine.
 const (
 	grantedSQL    = `granted`
-	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[slot]
+	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[ord]
 	THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
 	Check = `SELECT CASE current_setting('pg_ratelimit.short', true) WHEN '1' THEN ('` + OnPurpose +
 		`a limit is used up' || left(current_setting('pg_ratelimit.short', true), 0))::int END`
@@ -83,16 +86,17 @@ const (
 // whole table, and keep the plan while the table grows. findSQL prevents that: only the primary key returns
 // rows in the order of key, and indexSQL, which runs before it in the same transaction, disables all other
 // ways to get this order. Without sequential scans, the scan of the small processes table looks so expensive
-// that the server would compile the statement, which takes 200 ms, so indexSQL also disables that. Statements
+// that the server would compile the statement, which takes 200 ms, so indexSQL also disables that. It makes
+// the statement fail where row level security would hide rows. Statements
 // that write are inserts: they find an existing row by its conflict in the index of the primary key.
 const (
 	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
-	set_config('jit', 'off', true)`
+	set_config('jit', 'off', true), set_config('row_security', 'off', true)`
 	findSQL = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key
 	ORDER BY t.key LIMIT 1`
 	peekSQL = clockSQL + `
-SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
-FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
+SELECT u.ord, 0::bigint, (SELECT now FROM clock), {returned}
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, ord)
 	LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
 )
 
@@ -100,9 +104,9 @@ FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
 // which the next cleanup deletes. This package and the npm library decide on a blank row as on a missing row,
 // because the window of a blank row ended long ago.
 const blankSQL = clockSQL + `
-INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
-SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
-FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix,
+INSERT INTO {table} AS r (prefix, key, ord, count, prev_count, window_start, expires_at)
+SELECT i.prefix, i.key, i.ord, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
+FROM (SELECT now, generate_subscripts($3::text[], 1) AS ord, unnest($2::text[]) AS prefix,
 	unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET `
 
@@ -131,38 +135,43 @@ ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE
 SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// ledgerSQL adds settlements to the ledger. Its parameter is a list of objects, one for each settlement. A
-// day that is more than 7 days off, by a wrong clock, is moved. It sets pg_ratelimit.settled to the numbers
-// of those that were not there, and to NoSettlement, for the settleSQL that follow in the transaction.
-const ledgerSQL = `WITH new AS (INSERT INTO {ledger} (day, id, time, user_id, key_id, ancestors, model, input,
-	cache_read, cache_write, output, money, charges)
-SELECT greatest(today - 7, least(today + 7, date 'epoch' + day::int)), id, clock_timestamp(),
-	nullif(user_id, ''), nullif(key_id, 0), coalesce(ancestors, '{}'), nullif(model, ''), nullif(input, -1),
-	nullif(cache_read, -1), nullif(cache_write, -1), nullif(output, -1), nullif(money, -1), charges
-FROM jsonb_to_recordset($1::text::jsonb) AS u(day bigint, id uuid, user_id text, key_id bigint,
-	ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint,
-	money bigint, charges jsonb), (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS today) t
+// partsSQL has the columns of a batch.Line with numbers of tokens and searches.
+const partsSQL = "input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read, " +
+	"audio_output, image_input, image_output, search, estimated_input, estimated_output"
+
+// ledgerSQL adds $2 settlements to the ledger. $3 is a list of objects, one for each, whose first line fills
+// the columns. A day that is more than 7 days off, by a wrong clock, is moved. For the settleSQL that follow
+// in the transaction, it returns and sets pg_ratelimit.settled: to the time if all settlements are new, and
+// to "" if none is. Otherwise they fail, and the caller settles each by itself.
+const ledgerSQL = clockSQL + `, new AS (INSERT INTO {table} (day, id, time, user_id, key_id, ancestors, tier,
+	answered, lines, charges, model, price, price_valid, {parts}, money, remainder)
+SELECT greatest(today - 7, least(today + 7, date 'epoch' + day::int)), id, now,
+	nullif(user_id, ''), nullif(key_id, 0), coalesce(ancestors, '{}'), tier, answered,
+	nullif(lines - 0, '[]'), charges, nullif(model, ''), price, price_valid, {parts}, ceil(money),
+	nullif((money - ceil(money)) * 1000, 0)
+FROM clock, jsonb_to_recordset($3::text::jsonb) AS u(day bigint, id uuid, user_id text, key_id bigint,
+	ancestors text[], tier text, answered text, lines jsonb, charges jsonb),
+	jsonb_to_record(lines -> 0) AS l(model text, price text, price_valid tstzrange, {typed}, money numeric),
+	(SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS today) t
 ON CONFLICT DO NOTHING RETURNING id)
-SELECT set_config('pg_ratelimit.settled', (array_agg(id) || '` + NoSettlement +
-	`'::uuid)::text, true){prelude} FROM new`
+SELECT set_config('pg_ratelimit.settled', CASE count(*) WHEN $2::bigint
+	THEN (SELECT (date_part('epoch', now) * 1000000)::bigint::text FROM clock) WHEN 0 THEN ''
+	ELSE '` + OnPurpose + `a settlement is repeated' END, true) FROM new`
 
-// NoSettlement is the number of a release, which is not in the ledger.
-const NoSettlement = "00000000-0000-0000-0000-000000000000"
-
-// settleSQL settles on one row, $2 and $3, those of several settlements that are new: it charges the sum of
-// their units (see algorithm.Settle), and ends their holds. The last four parameters are arrays with an
-// element for each: its number, its units, and the session for which the request has held units, with these.
-const settleSQL = clockSQL + `, new AS MATERIALIZED (SELECT units, s, held
-	FROM unnest({ids}::uuid[], {units}, {sessions}, {holds}) AS u(id, units, s, held)
-	WHERE id = ANY (current_setting('pg_ratelimit.settled')::uuid[]))
-INSERT INTO {table} AS r (prefix, key, granted, {columns}, expires_at)
-SELECT $2::text, $3::text, i.granted, {fresh}
-FROM (SELECT now, least(sum(units), 2305843009213693952)::bigint AS granted
-	FROM clock, new GROUP BY now) i{from}
-ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
-	{step}), held = (SELECT array_agg(ARRAY[s, v]) FROM (SELECT s, sum(v)::bigint AS v
-		FROM (SELECT r.held[i][1] AS s, r.held[i][2] AS v FROM generate_subscripts(r.held, 1) i
-			UNION ALL SELECT s, -held FROM new) p GROUP BY s HAVING sum(v) > 0) p)`
+// settleSQL settles on rows, at the time of the rows of the ledger: it charges n units, even beyond the
+// quota, and ends what requests hold for the session first, as endsSQL says. A new row holds nothing. Almost
+// all others have one pair, which needs no query.
+const (
+	settleSQL = `WITH clock AS MATERIALIZED (SELECT timestamptz 'epoch'
+	+ current_setting('pg_ratelimit.settled')::bigint * interval '1 microsecond' AS now{prelude}
+	WHERE current_setting('pg_ratelimit.settled') <> '')` + insertSQL + `{ends}`
+	endsSQL = `, held = CASE WHEN r.held IS NULL THEN NULL
+	WHEN array_length(r.held, 1) = 1 AND r.held[1][1] = {first}
+		THEN CASE WHEN r.held[1][2] > {held} THEN ARRAY[ARRAY[{first}, r.held[1][2] - {held}]] END
+	ELSE (SELECT array_agg(ARRAY[s, v]) FROM (SELECT r.held[i][1] AS s, r.held[i][2]
+			- CASE WHEN r.held[i][1] = {first} THEN {held} ELSE 0 END AS v
+		FROM generate_subscripts(r.held, 1) i) p WHERE v > 0) END`
+)
 
 // cleanupSQL deletes up to 1,000 rows of a prefix that expired at least $3 microseconds ago. The statement
 // skips rows that a decision has locked, and never waits. It keeps rows with slots of requests in flight, and

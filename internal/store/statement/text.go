@@ -17,7 +17,7 @@ const firstValue = 4
 
 // claimedSQL is a time in the window of the refunded charge, or NULL.
 const claimedSQL = `(timestamptz 'epoch'
-	+ nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')`
+	+ nullif(($8::bigint[])[excluded.ord], 0) * interval '1 microsecond')`
 
 // Names of the tables. The npm library pg-ratelimit shares the first two.
 const (
@@ -50,7 +50,7 @@ const (
 	Refund
 	Reset
 	Release // releases slots
-	Settle  // charges what settlements in the ledger say
+	Settle  // charges what settlements in the ledger say, and ends what their requests hold
 )
 
 // Key has the properties that determine the SQL of a statement.
@@ -60,7 +60,7 @@ type Key struct {
 	Durable      bool
 	Sync         bool // the commit waits for the disk and for a synchronous standby
 	AllOrNothing bool // a charge of a transaction that fails if a row grants less
-	Uniform      bool // a charge of entries with one limit and one cost
+	Uniform      bool // a charge or settlement of entries with one limit and one cost
 }
 
 // templates are the statements by Kind.
@@ -130,13 +130,17 @@ func parametersOf(key Key) []algorithm.Parameter {
 		return []algorithm.Parameter{cost, quota, span, algorithm.EventsParameter,
 			{Name: "claim", Type: "bigint"}}
 	case Settle:
-		return append([]algorithm.Parameter{span, {Name: "ids", Type: "text[]"},
-			{Name: "units", Type: "bigint[]"}, {Name: "sessions", Type: "bigint[]"},
-			{Name: "holds", Type: "bigint[]"}}, key.Definition.SQL.Needs...)
+		return append([]algorithm.Parameter{n, span, algorithm.SlotParameter, {Name: "held", Type: "bigint"},
+			{Name: "rest", Type: "bigint"}}, key.Definition.SQL.Needs...)
 	case Release:
 		return []algorithm.Parameter{n, algorithm.SlotParameter}
 	}
 	return nil
+}
+
+// Varies reports whether a parameter has an element for each entry even in a statement that is Uniform.
+func Varies(p algorithm.Parameter) bool {
+	return p.Name == "n" || p.Name == "sums" || p.Name == "held" || p.Name == "rest"
 }
 
 // write writes the text of a statement.
@@ -147,9 +151,9 @@ func (s *Texts) write(key Key) *Text {
 	for i, p := range parameters {
 		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
 		ofNew, ofOld := parameter, parameter
-		if !key.Uniform || p.Name == "n" {
+		if !key.Uniform || Varies(p) {
 			values += ", unnest(" + parameter + "[]) AS " + p.Name
-			ofNew, ofOld = "i."+p.Name, "("+parameter+"[])[excluded.slot]"
+			ofNew, ofOld = "i."+p.Name, "("+parameter+"[])[excluded.ord]"
 		}
 		inserted = append(inserted, "{"+p.Name+"}", ofNew)
 		updated = append(updated, "{"+p.Name+"}", ofOld)
@@ -166,6 +170,7 @@ func (s *Texts) write(key Key) *Text {
 	step := *key.Definition.SQL
 	if key.Kind == Settle {
 		step.Fresh, step.Step = algorithm.SettlingSQL(key.Definition)
+		step.Columns = "remainder, " + step.Columns
 	}
 	returned := step.Columns
 	if step.Returned != "" {
@@ -191,6 +196,9 @@ func (s *Texts) write(key Key) *Text {
 	if step.Grants != "" {
 		grants = step.Grants
 	}
+	if key.Kind == Settle {
+		grants = "n"
+	}
 	sql := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From, "{grants}", grants).
 		Replace(templates[key.Kind])
 	sql = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{values}", values, "{order}", order,
@@ -199,7 +207,7 @@ func (s *Texts) write(key Key) *Text {
 		"{claimed}", claimedSQL)...)
 	sql = strings.NewReplacer("{columns}", step.Columns, "{returned}", returned, "{prelude}", prelude,
 		"{reset}", step.Reset, "{step}", update.Replace(step.Step), "{adjust}", update.Replace(step.Adjust),
-		"{adjust_where}", update.Replace(step.AdjustWhere)).Replace(sql)
+		"{adjust_where}", update.Replace(step.AdjustWhere), "{ends}", update.Replace(endsSQL)).Replace(sql)
 	return &Text{SQL: s.named(sql, t), Parameters: parameters}
 }
 
@@ -246,11 +254,12 @@ func (s *Texts) OnSessions(statement *pgdb.Statement) []*pgdb.Statement {
 	return []*pgdb.Statement{{SQL: prelude, Joined: true, Unnamed: true}, statement}
 }
 
-// Ledger returns a statement that adds settlements to the ledger, before those of the Kind Settle. sync is
-// that of Key.
+// Ledger returns a statement that adds settlements to the ledger, before those of the Kind Settle. Its
+// parameters are Clock, the number of settlements, and a list of batch.Bill as JSON. sync is that of Key.
 func (s *Texts) Ledger(sync bool) string {
 	t := s.tables[ledgerTable]
-	return strings.NewReplacer("{ledger}", t.Name, "{prelude}", commitSQL(sync)+t.Guard).Replace(ledgerSQL)
+	return s.named(strings.NewReplacer("{prelude}", commitSQL(sync)+lockSQL+t.Guard, "{parts}", partsSQL,
+		"{typed}", strings.ReplaceAll(partsSQL, ",", " bigint,")+" bigint").Replace(ledgerSQL), t)
 }
 
 // guardedSQL precedes a guard in a statement without lockSQL, and bounds the guard's wait for locks.

@@ -1,0 +1,349 @@
+package archive
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/parquet-go/parquet-go"
+)
+
+// readTable calls read for each row of a partition, in physical order. read must not retain the row.
+func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
+	read func(parquet.Row) error) error {
+	names := make([]string, len(columns))
+	targets := make([]any, len(columns))
+	for i, c := range columns {
+		names[i], targets[i] = c.sql(), c.kind().target()
+	}
+	// DescribeExec first asks the server for the types of the columns, so that pgx can request binary values.
+	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
+		pgx.QueryExecModeDescribeExec)
+	if err != nil {
+		return err
+	}
+	var row parquet.Row
+	_, err = pgx.ForEachRow(result, targets, func() error {
+		row = row[:0]
+		for i, c := range columns {
+			var err error
+			if row, err = c.appendTo(row, i, targets[i]); err != nil {
+				return err
+			}
+		}
+		return read(row)
+	})
+	return err
+}
+
+// These sizes bound memory: writing or reading a file needs the memory of one row group, and the buffers.
+const (
+	groupRows       = 50_000
+	pageBytes       = 256 << 10
+	dictionaryBytes = 1 << 20 // maximum size of a column's dictionary
+	readBytes       = 1 << 20 // read buffer of a column
+)
+
+// writeFile writes the rows for which isNew returns true to a file, and returns their number. A row of
+// another day is an error.
+func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, columns []column,
+	isNew func(digest) bool) (rows int64, err error) {
+	w := parquet.NewGenericWriter[any](file, schemaOf("rate_limit_audit", columns),
+		parquet.Compression(&parquet.Zstd),
+		parquet.MaxRowsPerRowGroup(groupRows),
+		parquet.PageBufferSize(pageBytes),
+		parquet.DictionaryMaxBytes(dictionaryBytes),
+		parquet.DataPageStatistics(true),
+		parquet.CreatedBy("pg_ratelimit", "", ""),
+	)
+	h := hasher{names: namesOf(w.Schema())}
+	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
+		t := time.UnixMicro(row[slices.Index(h.names, "time")].Int64()).UTC()
+		if t.Before(p.day) || !t.Before(p.day.Add(dayLength)) {
+			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only",
+				t.Format(time.RFC3339), dayName(p.day))}
+		}
+		if !isNew(h.digest(row)) {
+			return nil
+		}
+		rows++
+		_, err := w.WriteRows([]parquet.Row{row})
+		return err
+	})
+	return rows, errors.Join(err, w.Close())
+}
+
+// verify reads the partition again, and compares each value of the rows for which isNew returns true with the
+// written file.
+func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
+	isNew func(digest) bool) error {
+	info, err := written.Stat()
+	if err != nil {
+		return err
+	}
+	f, err := openFile(written, info.Size())
+	if err != nil {
+		return err
+	}
+	reader := parquet.NewGenericReader[any](f, f.Schema())
+	defer reader.Close()
+	h := hasher{names: namesOf(f.Schema())}
+	read := make([]parquet.Row, 1)
+	rows := int64(0)
+	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
+		if !isNew(h.digest(row)) {
+			return nil
+		}
+		rows++
+		if n, err := reader.ReadRows(read); n != 1 {
+			return errors.Join(&problem{"it has fewer rows than the table"}, err)
+		}
+		for i, v := range row {
+			same := i < len(read[0]) && parquet.DeepEqual(v, read[0][i])
+			if !same {
+				return &problem{fmt.Sprintf("row %d has another value in the column %s than the table", rows,
+					h.names[v.Column()])}
+			}
+		}
+		if len(read[0]) > len(row) {
+			return &problem{fmt.Sprintf("row %d has more values than the table", rows)}
+		}
+		return nil
+	})
+	if err == nil && rows != f.NumRows() {
+		err = &problem{"it has more rows than the table"}
+	}
+	return err
+}
+
+func openFile(r io.ReaderAt, size int64) (*parquet.File, error) {
+	return parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true),
+		parquet.ReadBufferSize(readBytes))
+}
+
+// namesOf returns the names of the columns of a file.
+func namesOf(s *parquet.Schema) []string {
+	var names []string
+	for _, path := range s.Columns() {
+		names = append(names, path[0])
+	}
+	return names
+}
+
+// addDigests adds the rows of a file to the counts by digest.
+func addDigests(f *parquet.File, digests map[digest]int) error {
+	reader := parquet.NewGenericReader[any](f, f.Schema())
+	defer reader.Close()
+	h := hasher{names: namesOf(f.Schema())}
+	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
+		for _, row := range rows {
+			digests[h.digest(row)]++
+		}
+		return len(rows), nil
+	}), reader)
+	return err
+}
+
+// digest identifies the values of a row: rows with equal digests are equal.
+type digest [16]byte
+
+// hasher computes digests.
+type hasher struct {
+	names []string // names of the columns
+	value []byte
+}
+
+// digest returns the digest of a row. The digest leaves out columns that are NULL. So a row in a file from
+// before a column was added has the same digest as the row in the table, where the new column is NULL.
+func (h *hasher) digest(row parquet.Row) digest {
+	h.value = h.value[:0]
+	for _, v := range row {
+		if v.IsNull() && v.DefinitionLevel() == 0 {
+			continue
+		}
+		h.value = append(append(h.value, h.names[v.Column()]...), 0, byte(v.DefinitionLevel()))
+		if !v.IsNull() {
+			data := v.Bytes()
+			h.value = append(binary.AppendUvarint(h.value, uint64(len(data))), data...)
+		}
+	}
+	sum := sha256.Sum256(h.value)
+	return digest(sum[:16])
+}
+
+// column is a column of a table. A file has a column with the same name.
+type column struct {
+	name, sqlType string
+	notNull       bool
+}
+
+// valueKind describes the representation of a Postgres type in a file.
+type valueKind struct {
+	field  reflect.Type // the type of a field in the schema
+	tag    string       // the tag of that field
+	target func() any   // returns a target for Scan
+}
+
+// valueKinds maps Postgres types to kinds. All other types are text.
+var valueKinds = map[string]valueKind{
+	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta",
+		func() any { return new(pgtype.Timestamptz) }},
+	"date":             {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
+	"bigint":           {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
+	"integer":          {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
+	"double precision": {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
+	"boolean":          {reflect.TypeFor[bool](), "plain", func() any { return new(pgtype.Bool) }},
+	"text[]":           {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
+	"bigint[]":         {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
+}
+
+var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
+
+func (c column) kind() valueKind {
+	if k, ok := valueKinds[c.sqlType]; ok {
+		return k
+	}
+	return textKind
+}
+
+func (c column) isList() bool { return strings.HasSuffix(c.kind().tag, "list") }
+
+// sql returns the SQL expression of the column's value.
+func (c column) sql() string {
+	name := pgx.Identifier{c.name}.Sanitize()
+	_, hasKind := valueKinds[c.sqlType]
+	switch {
+	case hasKind:
+		return name
+	case c.sqlType == "inet": // abbrev omits the prefix length of a single address
+		return "abbrev(" + name + ")"
+	}
+	return name + "::text"
+}
+
+// columnsOf returns the columns of a table in their order.
+func columnsOf(ctx context.Context, tx pgx.Tx, table string) ([]column, error) {
+	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, atttypmod), attnotnull
+		FROM pg_attribute
+WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`, table)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c column, err error) {
+		err = row.Scan(&c.name, &c.sqlType, &c.notNull)
+		if err == nil && strings.ContainsAny(c.name, ",\"`\\") {
+			err = &problem{fmt.Sprintf("%s has a column %q: the name must not have a comma, a quotation "+
+				"mark or a backslash", table, c.name)}
+		}
+		return c, err
+	})
+}
+
+// schemaOf returns the schema of a file. It builds the schema from a struct type, because other kinds of
+// schemas sort the columns by name.
+func schemaOf(table string, columns []column) *parquet.Schema {
+	fields := make([]reflect.StructField, len(columns))
+	for i, c := range columns {
+		k := c.kind()
+		tag, element := c.name, ""
+		switch {
+		case c.isList():
+			tag += ",optional"
+			element = ` parquet-element:",optional,dict"`
+		case !c.notNull:
+			tag += ",optional"
+			k.field = reflect.PointerTo(k.field)
+		}
+		fields[i] = reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: k.field,
+			Tag: reflect.StructTag(`parquet:"` + tag + "," + k.tag + `"` + element)}
+	}
+	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
+}
+
+// A definition level determines which part of a value is NULL. In a column of lists, both a list and its
+// elements may be NULL: a list that is NULL has level 0, and the constants are the other levels. In a column
+// of other types, NULL has level 0. A value has level 1 there if the column may have NULL, and level 0 if it
+// may not.
+const (
+	levelEmptyList   = 1
+	levelNullElement = 2
+	levelElement     = 3
+)
+
+// appendTo appends a value from the database to a row. i is the index of the column.
+func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error) {
+	value := parquet.NullValue()
+	switch v := target.(type) {
+	case *pgtype.Timestamptz:
+		if v.InfinityModifier != pgtype.Finite {
+			return row, &problem{"the column " + c.name + " has a time that is infinite"}
+		}
+		if v.Valid {
+			value = parquet.ValueOf(v.Time.UnixMicro())
+		}
+	case *pgtype.Date:
+		if v.InfinityModifier != pgtype.Finite {
+			return row, &problem{"the column " + c.name + " has a date that is infinite"}
+		}
+		if v.Valid {
+			value = parquet.ValueOf(int32(v.Time.Unix() / int64(dayLength/time.Second)))
+		}
+	case *pgtype.Int8:
+		if v.Valid {
+			value = parquet.ValueOf(v.Int64)
+		}
+	case *pgtype.Int4:
+		if v.Valid {
+			value = parquet.ValueOf(v.Int32)
+		}
+	case *pgtype.Float8:
+		if v.Valid {
+			value = parquet.ValueOf(v.Float64)
+		}
+	case *pgtype.Bool:
+		if v.Valid {
+			value = parquet.ValueOf(v.Bool)
+		}
+	case *pgtype.Text:
+		if v.Valid {
+			value = parquet.ValueOf(v.String)
+		}
+	case *[]*string:
+		return appendList(row, i, *v), nil
+	case *[]*int64:
+		return appendList(row, i, *v), nil
+	}
+	level := 1
+	if c.notNull || value.IsNull() {
+		level = 0
+	}
+	return append(row, value.Level(0, level, i)), nil
+}
+
+// appendList appends a list to a row. The list and its elements may be NULL.
+func appendList[T string | int64](row parquet.Row, column int, list []*T) parquet.Row {
+	switch {
+	case list == nil:
+		return append(row, parquet.NullValue().Level(0, 0, column))
+	case len(list) == 0:
+		return append(row, parquet.NullValue().Level(0, levelEmptyList, column))
+	}
+	for i, element := range list {
+		value, level := parquet.NullValue(), levelNullElement
+		if element != nil {
+			value, level = parquet.ValueOf(*element), levelElement
+		}
+		row = append(row, value.Level(min(i, 1), level, column))
+	}
+	return row
+}

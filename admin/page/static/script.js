@@ -1,0 +1,279 @@
+'use strict'
+
+// Each question has the milliseconds between two requests, the function that shows its answer, and the id of the element
+// for its error. An answer is {time, rows}, or has an error.
+const questions = {
+	state: [500, showState],
+	proxies: [1500, showProxies, 'proxies-list'],
+	minutes: [3000, showMinutes, 'lines'],
+	changes: [3000, showChanges, 'changes'],
+	refused: [3000, showRefused, 'lists'],
+	near: [5000, showNear, 'near-list'],
+	bans: [5000, showBans, 'bans-list'],
+}
+const answers = {} // the last answer with rows, by question
+const $ = (id) => document.getElementById(id)
+
+// element creates an element with a class and content, and never parses text as HTML.
+function element(name, kind, ...content) {
+	const created = document.createElement(name)
+	if (kind) created.className = kind
+	created.append(...content.filter((c) => c !== null && c !== undefined).map((c) => (c instanceof Node ? c : visible(c))))
+	return created
+}
+
+// visible replaces invisible characters, and characters that change the direction of text, with their codes.
+function visible(text) {
+	return String(text).replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]/g,
+		(c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'))
+}
+
+const shown = new Map()
+
+// fill replaces the content of an element. If the content is the same, fill does nothing, which keeps the focus.
+function fill(id, ...content) {
+	const nodes = content.flat()
+	const text = nodes.map((n) => n.outerHTML ?? n).join('')
+	if (shown.get(id) === text) return
+	shown.set(id, text)
+	$(id).replaceChildren(...nodes)
+}
+
+const number = (n) => Number(n).toLocaleString('en-US', { maximumFractionDigits: 6 })
+const amount = (n, unit) => Number(n).toLocaleString('en-US', { minimumFractionDigits: unit === 'money' ? 2 : 0, maximumFractionDigits: 6 })
+const ofUnit = (unit) => unit ? ' ' + unit.replaceAll('_', ' ') : ''
+const clock = (time) => new Date(time).toISOString().slice(11, 19)
+const none = (text) => element('p', 'none', text)
+
+// when formats a time, with its day unless it is the day of the answer.
+function when(time, now) {
+	if (time === 'infinity') return 'forever'
+	const text = new Date(time).toISOString()
+	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
+}
+
+// table creates a table. A text can break after each slash. On a narrow screen, each cell of a row has a line with the name of its column.
+function table(label, columns, rows) {
+	const head = element('tr', '', ...columns.map((c) => {
+		const cell = element('th', '', c)
+		cell.scope = 'col'
+		return cell
+	}))
+	const body = rows.map((row) => element('tr', '', ...row.map((content, i) => {
+		const parts = typeof content === 'string' ? content.split(/(?<=\/)/).flatMap((part, n) => n ? [element('wbr'), part] : part) : [content]
+		const cell = content instanceof HTMLTableCellElement ? content : element('td', '', ...parts)
+		cell.dataset.name = columns[i]
+		return cell
+	})))
+	const created = element('table', 'folds', element('thead', '', head), element('tbody', '', ...body))
+	created.setAttribute('aria-label', label)
+	return created
+}
+
+// missing returns an element that explains why there are no rows, or null if there are rows.
+function missing(answer, what, nothing) {
+	if (answer.absent) return none(`This database has no ${what}.`)
+	return answer.rows.length ? null : none(nothing)
+}
+
+function more(rows) {
+	const left = rows.length ? rows[0].total - rows.length : 0
+	return left > 0 ? [none(`… and ${number(left)} more`)] : []
+}
+
+const noTables = {state: 'stopped', summary: 'This database has no proxies: it lacks the tables, which pg-ratelimit migrate makes.'}
+
+function showState(answer) {
+	const [first, ...others] = answer.absent ? [noTables] : answer.rows
+	$('banner').className = first.state
+	document.title = `${first.state} – pg-ratelimit`
+	fill('state', visible(first.summary))
+	fill('state-more', others.map((row) => element('li', '', row.summary)))
+	fill('fresh', `${clock(answer.time)} UTC`)
+	document.body.classList.remove('old')
+}
+
+const sentence = (text) => text[0].toUpperCase() + text.slice(1)
+
+// keptNodes returns the content of a section without the note of showAway.
+const keptNodes = (id) => [...$(id).children].filter((child) => child.className !== 'away')
+
+// showDown reports that there are no new answers, with the cause below, and keeps the last answers in gray. Sections then
+// need no notes of their own. If the page was opened during the outage, it has answers of its server from before.
+function showDown(text) {
+	const last = answers.state ?? Object.values(answers).sort((a, b) => Date.parse(a.time) - Date.parse(b.time))[0]
+	for (const [, , id] of Object.values(questions)) if (id) fill(id, keptNodes(id))
+	const [summary, cause] = text.split(/(?<=the database does not answer): (.*)/)
+	$('banner').className = 'down'
+	document.title = 'down – pg-ratelimit'
+	fill('state', visible(sentence(summary)))
+	fill('state-more', cause ? element('li', '', sentence(cause)) : [], last ? element('li', '', `What is below is of ${clock(last.time)} UTC.`) : [])
+	if (last) fill('fresh', `values of ${clock(last.time)} UTC`)
+	document.body.classList.add('old')
+}
+
+// showAway reports in a section that there is no new answer, and keeps the last answer in gray. The other sections stay
+// current, because the database of this section is another one, or is only slow.
+function showAway(id, last, text) {
+	if (last) last.away = true
+	const note = element(id === 'changes' ? 'li' : 'p', 'away', sentence(text) +
+		(last ? ` (what is below is of ${clock(last.time)} UTC)` : ''))
+	fill(id, note, keptNodes(id))
+}
+
+const svg = (name, attributes, ...content) => {
+	const created = document.createElementNS('http://www.w3.org/2000/svg', name)
+	for (const [key, value] of Object.entries(attributes)) created.setAttribute(key, value)
+	created.append(...content)
+	return created
+}
+
+const refused = (row) => row.limited + row.blocked + row.rejected
+const undecided = (row) => row.overloaded + row.failed
+
+function showMinutes(answer) {
+	const nothing = missing(answer, 'history', 'No request of this hour is recorded: none came, or history is off in the configurations of the proxies.')
+	if (nothing) {
+		fill('lines', nothing)
+		fill('minutes', element('caption', 'none', 'None.'))
+		return
+	}
+	const minute = 60000
+	const last = Math.floor(Date.parse(answer.time) / minute) * minute // the current minute
+	const at = new Map(answer.rows.map((row) => [Date.parse(row.time), row]))
+	const marks = (answers.changes?.rows ?? []).map((c) => Math.min(60, (Date.parse(c.at) - last) / minute + 60)).filter((x) => x >= 0)
+		.map((x) => `M${x.toFixed(2)} 0V48`).join('')
+	const lines = [['admitted', 'Admitted', (row) => row.admitted], ['refused', 'Refused', refused], ['failed', 'Without a decision', undecided]].map(([name, title, count]) => {
+		const counts = Array.from({length: 60}, (_, i) => at.get(last - (60 - i) * minute)).map((row) => row ? count(row) : 0)
+		const most = Math.max(...counts)
+		const path = counts.map((n, i) => `${i ? 'L' : 'M'}${i + 1} ${(47 - 44 * n / Math.max(most, 1)).toFixed(1)}`).join('')
+		const sum = answer.rows.reduce((all, row) => all + count(row), 0)
+		const graph = svg('svg', {viewBox: '0 0 60 48', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
+			svg('path', {class: 'marks', d: marks}), svg('path', {class: 'base', d: 'M0 47H60'}), svg('path', {class: 'path', d: path}))
+		return element('div', 'line ' + name, element('p', '', element('span', '', title),
+			element('span', 'sum', `${number(sum)} in 1 h` + (most ? `, at most ${number(most)} in a full minute` : ''))), graph)
+	})
+	const axis = element('div', 'axis', ...[60, 30, 0].map((m) => element('span', '', clock(last - m * minute).slice(0, 5))))
+	axis.setAttribute('aria-hidden', 'true')
+	fill('lines', lines, axis)
+	if (answers.refused?.rows.length === 0 && !answers.refused.away) showRefused(answers.refused)
+	fill('minutes', ...table('Requests in each minute', ['Minute', 'Admitted', 'Refused', 'Without a decision'], answer.rows.slice().reverse().map((row) =>
+		[clock(row.time).slice(0, 5), number(row.admitted), number(refused(row)), number(undecided(row))])).children)
+}
+
+function showChanges(answer) {
+	const nothing = missing(answer, 'policy', 'The policy did not change in this hour.')
+	const lines = answer.rows.slice(0, 10).map((c) => element('li', '',
+		`${clock(c.at).slice(0, 5)} ${c.kind} ${c.which}: ${c.what.join(', ')} `, element('span', 'note', `by ${c.by}`)))
+	if (answer.rows.length > lines.length) lines.push(element('li', 'none', '… and more: pg-ratelimit changes'))
+	fill('changes', nothing ? element('li', 'none', nothing.textContent) : lines)
+	if (answers.minutes && !answers.minutes.away) showMinutes(answers.minutes)
+}
+
+// whyButton creates a button with a name. A click asks why the name was refused.
+function whyButton(name) {
+	const created = element('button', 'name', name)
+	created.type = 'button'
+	created.dataset.who = name
+	return created
+}
+
+function showRefused(answer) {
+	// The chart counts requests that the audit log gets later, or with its settings not at all.
+	const counted = (answers.minutes?.rows ?? []).reduce((all, row) => all + refused(row), 0)
+	const nothing = missing(answer, 'history', counted ? 'Not known: the audit log has no refusal of this hour yet, or its settings leave refusals out.' :
+		'Nobody: no refusal of this hour is recorded.')
+	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', causes: 'By what'}
+	fill('lists', nothing ?? Object.entries(lists).map(([list, title]) => {
+		const rows = answer.rows.filter((row) => row.kind === list)
+		if (!rows.length) return []
+		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
+			list === 'causes' ? element('span', '', row.name) :
+				element('span', '', whyButton(row.name), row.prefix ? element('span', 'note', [' ', row.key_name ? row.key_name + ' ' : '', row.prefix].join('')) : null),
+			element('span', 'number', number(row.requests))))))
+	}).flat())
+}
+
+function showProxies(answer) {
+	const state = (p) => p.live ? (p.cannot ? ['cannot decide', 'bad'] : ['running', 'good']) : p.ended ? ['stopped', 'note'] : ['silent', 'warn']
+	const policy = (p) => !p.policy ? 'none' : !p.live ? 'unknown' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : p.late ? `${number(p.late)} behind` : 'about to change'
+	fill('proxies-list', missing(answer, 'registry', 'None.') ?? table('Proxies', ['Proxy', 'State', 'Policy', 'Admitted', 'Refused', 'Without a decision', 'Version'],
+		answer.rows.map((p) => [p.region ? `${p.node} (${p.region})` : p.node, element('td', state(p)[1], state(p)[0]),
+			element('td', p.policy && p.late !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, refused(p), undecided(p)].map((n) => p.admitted === null ? '' : number(n)), p.version ?? ''])))
+}
+
+function showNear(answer) {
+	fill('near-list', missing(answer, 'policy', 'Nobody.') ?? [table('Counters above 80 % of a limit', ['Key', 'Limit', 'Used', 'Percent'],
+		answer.rows.map((row) => [row.key_name ? element('td', '', whyButton(row.key), element('span', 'note', ' ' + row.key_name)) : whyButton(row.key), `${row.rule}/${row.limit_name}`, `${amount(row.used, row.unit)}${row.held ? ` and ${amount(row.held, row.unit)} held` : ''} of ${amount(row.quota, row.unit)}${ofUnit(row.unit)}`, `${row.percent} %`])), ...more(answer.rows)])
+}
+
+function showBans(answer) {
+	fill('bans-list', missing(answer, 'policy', 'None.') ?? [table('Bans', ['Banned', 'Until', 'Reason', 'By'],
+		answer.rows.map((row) => [`${row.kind} ${row.banned}`, when(row.until, answer.time), row.reason ?? '', row.banned_by])), ...more(answer.rows)])
+}
+
+let why = new AbortController() // aborts the last question
+
+async function askWhy() {
+	const who = $('why-who').value.trim()
+	if (!who) return
+	why.abort()
+	why = new AbortController()
+	const {signal} = why
+	const at = $('why-at').value.trim()
+	fill('why-said', 'The audit log is being read.')
+	fill('why-rows')
+	const answer = await ask('why?' + new URLSearchParams({who, at}), 25000, signal)
+	if (signal.aborted) return
+	if (!answer.rows) return fill('why-said', visible(answer.error))
+	if (answer.absent) return fill('why-said', 'This database has no history.')
+	fill('why-said', visible(answer.rows[0].summary))
+	const rows = answer.rows.filter((row) => row.time)
+	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Outcome', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
+		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.outcome} × ${number(row.requests)}` : row.outcome,
+		row.model ? `no price of ${row.model}` : [row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${amount(row.remaining ?? 0, row.unit)} of ${amount(row.quota, row.unit)}${ofUnit(row.unit)} left`, row.address ?? '', row.requests > 1 ? `last: ${row.node}` : row.node])))
+}
+
+// ask requests an answer, and returns the answer or an object with the error.
+async function ask(name, timeout, end = new AbortController().signal) {
+	try {
+		const response = await fetch('api/' + name, {signal: AbortSignal.any([end, AbortSignal.timeout(timeout)])})
+		const answer = await response.json()
+		return response.ok || answer.error ? answer : {error: `The server answers ${response.status}.`}
+	} catch (error) {
+		return {error: error.name === 'TimeoutError' ? `There is no answer for ${timeout / 1000} s.` : 'The server of this page does not answer.'}
+	}
+}
+
+// repeat asks a question at its interval. While the database is down, only the question state is asked, because a
+// browser has six connections, and the other questions would occupy all of them.
+async function repeat(name, [interval, show, id]) {
+	const down = document.body.classList.contains('old')
+	if (!document.hidden && (name === 'state' || !down)) {
+		const answer = await ask(name, 1400)
+		if (answer.rows) {
+			answers[name] = answer
+			show(answer)
+		} else if (name === 'state') {
+			showDown(answer.error)
+		} else if (answers.state && !document.body.classList.contains('old')) {
+			showAway(id, answers[name], answer.error)
+		}
+	}
+	setTimeout(repeat, interval, name, [interval, show, id])
+}
+
+$('why-form').addEventListener('submit', (event) => {
+	event.preventDefault()
+	askWhy()
+})
+document.addEventListener('click', (event) => {
+	const who = event.target.dataset?.who
+	if (!who) return
+	$('why-who').value = who
+	$('why-at').value = ''
+	$('why').scrollIntoView()
+	askWhy()
+})
+for (const [name, question] of Object.entries(questions)) repeat(name, question)
+ask('session', 5000).then((answer) => fill('where', visible(answer.database ?? '')))

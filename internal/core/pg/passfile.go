@@ -1,0 +1,44 @@
+package pg
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+)
+
+// CheckPassfile checks the password file of a DSN with these parameters, unless the DSN or the environment
+// has a password. It returns an error if the file is named and cannot be read, or if all accounts may read
+// it.
+func CheckPassfile(values map[string]string, env func(string) (string, bool)) error {
+	get := func(parameter, variable string) string {
+		value, ok := values[parameter]
+		if !ok {
+			value, _ = env(variable)
+		}
+		return value
+	}
+	if get("password", "PGPASSWORD") != "" {
+		return nil
+	}
+	name, path := "passfile", get("passfile", "PGPASSFILE")
+	named := path != ""
+	if !named {
+		home, _ := env("HOME")
+		name, path = "~/.pgpass", home+"/.pgpass"
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().IsRegular() {
+		if mode := info.Mode().Perm(); mode&0o007 != 0 && runtime.GOOS != "windows" {
+			return fmt.Errorf("%s has the mode %04o, must be for its owner and group alone, such as 0600 "+
+				"or 0440", name, mode)
+		}
+	}
+	if err == nil && (info.Mode().IsRegular() || info.IsDir()) { // a pipe would wait
+		_, err = os.ReadFile(path)
+	}
+	if err != nil && named {
+		return fmt.Errorf("passfile cannot be read: %w", errors.Unwrap(err))
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package serve
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// Begin begins the response, which End ends. From then on, a proxy that stops settles the request. w is the
+// writer of the response.
+func (s *Settling) Begin(w http.ResponseWriter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writer = w
+	if s.site.running != nil {
+		atomic.AddInt32(s.site.busy, 1)
+		s.running = s.site.running.Add(s)
+	}
+}
+
+// Stop implements host.Runner. A request without a response costs what it costs if its client leaves.
+func (s *Settling) Stop() bool {
+	atomic.StoreInt32(&s.stopped, 1)
+	if !s.mu.TryLock() {
+		return false
+	}
+	defer s.mu.Unlock()
+	s.ended = true
+	if s.status == 0 {
+		s.status = clientLeft
+	}
+	if s.sent > 0 && !s.settled { // the headers are sent, and what was written may not be yet
+		w := http.NewResponseController(s.writer)
+		_ = w.SetWriteDeadline(time.Now().Add(flushTimeout))
+		_ = w.Flush()
+	}
+	s.settle()
+	return true
+}
+
+// flushTimeout bounds the time by which a client that does not read its response delays Stop.
+const flushTimeout = 100 * time.Millisecond
+
+// Interrupt implements host.Runner.
+func (s *Settling) Interrupt() {
+	_ = http.NewResponseController(s.writer).SetWriteDeadline(time.Now()) // Lose follows an error
+}
+
+// Lose implements host.Runner.
+func (s *Settling) Lose() {
+	if store, ok := s.site.Store.(interface{ Lose(n int) }); ok {
+		store.Lose(1)
+	}
+}
+
+// leave removes the request from those that run.
+func (s *Settling) leave() {
+	s.site.running.Remove(s.running)
+	atomic.AddInt32(s.site.busy, -1)
+}
+
+// errStopped is the error of a Write after Stop.
+var errStopped = errors.New("pg_ratelimit: the proxy stops, and has settled this request")
+
+// Write writes a part of the body to w, and reads as much of it as was sent. It fails after Stop.
+func Write(w io.Writer, part []byte, settlings ...*Settling) (int, error) {
+	return write(w, part, nil, settlings)
+}
+
+// WriteFlush is like Write, and then flushes a response. A part that cannot be flushed is not sent.
+func WriteFlush(w http.ResponseWriter, part []byte, settlings ...*Settling) (int, error) {
+	return write(w, part, w, settlings)
+}
+
+func write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings []*Settling) (int, error) {
+	if len(settlings) == 0 {
+		n, err := w.Write(part)
+		if flushed != nil && err == nil {
+			err = http.NewResponseController(flushed).Flush()
+			if errors.Is(err, http.ErrNotSupported) {
+				return n, nil
+			} else if err != nil {
+				return 0, err
+			}
+		}
+		return n, err
+	}
+	s := settlings[0]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if atomic.LoadInt32(&s.stopped) != 0 {
+		return 0, errStopped
+	}
+	n, err := write(w, part, flushed, settlings[1:])
+	if s.client.Err() != nil && s.site.running != nil && s.site.running.Stopping() {
+		return 0, errStopped // the proxy has closed the connection, and the writers may hide that
+	}
+	s.readBody(part[:n])
+	return n, err
+}
+
+// Flush flushes a response. It fails after Stop.
+func Flush(w http.ResponseWriter, settlings ...*Settling) error {
+	if len(settlings) == 0 {
+		return http.NewResponseController(w).Flush()
+	}
+	s := settlings[0]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if atomic.LoadInt32(&s.stopped) != 0 {
+		return errStopped
+	}
+	return Flush(w, settlings[1:]...)
+}
+
+// readBody reads a part of the body that was sent. The caller holds the mutex.
+func (s *Settling) readBody(part []byte) {
+	if s.empty || s.ended {
+		return
+	}
+	s.sent += int64(len(part))
+	if s.body != nil {
+		_, _ = s.body.Write(part) // it has no error
+	}
+	if s.tokens != nil && s.tokens.reader != nil {
+		_, _ = s.tokens.reader.Write(part)
+	}
+}
+
+// settledConn counts the bytes sent on a hijacked connection, such as a WebSocket.
+type settledConn struct {
+	net.Conn
+	settling []*Settling
+}
+
+// SettledConn wraps a hijacked connection, so that the Settlings count the bytes sent on it.
+func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
+	return &settledConn{c, settling}
+}
+
+// Write implements net.Conn.
+func (c *settledConn) Write(part []byte) (int, error) { return Write(c.Conn, part, c.settling...) }

@@ -1,0 +1,162 @@
+package serve
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+// clientIn returns the context of a request before the Flights of all its handlers, which end with an attempt
+// to serve it. In Traefik, clientIn also finds the Upload of an earlier handler.
+func clientIn(q *Request) context.Context {
+	client := q.HTTP.Context()
+	for !isMirrored(client) {
+		found := client.Value(flightKey)
+		if found == nil {
+			break
+		}
+		outer := found.(*Flight)
+		client = outer.before
+		// In Caddy, q.HTTP.Body is that Upload, unless a handler in between has replaced it.
+		if q.Writer != nil && q.Earlier == nil && outer.upload != nil && outer.upload.intact() {
+			q.Earlier = outer.upload
+		}
+	}
+	return client
+}
+
+// isMirrored reports whether a context is of a mirrored request in Traefik, which never ends, and has another
+// channel each time. It has a body of its own.
+func isMirrored(ctx context.Context) bool {
+	return ctx.Done() != ctx.Done() //nolint:staticcheck // see above
+}
+
+// intact reports whether an Upload holds the whole body.
+func (u *Upload) intact() bool {
+	u.body.mu.Lock()
+	defer u.body.mu.Unlock()
+	return atomic.LoadInt32(&u.body.read) == 0 && u.body.left == u.length
+}
+
+// takeOver shares the body of an earlier Upload of a request, and reports whether there is one: that of
+// another handler, or of an attempt to serve the request.
+func (u *Upload) takeOver(q *Request) bool {
+	earlier := q.Earlier
+	if earlier == nil {
+		kept, ok := u.site.bodies.Kept.LoadAndDelete(u.client.Done())
+		if !ok {
+			return false
+		}
+		earlier = kept.(*Upload)
+		if atomic.LoadInt32(&earlier.body.read) != 0 {
+			u.body.read = 1
+			return false // a handler may have made the body again: see receive
+		}
+	}
+	u.length = earlier.length
+	u.body = earlier.body
+	u.settle()
+	return true
+}
+
+// fault returns the reason to refuse a request for what takeOver has taken.
+func (u *Upload) fault() policy.Reason {
+	u.body.mu.Lock()
+	defer u.body.mu.Unlock()
+	switch {
+	case atomic.LoadInt32(&u.body.read) != 0:
+		return policy.GoneBody
+	case u.length > u.bound:
+		return policy.LongBody
+	case u.body.left < u.length: // see passOn
+		return policy.SlowBody
+	}
+	return policy.NotRefused
+}
+
+// Close implements io.Closer. A body that nobody has read stays for another attempt: see end.
+func (u *Upload) Close() error {
+	u.body.mu.Lock()
+	u.over = u.once
+	u.body.mu.Unlock()
+	if atomic.LoadInt32(&u.body.read) != 0 {
+		u.release()
+	}
+	return nil
+}
+
+// end ends an attempt to serve the request. A body that nobody has read stays until the client's request
+// ends, because another attempt may follow, or a route for errors. Without a length, it stays known that it
+// was read.
+func (u *Upload) end() {
+	b := u.body
+	b.mu.Lock()
+	u.over = u.once
+	read := atomic.LoadInt32(&b.read) != 0
+	keeps := read && u.unsized || !read && len(b.chunks) > 0
+	waits := keeps || !read && len(b.late) > 0
+	b.mu.Unlock()
+	done := u.client.Done()
+	if !waits || done == nil || isMirrored(u.client) {
+		u.finish()
+		return
+	}
+	if read {
+		u.release()
+	}
+	if keeps {
+		u.site.bodies.Kept.Store(done, u)
+	}
+	context.AfterFunc(u.client, func() {
+		u.site.bodies.Kept.Delete(done)
+		u.finish()
+	})
+}
+
+// finish drops what no upstream has read, and settles what was to be settled later.
+func (u *Upload) finish() {
+	u.release()
+	u.settle()
+}
+
+// settle settles what was to be settled later.
+func (u *Upload) settle() {
+	u.body.mu.Lock()
+	late := u.body.late
+	u.body.late = nil
+	u.body.mu.Unlock()
+	for _, f := range late {
+		f()
+	}
+}
+
+// settleLater makes finish settle a request without a response, and reports whether it does: nobody has read
+// the body yet, but the handler that responds may pass it on.
+func (u *Upload) settleLater(s *Settling) bool {
+	b := u.body
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if atomic.LoadInt32(&b.read) != 0 || u.length == 0 {
+		return false
+	}
+	b.late = append(b.late, func() {
+		if atomic.LoadInt32(&b.read) != 0 {
+			s.mu.Lock()
+			s.status = clientLeft // the response is unknown here
+			s.mu.Unlock()
+		}
+		s.settleLate()
+	})
+	return true
+}
+
+// release drops what no upstream has read.
+func (u *Upload) release() {
+	u.body.mu.Lock()
+	defer u.body.mu.Unlock()
+	for _, chunk := range u.body.chunks {
+		u.free(chunk)
+	}
+	u.body.chunks = nil
+}

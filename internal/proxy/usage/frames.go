@@ -1,0 +1,272 @@
+package usage
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+const (
+	// MaxBody bounds what Frames hold: a JSON text, an event of a stream, or an encoded body.
+	MaxBody = 4 << 20
+
+	// MaxBodies bounds what all Frames hold together.
+	MaxBodies = 64 << 20
+
+	// maxDecoded bounds the length of a decoded body.
+	maxDecoded = 64 << 20
+)
+
+// mode selects the division of a body into events.
+type mode int
+
+const (
+	unread mode = iota // the body has no usage
+	begin              // JSON before its first character
+	object             // JSON texts. There is one, unless the body is NDJSON with another type.
+	array              // a JSON array
+	lines              // NDJSON
+	events             // an event stream
+)
+
+// Frames divides the body of a response into JSON texts: one, or the elements of an array or a stream.
+type Frames struct {
+	Stream  bool   // the type of the response is one of streams
+	Invalid string // the reason why the body cannot be read, or ""
+
+	one, each func(text []byte) // read a body that is one text, and an element
+	mode      mode
+	encoded   bool   // the body is encoded as gzip
+	packed    []byte // the encoded body
+	text      []byte // the current line, or the JSON that is not read yet
+	event     []byte // the data of the current event of an event stream
+	later     int    // the length of text at which to look for the end of an array's element
+	began     bool   // a line was read
+	cr        bool   // the last line ended with CR, and a LF after it belongs to it
+	long      bool   // the current event is too long
+
+	held  int64  // the bytes of the buffers
+	total *int64 // the bytes that all Frames hold; atomic
+}
+
+// NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold. one
+// is called with a body that is a single text, and each with each element, which are not kept.
+func NewFrames(h http.Header, total *int64, one, each func(text []byte)) *Frames {
+	f := &Frames{total: total, one: one, each: each}
+	kind := strings.ToLower(h.Get("Content-Type"))
+	switch {
+	case strings.HasPrefix(kind, "text/event-stream"):
+		f.mode = events
+		f.Stream = true
+	case strings.Contains(kind, "ndjson") || strings.Contains(kind, "jsonl") ||
+		strings.Contains(kind, "json-lines") || strings.Contains(kind, "json-seq") ||
+		strings.Contains(kind, "stream+json"):
+		f.mode = lines
+		f.Stream = true
+	case kind == "" || strings.Contains(kind, "json") || strings.HasPrefix(kind, "text/plain"):
+		f.mode = begin
+	}
+	switch encoding := strings.ToLower(h.Get("Content-Encoding")); encoding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		f.encoded = true
+	default:
+		f.stop("encoded (" + encoding + ")")
+	}
+	return f
+}
+
+// Holds reports whether f holds a part of the body that it has not read.
+func (f *Frames) Holds() bool { return f.held > 0 }
+
+// stop ends the reading of a body that cannot be read.
+func (f *Frames) stop(reason string) {
+	if f.mode != unread {
+		f.Invalid = reason
+	}
+	f.mode = unread
+	f.Release()
+}
+
+// Release drops the buffers.
+func (f *Frames) Release() {
+	f.packed = nil
+	f.text = nil
+	f.event = nil
+	f.fits()
+}
+
+// fits counts the buffers, and reports whether they are within the bounds.
+func (f *Frames) fits() bool {
+	held := int64(len(f.packed) + len(f.text) + len(f.event))
+	total := atomic.AddInt64(f.total, held-f.held)
+	f.held = held
+	return held <= MaxBody && total <= MaxBodies
+}
+
+// Write reads a part of the body. It returns no error.
+func (f *Frames) Write(part []byte) (int, error) {
+	if !f.encoded {
+		f.read(part)
+	} else if f.mode != unread {
+		f.packed = append(f.packed, part...)
+		if !f.fits() {
+			f.stop("too long")
+		}
+	}
+	return len(part), nil
+}
+
+// End reads the rest of the body, which may be incomplete. Callers call it once.
+func (f *Frames) End() {
+	if f.encoded {
+		f.decode()
+	}
+	switch f.mode {
+	case events:
+		f.read([]byte("\n\n"))
+	case lines:
+		f.read([]byte("\n"))
+	case object:
+		if json.Valid(f.text) {
+			f.one(f.text)
+		} else {
+			f.elements()
+		}
+	case array:
+		f.elements()
+	}
+	f.Release()
+}
+
+// decode reads a body that is encoded as gzip, up to its end or its first fault.
+func (f *Frames) decode() {
+	packed := f.packed
+	decoder, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		if len(packed) > 0 {
+			f.stop("encoded (gzip) with a fault")
+		}
+		return
+	}
+	part := make([]byte, 32<<10)
+	for length := 0; f.mode != unread; {
+		n, err := decoder.Read(part)
+		f.read(part[:n])
+		length += n
+		if length > maxDecoded {
+			f.stop("too long")
+		} else if err != nil {
+			return
+		}
+	}
+}
+
+// read reads a decoded part of the body.
+func (f *Frames) read(part []byte) {
+	switch f.mode {
+	case unread:
+	case events, lines:
+		f.divide(part)
+	default:
+		f.text = append(f.text, part...)
+		if f.mode == begin {
+			f.start()
+		}
+		if f.mode == array && len(f.text) >= f.later {
+			f.elements()
+			f.later = 2 * len(f.text) // an element that comes in parts is not looked through for each part
+		}
+		if !f.fits() {
+			f.stop("too long")
+		}
+	}
+}
+
+// start finds out what a JSON body is.
+func (f *Frames) start() {
+	f.text = bytes.TrimLeft(bytes.TrimPrefix(f.text, []byte("\ufeff")), " \t\r\n\x1e")
+	switch {
+	case len(f.text) == 0 || len(f.text) < 3 && f.text[0] == '\xef': // a byte order mark, which may go on
+	case f.text[0] == '{':
+		f.mode = object
+	case f.text[0] == '[':
+		f.mode = array
+	default:
+		f.mode = unread
+		f.Release()
+	}
+}
+
+// elements reads the whole JSON texts at the start of the buffer, with what may stand between them.
+func (f *Frames) elements() {
+	const between = "[], \t\r\n\x1e"
+	rest := bytes.TrimLeft(f.text, between)
+	for len(rest) > 0 {
+		decoder := json.NewDecoder(bytes.NewReader(rest))
+		element := json.RawMessage{}
+		if decoder.Decode(&element) != nil {
+			break
+		}
+		rest = bytes.TrimLeft(rest[int(decoder.InputOffset()):], between)
+		f.each(element)
+	}
+	f.text = append(f.text[:0], rest...)
+}
+
+// divide reads the lines in a part of a stream. A line ends with LF, CR, or both.
+func (f *Frames) divide(part []byte) {
+	if f.cr && len(part) > 0 {
+		f.cr = false
+		part = bytes.TrimPrefix(part, []byte("\n"))
+	}
+	for end := bytes.IndexAny(part, "\r\n"); end >= 0; end = bytes.IndexAny(part, "\r\n") {
+		line := part[:end]
+		if len(f.text) > 0 {
+			f.text = append(f.text, line...)
+			line = f.text
+		}
+		f.readLine(line)
+		f.text = f.text[:0]
+		isCR := part[end] == '\r'
+		part = part[end+1:]
+		if isCR {
+			f.cr = len(part) == 0
+			part = bytes.TrimPrefix(part, []byte("\n"))
+		}
+	}
+	f.text = append(f.text, part...)
+	if !f.fits() {
+		inLine := len(f.text) > 0
+		f.Release()
+		f.long = true
+		if inLine {
+			f.text = []byte{'-'} // stands for the start of the line
+		}
+	}
+}
+
+// readLine reads a line of a stream. In an event stream, an empty line ends an event.
+func (f *Frames) readLine(line []byte) {
+	if !f.began {
+		f.began = true
+		line = bytes.TrimPrefix(line, []byte("\ufeff"))
+	}
+	if f.mode == lines {
+		f.event = append(f.event, bytes.TrimLeft(line, "\x1e")...)
+	} else if len(line) > 0 {
+		if data := bytes.TrimPrefix(line, []byte("data:")); len(data) < len(line) {
+			f.event = append(f.event, data...)
+			f.event = append(f.event, '\n')
+		}
+		return
+	}
+	if !f.long && len(f.event) > 0 && len(f.event) <= MaxBody {
+		f.each(f.event)
+	}
+	f.event = f.event[:0]
+	f.long = false
+}

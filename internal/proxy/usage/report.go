@@ -1,0 +1,398 @@
+package usage
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// most is the highest number that is read.
+const most = 1 << 53
+
+// entry is an element of entries.
+type entry struct {
+	model  string
+	counts []int64
+}
+
+// none has numbers that are not reported. It is copied without a call, because an interpreter would take long
+// for each.
+var none = unreported()
+
+func unreported() []int64 {
+	n := make([]int64, numbers)
+	for i := range n {
+		n[i] = Unreported
+	}
+	return n
+}
+
+// headers has the numbers in headers of a response.
+var headers = []struct {
+	name string
+	is   int
+}{{"X-Amzn-Bedrock-Input-Token-Count", promptWithout}, {"X-Amzn-Bedrock-Output-Token-Count", answer},
+	{"X-Amzn-Bedrock-Cache-Read-Input-Token-Count", cacheReadBeside},
+	{"X-Amzn-Bedrock-Cache-Write-Input-Token-Count", cacheWriteBeside}}
+
+// readHeaders reads what the headers of a response report.
+func readHeaders(r *Reader, h http.Header) {
+	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
+		if values := h[name]; len(values) > 0 {
+			r.headerTier = values[0]
+		}
+	}
+	if len(h[headers[0].name])+len(h[headers[1].name]) == 0 {
+		return
+	}
+	r.head = append([]int64(nil), none...)
+	for _, one := range headers {
+		n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
+		if err == nil && n >= 0 && n <= most {
+			r.head[one.is] = n
+		}
+	}
+}
+
+// report reads what an event reports. It walks through the members of shapes, without a call for each.
+func report(r *Reader, event map[string]interface{}) {
+	var found []map[string]interface{} // the objects of counts
+	own := append([]int64(nil), none...)
+	for i := range shapes {
+		m := &shapes[i]
+		top := event[m.name]
+		if top == nil {
+			continue
+		}
+		for j, path := range m.paths {
+			at := top
+			for _, name := range path {
+				if at != nil {
+					at = memberOf(at, name)
+				}
+			}
+			if at == nil {
+				continue
+			}
+			is := m.are[j]
+			switch {
+			case is == counts:
+				if object := objectOf(at); object != nil {
+					found = append(found, object)
+				}
+			case is < 0:
+				readOther(r, is, at)
+			case own[is] < 0:
+				if number := numberOf(at); number >= 0 && number <= most {
+					own[is] = int64(number)
+				}
+			}
+		}
+	}
+	n := append([]int64(nil), none...)
+	for _, object := range found {
+		one := append([]int64(nil), none...)
+		readCounts(object, one)
+		fill(n, one)
+	}
+	if event["eval_count"] != nil && own[promptTotal] < 0 {
+		own[promptTotal] = 0 // Ollama leaves out a prompt that it has not computed
+	}
+	fill(n, own)
+	kind := textOf(event["type"])
+	switch {
+	case kind == "error":
+		r.failed = true
+	case kind == "speech.audio.done":
+		r.medium = audioOut
+	case kind == "" && event["data"] != nil || strings.HasPrefix(kind, "image_"):
+		r.medium = imageOut
+	}
+	merge(r, n)
+}
+
+// fill adds numbers that are not reported yet.
+func fill(n, further []int64) {
+	for i, number := range further {
+		if n[i] < 0 {
+			n[i] = number
+		}
+	}
+}
+
+// readOther reads a value of an event that is no number.
+func readOther(r *Reader, is int, value interface{}) {
+	switch is {
+	case added:
+		if object := objectOf(value); object != nil {
+			r.added = append([]int64(nil), none...)
+			readCounts(object, r.added)
+		}
+	case entries:
+		if list := listOf(value); len(list) > 0 {
+			r.entries = readEntries(list)
+		}
+	case failed:
+		r.failed = r.failed || isError(value)
+	case free:
+		r.free = true
+	case model:
+		if text := textOf(value); text != "" {
+			r.model = text
+		}
+	case tier, speed:
+		if text := tierOf(textOf(value)); text != "" && (is == tier || text != "standard") {
+			r.tier = text
+		}
+	}
+}
+
+// readCounts reads the numbers of an object of counts.
+func readCounts(object map[string]interface{}, n []int64) {
+	objects := []map[string]interface{}{object}
+	paths := []string{""}
+	for i := 0; i < len(objects); i++ {
+		for name, value := range objects[i] {
+			path := paths[i] + name
+			if number := numberOf(value); number >= 0 {
+				is := countNames[path]
+				if is != noNumber && number > float64(n[is]) && number <= most &&
+					number == math.Trunc(number) {
+					n[is] = int64(number)
+				}
+				continue
+			}
+			inner := objectOf(value)
+			if list := listOf(value); list != nil {
+				inner = sumsOf(list)
+			}
+			if inner != nil {
+				objects = append(objects, inner)
+				paths = append(paths, path+".")
+			}
+		}
+	}
+}
+
+// sumsOf returns the sums of an array of numbers by their modality, time or type.
+func sumsOf(list []interface{}) map[string]interface{} {
+	sums := map[string]float64{}
+	all := map[string]interface{}{}
+	for _, one := range list {
+		element := objectOf(one)
+		for _, key := range []string{"modality", "ttl", "type"} {
+			of := strings.ToUpper(textOf(element[key]))
+			if of == "" {
+				continue
+			}
+			for _, name := range []string{"tokenCount", "tokens", "inputTokens", "token_count",
+				"search_query_count", "count"} {
+				if number := numberOf(element[name]); number >= 0 {
+					sums[of] += number
+					break
+				}
+			}
+			all[of] = sums[of]
+			break
+		}
+	}
+	return all
+}
+
+// readEntries reads counts that each have a model, or are those of the request's own model.
+func readEntries(list []interface{}) []entry {
+	var all []entry
+	for _, one := range list {
+		element := objectOf(one)
+		e := entry{counts: append([]int64(nil), none...), model: textOf(element["model"])}
+		inner := objectOf(element["usage"])
+		if inner == nil {
+			inner = element
+		}
+		readCounts(inner, e.counts)
+		all = append(all, e)
+	}
+	return all
+}
+
+// memberOf returns a member of an object, or the first element of an array under the name 0, or nil.
+func memberOf(value interface{}, name string) interface{} {
+	switch v := value.(type) {
+	case map[string]interface{}:
+		return v[name]
+	case []interface{}:
+		if name == "0" && len(v) > 0 {
+			return v[0]
+		}
+	}
+	return nil
+}
+
+// objectOf returns a value that is an object, or nil.
+func objectOf(value interface{}) map[string]interface{} {
+	object, _ := value.(map[string]interface{})
+	return object
+}
+
+// listOf returns a value that is an array, or nil.
+func listOf(value interface{}) []interface{} {
+	list, _ := value.([]interface{})
+	return list
+}
+
+// numberOf returns a value that is a number, or -1.
+func numberOf(value interface{}) float64 {
+	number, ok := value.(float64)
+	if !ok {
+		return -1
+	}
+	return number
+}
+
+// textOf returns a value that is a text, or "".
+func textOf(value interface{}) string {
+	text, _ := value.(string)
+	return text
+}
+
+// isError reports whether a value says that there is an error.
+func isError(value interface{}) bool {
+	switch v := value.(type) {
+	case map[string]interface{}:
+		return len(v) > 0
+	case []interface{}:
+		return len(v) > 0
+	case string:
+		return v != ""
+	case bool:
+		return v
+	case float64:
+		return v != 0
+	}
+	return false
+}
+
+// tierOf returns the name of a tier, or "" for one that names nothing.
+func tierOf(text string) string {
+	text = strings.ToLower(strings.TrimSpace(text))
+	text = strings.TrimPrefix(text, "on_demand_")
+	switch text {
+	case "auto", "traffic_type_unspecified", "unspecified":
+		return ""
+	case "default", "on_demand":
+		return "standard"
+	case "fast":
+		return "priority"
+	}
+	return text
+}
+
+// merge takes over the numbers of an event. 0 never replaces more. Numbers that are all 0 are a report only
+// in a whole body without text: see zero.
+func merge(r *Reader, n []int64) {
+	highest := int64(Unreported)
+	for _, number := range n {
+		if number > highest {
+			highest = number
+		}
+	}
+	if highest <= 0 {
+		r.zero = r.zero || highest == 0
+		return
+	}
+	r.reported = true
+	for i, number := range n {
+		if number > 0 || number == 0 && r.last[i] < 0 {
+			r.last[i] = number
+		}
+	}
+	if n[total] < 0 && (n[promptTotal] > 0 || n[promptWithout] > 0 || n[answer] > 0) {
+		r.last[total] = Unreported // it was the one of other numbers
+	}
+	if n[answer] > 0 || n[thoughts] > 0 || n[answer] < 0 && n[promptTotal] >= 0 && n[total] > n[promptTotal] {
+		r.events = 0
+		r.characters = 0
+	}
+}
+
+// searches has the places of an answer where searches stand.
+type searches struct {
+	Output []searchCall `json:"output"` // OpenAI Responses
+	Item   searchCall   `json:"item"`
+	Inner  struct {
+		Output []searchCall `json:"output"`
+	} `json:"response"`
+	Candidates []struct { // Gemini
+		Grounding struct {
+			Queries []string `json:"webSearchQueries"`
+		} `json:"groundingMetadata"`
+	} `json:"candidates"`
+}
+
+// searchCall is a call of a search, or of another tool.
+type searchCall struct {
+	ID     string `json:"id"`
+	Type   string `json:"type"`
+	Status string `json:"status"`
+	Action struct {
+		Type string `json:"type"`
+	} `json:"action"`
+}
+
+// readSearches reads the searches of an event: each completed call of a search by its number, and each query.
+func readSearches(r *Reader, text []byte) {
+	if !bytes.Contains(text, []byte("web_search_call")) && !bytes.Contains(text, []byte("webSearchQueries")) {
+		return
+	}
+	var s searches
+	_ = json.Unmarshal(text, &s) // fields of other types have no searches
+	for i, call := range append(append(s.Output, s.Inner.Output...), s.Item) {
+		if call.ID == "" && call != s.Item {
+			call.ID = strconv.Itoa(i)
+		}
+		if call.Type == "web_search_call" && call.Status == "completed" && call.ID != "" &&
+			(call.Action.Type == "search" || call.Action.Type == "") {
+			r.searches[call.ID] = true
+		}
+	}
+	for i := range s.Candidates {
+		for _, query := range s.Candidates[i].Grounding.Queries {
+			if query != "" {
+				r.searches["query "+query] = true
+			}
+		}
+	}
+}
+
+// answers has the members of a whole body that hold an answer, if it has one.
+var answers = []string{"choices", "candidates", "content", "output", "message", "response", "text",
+	"completion", "generation", "generations", "outputs", "results", "result"}
+
+// said matches JSON that has text of a model.
+var said = regexp.MustCompile(`^"[^"]|"(?:content|text|refusal|reasoning|reasoning_content|thinking|` +
+	`arguments|transcript|outputText|generated_text)"\s*:\s*"[^"]|"args"\s*:\s*\{\s*"`)
+
+// saysText reports whether a whole body has text of a model.
+func saysText(fields map[string]json.RawMessage) bool {
+	for _, name := range answers {
+		if field := fields[name]; said.Match(field) && (name != "message" || field[0] == '{') {
+			return true
+		}
+	}
+	return false
+}
+
+// onlyCounts reports whether a JSON body without usage only counts the tokens of a prompt.
+func onlyCounts(fields map[string]json.RawMessage) bool {
+	for _, name := range append([]string{"usage", "usageMetadata", "error"}, answers...) {
+		if fields[name] != nil {
+			return false
+		}
+	}
+	return fields["input_tokens"] != nil || fields["totalTokens"] != nil || fields["inputTokens"] != nil ||
+		fields["tokens"] != nil
+}

@@ -1,0 +1,73 @@
+package store
+
+import (
+	"errors"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// upkeep makes notices, and partitions of the ledger.
+func (s *Store) upkeep() error {
+	now := time.Now()
+	err := s.sendNotices(now)
+	if now.Sub(s.keptAt) >= upkeepInterval {
+		s.keptAt = now
+		err = errors.Join(err, s.keepLedger(now.Unix()/(24*3600)))
+	}
+	return err
+}
+
+// sumTimeout bounds the sum of a day of the ledger.
+const sumTimeout = 10 * time.Minute
+
+// sumLedger sums a day of the ledger, if one is left or an hour is over. A role without rights leaves that to
+// other proxies.
+func (s *Store) sumLedger() error {
+	now := time.Now()
+	if now.Sub(s.summedAt) < upkeepInterval {
+		return nil
+	}
+	sum := &pgdb.Statement{SQL: schema.TotalsUpkeep, Unnamed: true}
+	err := s.runUpkeep(sumTimeout, sum)
+	if more := pg.Bigints(sum.Result); err != nil || len(more) != 1 || more[0] == 0 {
+		s.summedAt = now
+	}
+	if err == nil && sum.Code != pg.InsufficientPrivilege && sum.Code != pg.UndefinedFunction {
+		err = sum.Err
+	}
+	return err
+}
+
+// runUpkeep runs statements of the upkeep.
+func (s *Store) runUpkeep(timeout time.Duration, statements ...*pgdb.Statement) error {
+	if s.sole != nil {
+		timeout = soleTimeout
+		s.sole <- struct{}{}
+		defer func() { <-s.sole }()
+	}
+	return s.db.Run(s.closing, timeout, statements)
+}
+
+const (
+	// upkeepTimeout bounds notices and the partitions of the ledger.
+	upkeepTimeout = 30 * time.Second
+	// soleTimeout bounds the time for which a heartbeat waits for the upkeep. A proxy is live for ten seconds
+	// after a heartbeat.
+	soleTimeout = 4 * time.Second
+)
+
+// upkeepInterval is the time between two upkeeps of the ledger.
+const upkeepInterval = time.Hour
+
+// keepLedger makes the partitions of the ledger, also that of a day, in days since 1970, and drops those past
+// their retention. On Citus it does so for all shards.
+func (s *Store) keepLedger(day int64) error {
+	keep := &pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true}
+	if err := s.runUpkeep(upkeepTimeout, keep); err != nil {
+		return err
+	}
+	return keep.Err
+}

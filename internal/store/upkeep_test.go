@@ -1,0 +1,47 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A proxy sums the days of the ledger that have ended. A settlement for such a day still arrives, and is in
+// the invoice.
+func TestLateSettlementIsInTheInvoice(t *testing.T) {
+	dsn := cluster.Open(t, schema.File, `
+		SELECT rate_limit_ledger_upkeep((now() AT TIME ZONE 'UTC')::date - 3);
+		INSERT INTO rate_limit_ledger (day, id, time, user_id, model, money, charges)
+			SELECT (now() AT TIME ZONE 'UTC')::date - 3, gen_random_uuid(), now() - interval '3 days', 'ann',
+				'm', 1, '[]'`)
+	s, err := store.Open(drivers.All["pgwire"](t, dsn), engine.Options{CleanupProbability: -1,
+		Random: func() float64 { return 1 }}, // the upkeep is due at once
+		&registry.Node{Name: "a", Epoch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.Prepare()
+	await.Within(t, time.Minute, "the sum of the day", func() bool {
+		return cluster.Query[int](t, dsn, "SELECT count(*)::int FROM rate_limit_totals") == 1
+	})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour,
+		Durable: true, Reserves: true}
+	s.Settle(&batch.Bill{Day: time.Now().Unix()/86400 - 3, ID: "00000000-0000-0000-0000-000000000001",
+		User: "ann", Lines: []batch.Line{{Model: "m", Money: "5.500"}},
+		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "money", Units: 6, Rest: 500}}})
+	await.Within(t, time.Minute, "the invoice with both", func() bool {
+		return cluster.Query[string](t, dsn, `SELECT string_agg(concat_ws(' ', requests, money), ', ')
+			FROM rate_limit_invoice('ann', now() - interval '9 days', now() + interval '1 day')`) ==
+			"2 0.000006500"
+	})
+}

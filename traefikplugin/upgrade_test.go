@@ -1,0 +1,112 @@
+package traefikplugin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+)
+
+// upgradeRules has rules for upgrades. Each path has some of them.
+const upgradeRules = policytest.People + `
+	INSERT INTO rate_limit_users (user_id, tier, parent) VALUES ('carl', 'pro', 'alice'), ('dora', 'free',
+		NULL),
+		('eve', 'free', NULL);
+	SELECT rate_limit_rule('each', per_hour => 100, count_by => '{all}');
+	SELECT rate_limit_rule('plan', tiers => '{free}', methods => '{POST}', count_by => '{user}',
+		paths => '{/v1/*,/app/*,/get/*,/mixed/*}', limits => '{tpm=1000 tokens/1h}');
+	SELECT rate_limit_override('plan', 'tpm', 'unlimited', user_id => 'dora');
+	SELECT rate_limit_ban(user_id => 'eve');
+	SELECT rate_limit_rule('money', methods => '{POST}', paths => '{/money}',
+		limits => '{m=5 money/1d calendar}');
+	SELECT rate_limit_rule('zero', methods => '{POST}', paths => '{/zero}', limits => '{tpm=0 tokens/1h}');
+	SELECT rate_limit_rule('none', paths => '{/zero,/none}', per_hour => 0);
+	SELECT rate_limit_rule('try', methods => '{POST}', paths => '{/shadow}', limits => '{tpm=1000 tokens/1h}',
+		mode => 'shadow');
+	SELECT rate_limit_rule('team', methods => '{POST}', paths => '{/team}', limits => '{tpm=1000 tokens/1h}',
+		count_by => '{header:X-Team}', without_header => 'refuse');
+	SELECT rate_limit_rule('sockets', action => 'exempt', paths => '{/app/*}');
+	SELECT rate_limit_rule('lists', action => 'exempt', paths => '{/get/*}', methods => '{GET}');
+	SELECT rate_limit_rule('closed', action => 'block', paths => '{/mixed/*,/closed}', methods => '{POST}',
+		tiers => '{pro}');
+	SELECT rate_limit_rule('shut', action => 'block', paths => '{/v1/shut}');`
+
+// upgrade sends an upgrade.
+func upgrade(h http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	headers = append(headers, "Connection", "Upgrade", "Upgrade", "websocket")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// An upgrade is refused if its sender, as a POST, would meet a limit of tokens or money, of its own or of a
+// user above. Other limits do not count it. An unknown key, a ban and a block come first, a used-up limit
+// does not.
+func TestNoUpgradePassesBesideBudgetsForPost(t *testing.T) {
+	h := policyMiddleware(t, policytest.Open(t, upgradeRules), func(*Config) {})
+	left := 100
+	for _, c := range []struct {
+		user, path string
+		want       int
+	}{
+		{"alice", "/v1/responses", 426}, {"alice", "/V1//responses", 426}, {"bob", "/v1/responses", 200},
+		{"carl", "/v1/responses", 426}, {"dora", "/v1/responses", 200}, {"alice", "/other", 200},
+		{"bob", "/money", 426}, {"bob", "/zero", 426}, {"bob", "/none", 429}, {"bob", "/shadow", 200},
+		{"bob", "/team", 426}, {"alice", "/app/live", 200}, {"carl", "/app/live", 200},
+		{"alice", "/get/live", 426}, {"bob", "/get/live", 200}, {"bob", "/mixed/x", 426},
+		{"bob", "/closed", 200}, {"eve", "/v1/responses", 403}, {"alice", "/v1/shut", 403},
+		{"nobody", "/v1/responses", 200}, {"a key", "/v1/responses", 401},
+	} {
+		headers := []string{"X-User", c.user}
+		if c.user == "a key" {
+			headers = append(headers, "Authorization", "Bearer rl_unknown")
+		}
+		w := upgrade(h, c.path, headers...)
+		check.Equal(t, fmt.Sprint(c), w.Code, c.want)
+		isObject := strings.HasPrefix(w.Body.String(), `{"type":"error","error":{"message"`)
+		check.Equal(t, fmt.Sprint(c, ": an object"), isObject, c.want >= 400 && c.path != "/none")
+		if remaining := w.Header().Get("X-RateLimit-Remaining"); c.want == 200 && remaining != "" {
+			left--
+			check.Equal(t, fmt.Sprint(c, ": what remains of the other limit"), remaining, fmt.Sprint(left))
+		}
+	}
+	check.Equal(t, "what remains of the other limit", left, 94)
+}
+
+// While a sender cannot be looked up, its upgrades are refused where a limit of tokens could be its own.
+func TestUpgradesOfUnreadSendersAreRefusedBesideBudgets(t *testing.T) {
+	dsn := policytest.Open(t, upgradeRules)
+	h := policyMiddleware(t, dsn, func(c *Config) { c.Other["onError"] = "allow" })
+	check.Equal(t, "while senders are read", upgrade(h, "/v1/responses", "X-User", "bob").Code, 200)
+	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_users RENAME TO gone")
+	for path, want := range map[string]int{"/v1/responses": 426, "/other": 200, "/app/live": 200,
+		"/v1/shut": 403} {
+		check.Equal(t, path, upgrade(h, path, "X-User", "zoe").Code, want)
+	}
+}
+
+// A preflight needs no key, and a request that only looks like one does.
+func TestPreflightsAskForNoOtherMethod(t *testing.T) {
+	h := policyMiddleware(t, policytest.Open(t, ""), func(c *Config) {
+		c.Other["policy"] = Settings{"apiKey": "{header.Authorization}"}
+	})
+	for name, want := range map[string]int{"X-Any": 200, "Upgrade": 401, "X-Http-Method-Override": 401,
+		"X-Http-Method": 401, "X-Method-Override": 401,
+		"X_http_method_override": 401, "X-Http_method": 401, "x-method_Override": 401} {
+		r := httptest.NewRequest(http.MethodOptions, "/", nil)
+		r.Header = http.Header{"Origin": {"https://a.test"}, "Access-Control-Request-Method": {"GET"},
+			name: {"POST"}}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		check.Equal(t, name, w.Code, want)
+	}
+}
