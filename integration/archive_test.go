@@ -122,7 +122,7 @@ func auditLog(t *testing.T) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t)
 	conn = cluster.Connect(t, dsn)
-	sql(t, conn, schema.History)
+	sql(t, conn, schema.File)
 	sql(t, conn, "DELETE FROM rate_limit_retention WHERE what = 'audit'") // the archive alone drops days
 	fillDays(t, conn)
 	return dsn, conn

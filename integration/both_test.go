@@ -85,9 +85,9 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 }
 
 // onlyInTraefik lists settings that are not in Caddy's directive. Caddy has placeholders and finds client
-// addresses without the module, and has global options for the other four settings.
+// addresses without the module, and has global options for the others, or none.
 var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history",
-	"rememberedRefusals"}
+	"rememberedRefusals", "graceTimeOut"}
 
 var capital = regexp.MustCompile("[A-Z]")
 

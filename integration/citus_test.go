@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
+	"github.com/pgratelimit/pg-ratelimit/admin/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"

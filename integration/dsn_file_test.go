@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -13,7 +14,8 @@ import (
 )
 
 // A file that holds the DSN is read again for each new connection, which then has the new password or role.
-// Limits, rules and the page continue without a reload.
+// So is the password file of the policy's DSN, which is mounted as Kubernetes does. Limits, rules and the
+// page continue without a reload.
 func TestChangedPasswordInFileIsUsed(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 " +
 		"trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
@@ -21,15 +23,20 @@ func TestChangedPasswordInFileIsUsed(t *testing.T) {
 	cluster.Execute(t, dsn, schema.File+`; CREATE ROLE first SUPERUSER LOGIN PASSWORD 'one';
 		CREATE ROLE second SUPERUSER LOGIN PASSWORD 'two'`)
 	dir := t.TempDir()
-	limits, policy := filepath.Join(dir, "limits"), filepath.Join(dir, "policy")
+	limits, policy, passfile := filepath.Join(dir, "limits"), filepath.Join(dir, "policy"),
+		filepath.Join(dir, "passfile")
 	change := func(user, password string) {
 		t.Helper()
-		text := fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable", user, password,
-			server.Port())
-		for path, text := range map[string]string{limits: text, policy: text + "&application_name=policy"} {
-			if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+		const text = "postgres://%s@127.0.0.1:%d/postgres?sslmode=disable"
+		secret, link := filepath.Join(dir, user+password), filepath.Join(dir, "link")
+		err := errors.Join(
+			os.WriteFile(limits, fmt.Appendf(nil, text, user+":"+password, server.Port()), 0o600),
+			os.WriteFile(policy, fmt.Appendf(nil, text+"&passfile=%s\n", user, server.Port(), passfile),
+				0o600),
+			os.WriteFile(secret, fmt.Appendf(nil, "*:*:*:%s:%s\n", user, password), 0o600),
+			os.Chmod(secret, 0o440), os.Symlink(secret, link), os.Rename(link, passfile))
+		if err != nil {
+			t.Fatal(err)
 		}
 		cluster.Execute(t, dsn, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 			WHERE usename IN ('first', 'second')`)

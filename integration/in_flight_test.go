@@ -132,25 +132,3 @@ func checkSlotsEnd(t *testing.T, url string) {
 	conn.Close()
 	awaitRemaining("2")
 }
-
-// A client that sends one request after the other is never refused by a limit of one request in flight.
-func TestRequestsInTurnPassALimitOfOne(t *testing.T) {
-	t.Parallel()
-	upstream := httptest.NewServer(http.HandlerFunc(holdingUpstream))
-	t.Cleanup(upstream.Close)
-	limit := object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "1"}
-	for proxy, url := range bothProxies(t, cluster.Open(t), upstream.URL, limit) {
-		for pause := range 6 {
-			refused := 0
-			for range 300 {
-				if harness.Ask(t, harness.Get(url+"/")).Status != http.StatusOK {
-					refused++
-				}
-				time.Sleep(time.Duration(pause) * time.Millisecond)
-			}
-			if refused > 0 {
-				t.Errorf("%s, %d ms between requests: %d of 300 were refused, want 0", proxy, pause, refused)
-			}
-		}
-	}
-}

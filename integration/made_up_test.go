@@ -71,10 +71,12 @@ func makeUp(random *rand.Rand, n int) *randomConfig {
 	if c.inGo {
 		c.settings["fields"] = "x"
 	} else {
+		c.settings["route"] = pick(random, "r1", "{header.X-Six}")
 		c.settles = n%8 == 1
 		if n%4 == 3 {
 			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}",
-				"unknown_key": pick(random, "reject", "anonymous")}
+				"unknown_key": pick(random, "reject", "anonymous"),
+				"without_key": pick(random, "refuse", "anonymous", "anonymous")}
 		}
 	}
 	for i := range 1 + random.IntN(3) {

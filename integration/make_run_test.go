@@ -85,9 +85,9 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 	})
 	// The tenth answer is the last one.
 	wantContains(t, d.runInShell(demoAnn, demoChat, demoSpend), `"total_tokens":150}}`+"\n",
-		`{"message":"Too many requests: limit budget/day, retry in `)
+		`{"message":"Budget used up: budget/day opens on 20`)
 	await(t, "the invoice", func() bool {
-		return showsAll(d.words(demoInvoice), "CACHE WRITE OUTPUT MONEY ", " demo 10 1000 0 0 500 0.010")
+		return showsAll(d.words(demoInvoice), "CACHE WRITE OUTPUT MONEY ", " demo 10 1000 0 0 500 0.01")
 	})
 	await(t, "the notices", func() bool {
 		return showsAll(d.words(demoNotices), "budget day ann ", " 80 0.0", " 100 0.01 0.01 ")

@@ -59,7 +59,7 @@ type budgetBed struct {
 
 // Budgets in money are exact on four levels, through kills of proxies and a failover, while people and teams
 // are upgraded with their payments, and a team moves. The counters are the invoices and what the models say
-// that their answers cost, to the millionth. Each threshold that was crossed has one notice, within 10 s. A
+// that their answers cost, to the billionth. Each threshold that was crossed has one notice, within 10 s. A
 // budget is exceeded by at most one answer, and by what running answers cost more than they hold. The answers
 // of killed proxies are charged or not.
 func TestBudgetsInMoneyAreExact(t *testing.T) {

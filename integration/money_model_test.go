@@ -30,7 +30,7 @@ var pricedModels = []priced{
 // largestOutput is the largest output of all models, and bounds what a request holds.
 const largestOutput = 60
 
-// cost returns the cost of tokens in millionths, rounded up.
+// cost returns the cost of tokens in billionths, rounded up.
 func (p *priced) cost(n tokens) (sum int64) {
 	rates := p.rates
 	if n[0]+n[1]+n[2] > p.from {
@@ -39,7 +39,7 @@ func (p *priced) cost(n tokens) (sum int64) {
 	for kind := range n {
 		sum += n[kind] * rates[kind]
 	}
-	return (sum + 9999) / 10000
+	return (sum + 9) / 10
 }
 
 // question is a request to a model with a name of its own, which has its price by a pattern.
@@ -82,6 +82,7 @@ func (b *budgetBed) next(proxy int) *question {
 	q.estimate, named = int64(len(q.body)+3)/4, min(named, largestOutput)
 	q.reserved = max(q.model.cost(tokens{q.estimate, 0, 0, named}),
 		q.model.cost(tokens{0, 0, q.estimate, named}))
+	q.reserved = (q.reserved + 999) / 1000 * 1000 // a limit counts millionths
 	b.questions[q.name] = q
 	return q
 }

@@ -101,7 +101,7 @@ func checkColumns(t *testing.T, dsn, after string, want int64) {
 func stepsOfGuide(t *testing.T) (look, reorder, grant, check string) {
 	t.Helper()
 	blocks := guideSQL(t)
-	marks := []string{"UNION ALL", `COLLATE "C"`, "rate_limit_grant", "slot IS NOT NULL"}
+	marks := []string{"UNION ALL", `COLLATE "C"`, "rate_limit_grant", "ord IS NOT NULL"}
 	if len(blocks) != len(marks) {
 		t.Fatalf("the guide has %d blocks of SQL, want %d", len(blocks), len(marks))
 	}

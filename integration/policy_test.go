@@ -1,10 +1,40 @@
 package integration
 
 import (
+	"net"
+	"net/http"
 	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
+
+// clientFrom returns a client that sends from an address of the loopback network.
+func clientFrom(address string) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return &http.Client{Timeout: 30 * time.Second,
+		Transport: &http.Transport{DialContext: dialer.DialContext}}
+}
+
+func statusOf(t *testing.T, client *http.Client, r *http.Request) int {
+	t.Helper()
+	response, err := harness.AskBy(client, r)
+	if err != nil {
+		t.Error(err)
+	}
+	return response.Status
+}
+
+func randomKey(t *testing.T) string {
+	t.Helper()
+	key, err := policy.NewKey()
+	if err != nil {
+		t.Error(err)
+	}
+	return key
+}
 
 // awaitPolicyApplied waits until the given number of proxies have applied all changes of the policy.
 func awaitPolicyApplied(t *testing.T, dsn string, proxies int) {

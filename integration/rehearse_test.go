@@ -21,7 +21,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearsal runs the commands of docs/recovery.md on private servers.
+// rehearsal runs the commands of docs/servers.md on private servers.
 type rehearsal struct {
 	t       *testing.T
 	dir     string
@@ -99,7 +99,7 @@ pg_ctl start -w -l "$PGDATA/../log"`, port, dir))
 // rehearsedBlocks returns the commands of the page, by heading.
 func rehearsedBlocks(t *testing.T) map[string][]string {
 	t.Helper()
-	page := readFile(t, "../docs/recovery.md")
+	page := readFile(t, "../docs/servers.md")
 	blocks := map[string][]string{}
 	for _, section := range strings.Split(page, "\n## ")[1:] {
 		title, rest, _ := strings.Cut(section, "\n")
@@ -207,7 +207,7 @@ func rehearsedLimit(prefix string, quota int) object {
 		"limit": fmt.Sprint(quota, " 1h"), "algorithm": "fixed_window"}
 }
 
-// TestRehearsal runs all commands of docs/recovery.md, each in one of the parts, while a Caddy and a Traefik
+// TestRehearsal runs all commands of docs/servers.md, each in one of the parts, while a Caddy and a Traefik
 // are in use.
 func TestRehearsal(t *testing.T) {
 	parts := []struct {

@@ -102,7 +102,8 @@ var histories = map[string]string{
 		status, cost, quota`,
 	"the metrics": `SELECT concat_ws(' ', user_id, key_id, prefix, limit_name, endpoint, sum(requests),
 			sum(admitted), sum(limited), sum(blocked), sum(rejected), sum(overloaded), sum(failed),
-			sum(shadow), sum(charged), sum(settled))
+			sum(shadow), sum(settled),
+			(SELECT sum(n) = sum(requests) FROM unnest(rate_limit_sum(durations)) n))
 		FROM rate_limit_metrics WHERE granularity = 'minute'
 		GROUP BY user_id, key_id, prefix, limit_name, endpoint`,
 }

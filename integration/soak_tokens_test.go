@@ -37,6 +37,7 @@ type answer struct {
 	status  int    // 0 if the client got no whole answer
 	decided bool   // the proxy had a decision: the response has the limit's fields
 	proxy   int
+	asked   time.Time // when the client asked
 	done    time.Time // when the client had the answer
 	wait    time.Duration
 }
@@ -112,6 +113,7 @@ func (m *tokenModel) ask(ctx context.Context, client *http.Client, proxy int, ur
 		return time.Second
 	}
 	request.Header.Set("X-User", name)
+	a.asked = time.Now() // check reads it at the end
 	response, err := client.Do(request)
 	if err != nil {
 		return 100 * time.Millisecond
@@ -141,6 +143,8 @@ type tokenBed struct {
 	proxies []proxy
 	starts  []func() proxy
 	killed  [2][]time.Time
+	nobody  []int64 // the units of rows without a user
+	unnamed int     // the answers that compare has taken for one of them
 }
 
 // startTokenBed starts the servers and the proxies.
@@ -207,8 +211,9 @@ func (b *tokenBed) faults() {
 	time.Sleep(8 * time.Second)
 }
 
-// lost reports whether the settlement of an answer may have died with its proxy.
-func (b *tokenBed) lost(a *answer) bool {
+// atKill reports whether an answer ended when its proxy was killed: the proxy may have passed on more than
+// the client got.
+func (b *tokenBed) atKill(a *answer) bool {
 	for _, at := range b.killed[a.proxy] {
 		if a.done.IsZero() || a.done.After(at.Add(-2*time.Second)) && a.done.Before(at.Add(time.Second)) {
 			return true
@@ -217,11 +222,18 @@ func (b *tokenBed) lost(a *answer) bool {
 	return false
 }
 
+// mayBeLost reports whether the settlement of an answer may have died with its proxy, which keeps it until
+// the database answers. In an outage, and on a busy machine, that takes long.
+func (b *tokenBed) mayBeLost(a *answer) bool {
+	kills := b.killed[a.proxy]
+	return a.done.Before(kills[len(kills)-1].Add(time.Second))
+}
+
 // The counter of a budget is the sum of the ledger, and the ledger has what each answer cost, to the token,
 // once: through kills of the proxies, an outage and a failover. Apart from that are answers of killed
 // proxies, which may be in the ledger or not, and of streams that their clients left, which cost what was
-// sent. The budget is exceeded by at most one answer, by what answers cost more than they hold, and by
-// requests without a decision. Clients wait for the end of the window only once the budget is used, and in
+// sent. The budget is exceeded by at most one answer, by what running answers cost more than they hold, and
+// by requests without a decision. Clients wait for the end of the window only once the budget is used, and in
 // the end nothing is held.
 func TestSoakOfTokens(t *testing.T) {
 	m := &tokenModel{random: rand.New(rand.NewPCG(seed.Of(t), 1)), answers: map[string]*answer{}}
@@ -249,22 +261,69 @@ func TestSoakOfTokens(t *testing.T) {
 	b.check(m, dsn)
 }
 
-// check compares the counter, the ledger and the answers.
-func (b *tokenBed) check(m *tokenModel, dsn string) {
-	rows := map[string]int64{}
-	sum := int64(0)
-	for _, row := range cluster.Texts(b.t, dsn, `SELECT concat_ws(' ', user_id, c->>'units')
-		FROM rate_limit_ledger, jsonb_array_elements(charges) c`) {
-		name, units, _ := strings.Cut(row, " ")
+// settled is the row of an answer in the ledger.
+type settled struct{ units, micros int64 }
+
+// readLedger returns the rows of answers in the ledger, and their sum.
+func (b *tokenBed) readLedger(dsn string) (rows map[string]settled, sum int64) {
+	rows, b.nobody = map[string]settled{}, nil
+	for _, row := range cluster.Texts(b.t, dsn, `SELECT concat_ws(' ', coalesce(user_id, 'nobody'), units,
+		(extract(epoch FROM time) * 1e6)::bigint) FROM rate_limit_ledger,
+		jsonb_to_recordset(charges) AS c(units bigint)`) {
+		name, s := "", settled{}
+		if _, err := fmt.Sscan(row, &name, &s.units, &s.micros); err != nil {
+			b.t.Fatalf("%s: %v", row, err)
+		}
+		sum += s.units
+		if name == "nobody" { // the policy could not look up its user
+			b.nobody = append(b.nobody, s.units)
+			continue
+		}
 		if _, twice := rows[name]; twice {
 			b.t.Errorf("%s is twice in the ledger", name)
 		}
-		n, err := strconv.ParseInt(units, 10, 64)
-		if err != nil {
-			b.t.Fatal(err)
+		rows[name] = s
+	}
+	return rows, sum
+}
+
+// checkOverrun fails the test if more is used than docs/llm.md promises: beyond the budget by at most one
+// answer, and by what running answers cost more than they hold. Running are those that were settled after the
+// client asked that passed last. Requests without a decision come on top.
+func (b *tokenBed) checkOverrun(m *tokenModel, rows map[string]settled, sum int64) {
+	last, undecided, beyond := time.Time{}, int64(0), int64(0)
+	for _, units := range b.nobody {
+		undecided += units
+	}
+	for name, a := range m.answers {
+		row, charged := rows[name]
+		switch {
+		case charged && !a.decided:
+			undecided += row.units
+		case charged && a.asked.After(last):
+			last = a.asked
 		}
-		rows[name] = n
-		sum += n
+	}
+	for name, row := range rows {
+		if a := m.answers[name]; a.decided && row.micros > last.UnixMicro() {
+			beyond += max(0, row.units-reservedTokens)
+		}
+	}
+	text := fmt.Sprintf("%d tokens used of %d, by one answer at most %d, by running answers at most %d, "+
+		"without a decision %d", sum, tokenBudget, mostTokens, beyond, undecided)
+	b.t.Log(text)
+	if sum > tokenBudget+mostTokens+beyond+undecided {
+		b.t.Error(text)
+	}
+}
+
+// check compares the counter, the ledger and the answers.
+func (b *tokenBed) check(m *tokenModel, dsn string) {
+	rows, sum := b.readLedger(dsn)
+	// What passed without a decision holds nothing, and is settled once the proxy has its tables again.
+	for until := time.Now().Add(awaitTimeout); b.unsettled(m, rows) > 0 && time.Now().Before(until); {
+		time.Sleep(time.Second)
+		rows, sum = b.readLedger(dsn)
 	}
 	counted := cluster.Query[int64](b.t, dsn, `SELECT sum(count)::bigint FROM rate_limit_durable
 		WHERE prefix = 'budget'`)
@@ -273,37 +332,41 @@ func (b *tokenBed) check(m *tokenModel, dsn string) {
 	}
 	kinds := map[string]int{}
 	var told *answer // the first refusal with a Retry-After of more than a second
-	allowance, undecided := int64(tokenBudget+mostTokens), int64(0)
 	for name, a := range m.answers {
-		units, charged := rows[name]
+		row, charged := rows[name]
 		want := a.tokens
 		if a.kind == "broken" {
 			want = a.tokens/2 + 10
 		}
-		kinds[b.compare(name, a, units, want, charged)]++
-		if charged && a.status != 0 && !a.decided {
-			undecided += units
-		} else {
-			allowance += max(0, units-reservedTokens)
-		}
+		kinds[b.compare(name, a, row.units, want, charged)]++
 		if a.wait > 2*time.Second && (told == nil || a.done.Before(told.done)) {
 			told = a
 		}
 	}
 	if told != nil {
-		before := cluster.Query[int64](b.t, dsn, fmt.Sprintf(`SELECT coalesce(sum((c->>'units')::bigint),
-			0)::bigint FROM rate_limit_ledger, jsonb_array_elements(charges) c
-			WHERE time <= to_timestamp(%d / 1e6)`, told.done.UnixMicro()))
-		if before < tokenBudget {
+		if before := b.usedBefore(dsn, told.done); before < tokenBudget {
 			b.t.Errorf("a client was told to wait %v when %d tokens were used", told.wait, before)
 		}
 	}
-	if sum > allowance+undecided {
-		b.t.Errorf("%d tokens were used, want at most %d, and %d without a decision", sum, allowance,
-			undecided)
+	b.checkOverrun(m, rows, sum)
+	b.t.Log("answers: ", kinds)
+}
+
+// unsettled returns how many answers of proxies that were not killed since lack a row.
+func (b *tokenBed) unsettled(m *tokenModel, rows map[string]settled) (n int) {
+	for name, a := range m.answers {
+		if _, charged := rows[name]; !charged && a.status == http.StatusOK && !b.mayBeLost(a) {
+			n++
+		}
 	}
-	fmt.Printf("%d tokens used of %d, %d of them without a decision; answers: %v\n", sum, tokenBudget,
-		undecided, kinds)
+	return max(0, n-len(b.nobody))
+}
+
+// usedBefore returns the tokens that the ledger had at a time.
+func (b *tokenBed) usedBefore(dsn string, at time.Time) int64 {
+	return cluster.Query[int64](b.t, dsn, fmt.Sprintf(`SELECT coalesce(sum((c->>'units')::bigint), 0)::bigint
+		FROM rate_limit_ledger, jsonb_array_elements(charges) c WHERE time <= to_timestamp(%d / 1e6)`,
+		at.UnixMicro()))
 }
 
 // compare compares the row of an answer in the ledger with what it cost, and returns its kind.
@@ -314,7 +377,7 @@ func (b *tokenBed) compare(name string, a *answer, units, want int64, charged bo
 			b.t.Errorf("%s was refused with %d, and is charged %d", name, a.status, units)
 		}
 		return "refused"
-	case b.lost(a):
+	case b.atKill(a):
 		if charged && units > max(want, a.sent+10, reservedTokens) {
 			b.t.Errorf("%s, of a killed proxy, is charged %d, want at most %d", name, units, want)
 		}
@@ -324,6 +387,11 @@ func (b *tokenBed) compare(name string, a *answer, units, want int64, charged bo
 			b.t.Errorf("%s, which its client left, is charged %d of %d that were sent", name, units, a.sent)
 		}
 		return "left"
+	case a.status == http.StatusOK && !charged && b.mayBeLost(a):
+		return "lost with killed proxies"
+	case a.status == http.StatusOK && !charged && !a.decided && len(b.nobody) > b.unnamed:
+		b.unnamed++
+		return "without a user"
 	case a.status == http.StatusOK && (!charged || units != want):
 		b.t.Errorf("%s (%s, proxy %d) is charged %d (%v), want %d", name, a.kind, a.proxy, units, charged,
 			want)

@@ -26,11 +26,15 @@ func countOf(t *testing.T, dsn, prefix, key string) int64 {
 		WHERE prefix = $1 AND key LIKE $2`, prefix, key)
 }
 
-// In both proxies, each event of a stream reaches its client before the upstream sends the next one, in many
-// streams at once: the upstream sends the second event of all streams after all clients have the first.
+// memoryOfStream bounds by how much the memory of a proxy grows for each stream that runs.
+const memoryOfStream = 1 << 20
+
+// In both proxies, each event of a stream reaches its client before the upstream sends the next one, in a
+// thousand streams at once: the upstream sends the second event of all streams after all clients have the
+// first. The memory of the proxy stays within bounds.
 func TestStreamsUnderLimitsOfTokensArriveEventByEvent(t *testing.T) {
 	t.Parallel()
-	const streams, events = 200, 3
+	const streams, events = 1000, 3
 	dsn := cluster.Open(t)
 	var gates sync.Map // by proxy and event: a *sync.WaitGroup that waits for all clients
 	gate := func(proxy string, event int) *sync.WaitGroup {
@@ -48,47 +52,60 @@ func TestStreamsUnderLimitsOfTokensArriveEventByEvent(t *testing.T) {
 		}
 	}))
 	t.Cleanup(upstream.Close)
-	proxies := bothProxies(t, dsn, upstream.URL, object{"prefix": "PROXY", "limit": "1000000 1h",
-		"algorithm": "fixed_window", "key": "all", "unit": "tokens", "output": 1})
-	client, closeIdle := harness.NewClient(streams)
-	defer closeIdle()
-	for proxy, url := range proxies {
+	both := startBoth(t, dsn, route{path: "/", backend: upstream.URL, limit: decideAlways(object{
+		"prefix": "PROXY", "limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "unit": "tokens",
+		"output": 1})})
+	for i, proxy := range []string{"caddy", "traefik"} {
+		url, before := both[i].url, peakMemory(both[i].PID())
+		client, closeIdle := harness.NewClient(streams)
+		client.Timeout = awaitTimeout
+		defer closeIdle()
 		var running sync.WaitGroup
 		for range streams {
 			running.Go(func() {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				r.Header.Set("X-Proxy", proxy)
-				response, err := client.Do(r)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer response.Body.Close()
-				lines := bufio.NewReader(response.Body)
-				for event := range events {
-					line, err := lines.ReadString('\n')
-					if err != nil || !strings.HasPrefix(line, "data: ") {
-						t.Errorf("%s, event %d: %q, error %v", proxy, event+1, line, err)
-					}
-					_, _ = lines.ReadString('\n')
-					gate(proxy, event).Done()
-				}
-				_, _ = io.Copy(io.Discard, lines)
+				readStream(t, client, url, proxy, events, func(event int) { gate(proxy, event).Done() })
 			})
 		}
 		running.Wait()
+		grown := peakMemory(both[i].PID()) - before
+		t.Logf("%s: the memory grows by %d KB for each stream", proxy, grown/streams>>10)
+		if grown > streams*memoryOfStream {
+			t.Errorf("%s: the memory has grown by %d MB", proxy, grown>>20)
+		}
 		await(t, proxy+": all streams are counted", func() bool {
 			return countOf(t, dsn, proxy, "%") == streams*events
 		})
 	}
 }
 
+// readStream reads a stream of a proxy, and calls done after each event.
+func readStream(t *testing.T, client *http.Client, url, proxy string, events int, done func(event int)) {
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	r.Header.Set("X-Proxy", proxy)
+	response, err := client.Do(r)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	for event := range events {
+		line, err := lines.ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, "data: ") {
+			t.Errorf("%s, event %d: %q, error %v", proxy, event+1, line, err)
+		}
+		_, _ = lines.ReadString('\n')
+		done(event)
+	}
+	_, _ = io.Copy(io.Discard, lines)
+}
+
 // Caddy's encode compresses for the client if it comes before the handler, and does nothing after it, because
-// the handler has removed Accept-Encoding. The usage is read in both orders.
+// the handler has set Accept-Encoding. The usage is read in both orders.
 func TestEncodeLeavesUsageReadable(t *testing.T) {
 	t.Parallel()
 	dsn, address := cluster.Open(t), harness.FreeAddress(t)

@@ -60,22 +60,3 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	}
 	check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL), stopped)
 }
-
-// A Traefik that stops is not one that vanished, even if it keeps no history and no connection is open.
-func TestAStoppedTraefikIsNotSilent(t *testing.T) {
-	dsn := cluster.Open(t)
-	tr := startTraefik(t, []route{{path: "/", backend: startBackend(t), limit: decideAlways(object{"dsn": dsn,
-		"prefix": "end", "key": "{header.X-Key}", "limit": "1000000 1h"})}})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	if _, err := harness.AskBy(client, harness.Get(tr.url+"/", "X-Key", "a")); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the row of the proxy", func() bool {
-		return hasTable(t, dsn, "rate_limit_nodes") &&
-			cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes") > 0
-	})
-	if err := tr.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL), stopped)
-}

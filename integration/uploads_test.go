@@ -1,18 +1,14 @@
 package integration
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -78,44 +74,4 @@ func TestUploadsAreBounded(t *testing.T) {
 				p.url, passed, refused, cut, grown>>20)
 		}
 	}
-}
-
-// In both proxies, an upload that stops is refused after a minute, while others pass.
-func TestUploadsThatStopAreRefused(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a minute")
-	}
-	t.Parallel()
-	var running sync.WaitGroup
-	for _, p := range startUploads(t) {
-		running.Go(func() {
-			address := strings.TrimPrefix(p.url, "http://")
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			began := time.Now()
-			_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: 100\r\n\r\n{", address)
-			if err != nil {
-				t.Error(err)
-			}
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			text, _ := io.ReadAll(response.Body)
-			_ = response.Body.Close()
-			check.Equal(t, p.url, fmt.Sprint(response.StatusCode, " ", string(text)), "408 "+
-				`{"type":"error","error":{"message":"Incomplete body","type":"invalid_request_error",`+
-				`"code":"invalid_request","param":null}}`)
-			// Traefik's own timeout begins when the connection opens.
-			if took := time.Since(began); took < 59*time.Second || took > 70*time.Second {
-				t.Errorf("%s: refused after %v", p.url, took)
-			}
-		})
-	}
-	running.Wait()
 }

@@ -36,8 +36,8 @@ func Read(h http.Header, body []byte, size int) string {
 	return fmt.Sprint(r.End(), total)
 }
 
-func ReadPrompt(path string, body []byte) string {
-	p, err := usage.ReadPrompt(path, body)
+func ReadPrompt(path string, types []string, body []byte) string {
+	p, err := usage.ReadPrompt(path, types, body)
 	return fmt.Sprint(p, err)
 }`
 
@@ -63,15 +63,22 @@ func interpretedUsage(t *testing.T, name string) any {
 
 // Traefik's interpreter reads prompts as compiled code does.
 func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
-	read := interpretedUsage(t, "ReadPrompt").(func(string, []byte) string)
+	read := interpretedUsage(t, "ReadPrompt").(func(string, []string, []byte) string)
 	long := strings.Repeat(`,"x":"\"n\""`, 20000)
+	types := []string{"multipart/form-data; boundary=b"}
+	picture := `{"messages":[{"content":[{"image_url":{"url":"data:image/png;base64,AAAA"}},` +
+		`{"type":"tool_result","content":[{"source":{"type":"base64","media_type":"audio/mp3",` +
+		`"data":"AAAA"}}]}]}]}`
+	form := "--b\r\nContent-Disposition: form-data; name=model\r\n\r\nwhisper\r\n--b--\r\n"
 	for _, body := range []string{`{"model":"m","max_tokens":7,"n":2}`, `{"n":1,"N":2}`, `{"model":1`,
+		picture, form,
 		`{"options":{"num_predict":9},"x":{"options":1}}`, `{"options":{"num_predict":9},"options":1}`,
 		"\ufeff{\"generationConfig\":{\"maxOutputTokens\":1e400}}", `{"M\u004fdel":"l\u0061rge"}`, `[1]`, "",
 		"{\x00\"\x00", `{"background":true` + long + `}`, `{"n":1` + long + `,"n":1}`} {
-		for _, path := range []string{"/v1/chat/completions", "/v1/models/a%2Fb:generateContent"} {
-			p, err := usage.ReadPrompt(path, []byte(body))
-			got := read(path, []byte(body))
+		for _, path := range []string{"/v1/chat/completions", "/v1/models/a%2Fb:generateContent",
+			"/v1/batches"} {
+			p, err := usage.ReadPrompt(path, types, []byte(body))
+			got := read(path, types, []byte(body))
 			check.Equal(t, fmt.Sprintf("%s %.60s", path, body), got, fmt.Sprint(p, err))
 		}
 	}

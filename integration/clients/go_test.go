@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/hashicorp/go-retryablehttp"
 	openaiv1 "github.com/openai/openai-go"
 	optionv1 "github.com/openai/openai-go/option"
@@ -115,23 +116,38 @@ func (*attemptCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.
 func (*attemptCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (*attemptCounter) HandleConn(context.Context, stats.ConnStats)                       {}
 
+// refusedCalls has what clients of gRPC and Connect report of the refusals of each kind, and how often a
+// client with a retry policy asks.
+var refusedCalls = map[string]struct {
+	code     codes.Code
+	message  string
+	attempts int32
+}{
+	"month":  {codes.ResourceExhausted, "Too many requests: limit month, retry in 26", 1},
+	"never":  {codes.ResourceExhausted, "Too many requests: limit never, which never admits", 1},
+	"flight": {codes.ResourceExhausted, "Too many requests: limit flight, retry in 1 s", 3},
+	"down":   {codes.Unavailable, "Service unavailable", 1},
+	"banned": {codes.PermissionDenied, "Banned, retry in 3", 1},
+}
+
 // A client of gRPC with a retry policy reports the status of gRPC, and obeys the pushback.
-func TestClientsOfGRPCUnderstandRefusals(t *testing.T) {
-	f, _ := startFront(t)
+func TestClientsOfGRPCUnderstandRefusals(t *testing.T) { inBoth(t, understandGRPC) }
+
+// inBoth runs a test with each proxy.
+func inBoth(t *testing.T, test func(t *testing.T, f *front, url string)) {
+	for _, proxy := range []string{"caddy", "traefik"} {
+		t.Run(proxy, func(t *testing.T) {
+			f, url := startFront(t, proxy)
+			test(t, f, url)
+		})
+	}
+}
+
+func understandGRPC(t *testing.T, f *front, _ string) {
 	const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3,
 		"initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
 		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
-	for kind, want := range map[string]struct {
-		code     codes.Code
-		message  string
-		attempts int32
-	}{
-		"month":  {codes.ResourceExhausted, "Too many requests: limit month, retry in 26", 1},
-		"never":  {codes.ResourceExhausted, "Too many requests: limit never, which never admits", 1},
-		"flight": {codes.ResourceExhausted, "Too many requests: limit flight, retry in 1 s", 3},
-		"down":   {codes.Unavailable, "Service unavailable", 1},
-		"banned": {codes.PermissionDenied, "Banned, retry in 3", 1},
-	} {
+	for kind, want := range refusedCalls {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			counter := &attemptCounter{}
@@ -144,7 +160,8 @@ func TestClientsOfGRPCUnderstandRefusals(t *testing.T) {
 			defer conn.Close()
 			f.useUp("grpc-go", kind)
 			began := time.Now()
-			err = conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), "x-client", "grpc-go"),
+			err = conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), "x-client", "grpc-go",
+				"x-user", "grpc-go."+kind),
 				"/"+kind+"/Call", &emptypb.Empty{}, &emptypb.Empty{})
 			s := status.Convert(err)
 			check.Equal(t, "the status", s.Code(), want.code)
@@ -158,7 +175,45 @@ func TestClientsOfGRPCUnderstandRefusals(t *testing.T) {
 		})
 	}
 	// The same request over HTTP/1 is no call of gRPC.
-	response := harness.Ask(t, harness.Get(f.url+"/banned/", "TE", "trailers", "Content-Type",
-		"application/grpc"))
+	response := harness.Ask(t, harness.Get(f.url+"/banned/", "X-User", "first.banned", "TE", "trailers",
+		"Content-Type", "application/grpc"))
 	check.Equal(t, "the status over HTTP/1", response.Status, http.StatusForbidden)
+}
+
+// A client of gRPC-Web and of Connect reports the code and the limit, over HTTP/1.1, of calls and streams.
+func TestClientsOfConnectUnderstandRefusals(t *testing.T) { inBoth(t, understandConnect) }
+
+func understandConnect(t *testing.T, f *front, _ string) {
+	get := connect.WithClientOptions(connect.WithHTTPGet(), connect.WithIdempotency(
+		connect.IdempotencyNoSideEffects))
+	for protocol, options := range map[string][]connect.ClientOption{
+		"connect": nil, "connect-json": {connect.WithProtoJSON()}, "connect-get": {get},
+		"grpc-web": {connect.WithGRPCWeb()}, "connect-stream": nil,
+		"grpc-web-stream": {connect.WithGRPCWeb()},
+	} {
+		for kind, want := range refusedCalls {
+			f.useUp(protocol, kind)
+			client := connect.NewClient[emptypb.Empty, emptypb.Empty](http.DefaultClient,
+				f.url+"/"+kind+"/Call", options...)
+			request := connect.NewRequest(&emptypb.Empty{})
+			request.Header().Set("X-Client", protocol)
+			request.Header().Set("X-User", "first."+kind)
+			var err error
+			if strings.HasSuffix(protocol, "stream") {
+				var stream *connect.ServerStreamForClient[emptypb.Empty]
+				if stream, err = client.CallServerStream(t.Context(), request); err == nil {
+					stream.Receive()
+					err = stream.Err()
+				}
+			} else {
+				_, err = client.CallUnary(t.Context(), request)
+			}
+			what := protocol + ", " + kind
+			check.Equal(t, what, connect.CodeOf(err), connect.Code(want.code))
+			_, message, _ := strings.Cut(fmt.Sprint(err), ": ")
+			if !strings.HasPrefix(message, want.message) {
+				t.Errorf("%s: the message is %q, want %q …", what, message, want.message)
+			}
+		}
+	}
 }

@@ -45,6 +45,7 @@ func runProgram(t *testing.T, to chan<- report, cmd *exec.Cmd) {
 
 func runNode(t *testing.T, url string, to chan<- report) {
 	modules, err := npm.Modules(t.Context(), "../.cache/npm", "openai@6.49.0", "@anthropic-ai/sdk@1.14.0",
+		"ai@6.0.325", "@ai-sdk/openai@3.0.141", "@ai-sdk/anthropic@3.0.140", "@google/genai@2.32.0",
 		"got@14.6.6", "axios@1.21.1", "axios-retry@4.5.0")
 	if err != nil {
 		t.Error(err)

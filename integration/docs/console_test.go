@@ -20,10 +20,10 @@ var commands = map[string]func(t *testing.T, command string){
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE ` +
 		`'^HTTP|ratelimit|retry|error'; done`: checkedByTest("integration", "TestMakeRunShowsAPolicy"),
 
-	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule": checkedByTest("deploy",
+	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/admin": checkedByTest("deploy",
 		"TestXcaddyBuildsTheRelease"),
 	"GOPROXY='https://proxy.golang.org|file:///none' xcaddy build --with " +
-		"github.com/pgratelimit/pg-ratelimit/caddymodule --replace " +
+		"github.com/pgratelimit/pg-ratelimit/admin --replace " +
 		"github.com/pgratelimit/pg-ratelimit=/path/to/clone": checkedByTest("deploy",
 		"TestXcaddyBuildsAClone"),
 
@@ -54,10 +54,7 @@ var commands = map[string]func(t *testing.T, command string){
 func TestCommandsOfPagesAreTested(t *testing.T) {
 	comment := regexp.MustCompile(`\s+# .*`)
 	used := map[string]bool{}
-	for _, b := range blocksIn(t, "console") {
-		if isOfGuide(b) {
-			continue
-		}
+	for _, b := range blocksIn(t, "console", isOfGuide) {
 		for line := range strings.Lines(b.text) {
 			command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")
 			if !found {
@@ -67,7 +64,7 @@ func TestCommandsOfPagesAreTested(t *testing.T) {
 			if isOfPolicy(command) {
 				continue // see TestPolicyCommandsOfPagesSucceed
 			}
-			if b.document == "docs/other-programs.md" {
+			if strings.Contains(command, "/take?") {
 				checkedByTest("deploy", "TestProgramsTakeUnitsOfTheirKey")(t, command)
 				continue
 			}

@@ -49,8 +49,13 @@ func documents(t *testing.T) []document {
 	if err != nil || len(paths) < 7 {
 		t.Fatalf("docs has %d pages, error %v, want at least 7", len(paths), err)
 	}
-	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
-		"bench/README.md"} {
+	generated, err := filepath.Glob(filepath.Join(root, "docs", "generated", "*.md"))
+	if err != nil || len(generated) < 3 {
+		t.Fatalf("docs/generated has %d pages, error %v, want at least 3", len(generated), err)
+	}
+	paths = append(paths, generated...)
+	for _, name := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md",
+		"SECURITY.md", "bench/README.md"} {
 		paths = append(paths, filepath.Join(root, name))
 	}
 	var pages []document
@@ -107,19 +112,20 @@ func blocksOf(path, text string) ([]block, error) {
 	return blocks, nil
 }
 
-// blocksIn returns all blocks of a language.
-func blocksIn(t *testing.T, language string) []block {
+// blocksIn returns the blocks of a language without those that another test has. It fails if none is left.
+func blocksIn(t *testing.T, language string, others ...func(b block) bool) []block {
 	t.Helper()
 	var found []block
 	for _, d := range documents(t) {
 		for _, b := range d.blocks {
-			if b.language == language {
+			isOther := func(is func(b block) bool) bool { return is(b) }
+			if b.language == language && !slices.ContainsFunc(others, isOther) {
 				found = append(found, b)
 			}
 		}
 	}
 	if len(found) == 0 {
-		t.Fatalf("no document has a %s block", language)
+		t.Fatalf("no document has a %s block for this test", language)
 	}
 	return found
 }
@@ -137,15 +143,16 @@ var testedLanguages = map[string]string{
 	"yaml":      "TestTraefikConfigurationsOfPagesAreValid",
 }
 
-// Each code block has text, and a language that a test takes.
+// Each code block has text, and a language that a test takes, unless it is a picture.
 func TestEveryCodeBlockIsTested(t *testing.T) {
 	for _, d := range documents(t) {
 		for _, b := range d.blocks {
-			if testedLanguages[b.language] == "" {
+			isPicture := b.language == "text" && (d.path == "README.md" || d.path == "ARCHITECTURE.md")
+			if testedLanguages[b.language] == "" && !isPicture {
 				t.Errorf("%s: no test takes blocks of the language %q", b, b.language)
 			}
-			if b.language == "sh" && d.path != "docs/recovery.md" {
-				t.Errorf("%s: make rehearse runs the sh blocks of docs/recovery.md alone", b)
+			if b.language == "sh" && d.path != "docs/servers.md" {
+				t.Errorf("%s: make rehearse runs the sh blocks of docs/servers.md alone", b)
 			}
 			if strings.TrimSpace(b.text) == "" {
 				t.Errorf("%s: the code block is empty", b)
@@ -181,7 +188,7 @@ var promisesPages = []string{"docs/promises.md", "docs/security.md"}
 // Each row of a table of promises names a test, each named test exists, and no other page names a test.
 func TestEachPromiseHasATest(t *testing.T) {
 	folders := []string{"integration", "integration/clients", "integration/docs", "integration/reports"}
-	for _, parent := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
+	for _, parent := range []string{"admin", "caddymodule", "internal", "ratelimit", "traefikplugin"} {
 		err := filepath.WalkDir(filepath.Join(root, parent), func(path string, entry os.DirEntry,
 			err error) error {
 			if err == nil && entry.IsDir() {
@@ -293,7 +300,7 @@ func section(t *testing.T, path, title string) string {
 }
 
 // settingsPage has the tables of all settings.
-const settingsPage = "docs/settings.md"
+const settingsPage = "docs/generated/settings.md"
 
 var firstCell = regexp.MustCompile("(?m)^\\| `([^`]+)`")
 

@@ -2,26 +2,9 @@ package docs
 
 import (
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
-
-// docs/go.md lists exactly the fields of postgres.Options.
-func TestListOfOptionsIsComplete(t *testing.T) {
-	var listed, fields []string
-	items := regexp.MustCompile("(?m)^- `\\w+`(?:(?:, | and )`\\w+`)*")
-	for _, item := range items.FindAllString(section(t, "docs/go.md", "Options of the Postgres store"), -1) {
-		listed = append(listed, regexp.MustCompile(`[A-Z]\w+`).FindAllString(item, -1)...)
-	}
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[postgres.Options]()) {
-		fields = append(fields, field.Name)
-	}
-	sameNames(t, "docs/go.md, Options of the Postgres store,", listed, fields)
-}
 
 // Each Go block is a copy of lines inside a function of gosnippets. The tests of gosnippets run these
 // functions.

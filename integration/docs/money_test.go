@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // moneyRecipe is a section of moneyChapter, and what proves it.
@@ -60,18 +61,36 @@ func (b *moneyBed) proveNothing() { b.run("Prices") }
 func (b *moneyBed) provePlan() {
 	b.run("A plan in money")
 	b.addKey("ann")
-	for proxy := range b.proxies {
+	for proxy, p := range b.proxies {
+		for key, want := range map[string]int{"": http.StatusUnauthorized,
+			"invented":           http.StatusUnauthorized,
+			"the API key of ann": http.StatusNotFound} { // the stub has no such page
+			r := harness.Get(p.url+"/v1/models?key=the+API+key+of+ann", "Host", p.host, "X-Goog-Api-Key", key)
+			check.Equal(b.T, "the status with the key "+key, harness.Ask(b.T, r).Status, want)
+		}
 		check.Equal(b.T, "the status of ann's request", b.ask(proxy, "ann", 0).Status, http.StatusOK)
 		r := b.askModel(proxy, "ann", "/v1/chat/completions", "without-a-price")
 		check.Equal(b.T, "the status of a model without a price", r.Status, http.StatusBadRequest)
-		if !strings.Contains(r.Body, "has no price") {
-			b.Errorf("the body is %s, want the reason", r.Body)
+		const want = `{"message":"The model \"without-a-price\" has no price",`
+		if !strings.Contains(r.Body, want) {
+			b.Errorf("the body is %s, want the model", r.Body)
 		}
 		r = b.askModel(proxy, "ann", "/openai/deployments/without-a-price/chat/completions", "gpt-4o")
 		check.Equal(b.T, "the status of such a model in the path", r.Status, http.StatusBadRequest)
 	}
+	b.execute("SELECT rate_limit_price('ARN:aws:eu:p/x ', 1, 1), rate_limit_user('arn', tier => 'starter')")
+	b.addKey("arn")
+	for proxy := range b.proxies {
+		r := b.askModel(proxy, "arn", "/model/arn%3Aaws%3Aeu%3Ap%2FX/invoke", "gpt-4o-mini")
+		check.Equal(b.T, "the status of a name with a slash in the path", r.Status, http.StatusOK)
+	}
+	const named = `SELECT coalesce(string_agg(concat_ws(' ', model, requests, money), ','), '')
+		FROM rate_limit_invoice('arn')`
+	b.await("one name in the invoice", func() bool {
+		return cluster.Query[string](b.T, b.dsn, named) == "arn:aws:eu:p/x 2 0.000070000"
+	})
 	b.checkUsed("budget/month", "ann")
-	for _, l := range []struct{ limit, amount string }{{"month", "0.000024"}, {"tpm", "70"}} {
+	for _, l := range []struct{ limit, amount string }{{"month", "0.000023"}, {"tpm", "70"}} {
 		b.execute("SELECT rate_limit_override('budget', '" + l.limit + "', '" + l.amount +
 			"', user_id => 'ann')")
 		for proxy := range b.proxies {
@@ -141,7 +160,7 @@ func (b *moneyBed) proveOwnUsage() {
 	}
 	check.Equal(b.T, "bob's limits", strings.Join(as("SELECT concat_ws(' ', rule, limit_name, unit, quota) "+
 		"FROM own_budget('bob') WHERE used > 0 ORDER BY 1"), ", "),
-		"person day money 5, person tpm tokens 100000")
+		"person day money 5.000000, person tpm tokens 100000")
 	check.Equal(b.T, "bob's costs", strings.Join(as("SELECT sum(money)::text FROM own_costs('bob')"), ", "),
 		b.costOf("bob"))
 	for _, table := range []string{"rate_limit_users", "rate_limit_ledger", "rate_limit_used"} {
@@ -182,7 +201,7 @@ func (b *moneyBed) proveUpgrade() {
 	b.execute("SELECT rate_limit_limit('budget', 'month', '50 money/1mo calendar')")
 }
 
-// proveInvoice checks that the invoice of the organization has what bob has used, to the millionth, and that
+// proveInvoice checks that the invoice of the organization has what bob has used, to the billionth, and that
 // ann's counter of the month is ann's invoice.
 func (b *moneyBed) proveInvoice() {
 	blocks := b.sql["The invoice of a month"]
@@ -235,8 +254,8 @@ func (b *moneyBed) proveNotices() {
 		}
 		return strings.Join(rows, ", ")
 	}
-	for request, want := range []string{"", "budget month dora 80 0.000024 0.00003",
-		"budget month dora 100 0.000036 0.00003"} {
+	for request, want := range []string{"", "budget month dora 80 0.000024 0.000030",
+		"budget month dora 100 0.000035 0.000030"} {
 		check.Equal(b.T, "the status of dora's request", b.ask(request%2, "dora", 0).Status, http.StatusOK)
 		b.checkUsed("budget/month", "dora")
 		if want == "" {

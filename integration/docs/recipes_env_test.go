@@ -21,7 +21,7 @@ import (
 
 // pageRoles are the roles that the page names. Roles belong to the whole server instead of one database, so
 // each recipe uses roles with other names.
-var pageRoles = []string{"proxy", "administrator", "customer_page"}
+var pageRoles = []string{"proxy", "administrator"}
 
 // recipeEnv is a database and a Caddy on which a recipe runs, as the page describes them.
 type recipeEnv struct {
@@ -70,8 +70,7 @@ func newRecipeEnv(t *testing.T, firstBlocks []block, asOwner bool) *recipeEnv {
 		t.Fatal("the first section has no Caddyfile")
 	}
 	k.await(t, "the tables", func() bool {
-		return k.text(t, "SELECT to_regproc('rate_limit_policy_version') IS NOT NULL AND "+
-			"to_regproc('rate_limit_history_version') IS NOT NULL") == "t"
+		return k.text(t, "SELECT to_regproc('rate_limit_about') IS NOT NULL") == "t"
 	})
 	k.await(t, "the proxy's first report of the policy", func() bool {
 		return k.text(t, "SELECT coalesce(bool_or(policy), false) FROM rate_limit_proxies") == "t"
@@ -147,14 +146,6 @@ func (k *recipeEnv) value(t *testing.T, conn *pgx.Conn, query string) string {
 		t.Fatalf("%s returns %d rows, want 1", query, len(last.Rows))
 	}
 	return string(last.Rows[0][0])
-}
-
-// asCustomer returns the only value of a query by the customers' page.
-func (k *recipeEnv) asCustomer(t *testing.T, query string) string {
-	t.Helper()
-	k.execute(t, k.owner, k.withOwnRoles("SET ROLE customer_page"))
-	defer k.execute(t, k.owner, "RESET ROLE")
-	return k.value(t, k.owner, query)
 }
 
 // awaitPolicyApplied waits until the proxy has applied all changes of the policy.

@@ -13,19 +13,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// policyPage and runbookPage have the recipes.
-const (
-	policyPage  = "docs/policy.md"
-	runbookPage = "docs/runbook.md"
-)
+const policyPage = "docs/policy.md"
 
-// runChapters are the chapters of docs/policy.md that TestRecipesPrintTextsOfPages runs, in addition to all
-// of docs/runbook.md. Before each other section, the test runs the section firstSection.
-var runChapters = []string{"Recipes", "Reference"}
+// runChapters are the chapters that TestRecipesPrintTextsOfPages runs, by page; without chapters, all of the
+// page. Before each other section, the test runs the section firstSection of policyPage.
+var runChapters = map[string][]string{
+	policyPage:          {"Recipes", "Reference"},
+	"docs/runbook.md":   nil,
+	"docs/operating.md": {"Maintenance"},
+}
 
 // isOfRecipe reports whether TestRecipesPrintTextsOfPages runs a block.
 func isOfRecipe(b block) bool {
-	return b.document == runbookPage || b.document == policyPage && slices.Contains(runChapters, b.chapter)
+	chapters, ok := runChapters[b.document]
+	return ok && (chapters == nil || slices.Contains(chapters, b.chapter))
 }
 
 // isOfGuide reports whether a test of a whole guide or recipe runs a block, with what stands before it.
@@ -37,28 +38,24 @@ type recipe struct {
 	tool    string                           // a program that some packages of Postgres lack, or ""
 	prepare func(t *testing.T, k *recipeEnv) // prepares what the page names; may be nil
 	verify  func(t *testing.T, k *recipeEnv) // checks what the page says without an example; may be nil
-	run     func(t *testing.T, b block)      // runs its only block without a recipeEnv; may be nil
 }
 
 const firstSection = "Begin here"
 
 // recipes are the sections that need more than the page.
 var recipes = map[string]recipe{
-	firstSection:                     {owner: true},
-	"Overage and its invoice":        {owner: true, verify: usageOutlivesItsPeriod},
-	"Foreign keys from your tables":  {owner: true},
-	"Show customers their own usage": {owner: true, verify: pageSeesNothingElse},
-	"Logins":                         {owner: true, verify: loginsBan},
-	"Forget a person":                {owner: true},
-	"Backup":                         {owner: true, tool: "pg_dump", verify: goesOnAfterARestore},
-	"Uninstall":                      {run: leavesNothing},
+	firstSection:              {owner: true},
+	"Overage and its invoice": {owner: true, verify: usageOutlivesItsPeriod},
+	"Logins":                  {owner: true, verify: loginsBan},
+	"Forget a person":         {owner: true},
+	"Backup":                  {owner: true, tool: "pg_dump", verify: goesOnAfterARestore},
 	"Move to another server": {owner: true, tool: "pg_dump",
 		prepare: namesAnotherDatabase, verify: goesOnWhereItMoved},
 }
 
-// Each command and each statement of the recipes in docs/policy.md and docs/runbook.md prints the text that
-// the page shows below it, with the Caddy of the page. A recipe for the owner of the tables starts with an
-// empty database, and another recipe with the roles of the page.
+// Each command and each statement of the recipes in runChapters prints the text that the page shows below it,
+// with the Caddy of the page. A recipe for the owner of the tables starts with an empty database, and another
+// recipe with the roles of the page.
 func TestRecipesPrintTextsOfPages(t *testing.T) {
 	sections := map[string][]block{}
 	for _, d := range documents(t) {
@@ -80,10 +77,6 @@ func TestRecipesPrintTextsOfPages(t *testing.T) {
 			if r.tool != "" {
 				cluster.Tool(t, r.tool)
 			}
-			if r.run != nil {
-				r.run(t, blocks[0])
-				return
-			}
 			k := newRecipeEnv(t, sections[firstSection], r.owner)
 			if r.prepare != nil {
 				r.prepare(t, k)
@@ -100,9 +93,11 @@ func TestRecipesPrintTextsOfPages(t *testing.T) {
 	}
 }
 
-// leavesNothing checks that the SQL drops all tables and functions of pg-ratelimit and nothing else, even if
+// The SQL of deploy/uninstall.sql drops all tables and functions of pg-ratelimit and nothing else, even if
 // it runs again. If a view depends on a table, the SQL drops nothing.
-func leavesNothing(t *testing.T, b block) {
+func TestUninstallLeavesNothing(t *testing.T) {
+	t.Parallel()
+	uninstall := readFile(t, root+"/deploy/uninstall.sql")
 	dsn := cluster.Open(t, schema.File,
 		"CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
 	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
@@ -113,14 +108,14 @@ func leavesNothing(t *testing.T, b block) {
 	const ours = `SELECT string_agg(name, ' ' ORDER BY name) FROM (SELECT relname AS name FROM pg_class
 		UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
 	created := cluster.Query[string](t, dsn, ours)
-	_, err := cluster.Connect(t, dsn).Exec(t.Context(), b.text)
+	_, err := cluster.Connect(t, dsn).Exec(t.Context(), uninstall)
 	if !strings.Contains(fmt.Sprint(err), "depend") {
 		t.Errorf("with a view on a table: error %v, want one about what depends on it", err)
 	}
 	check.Equal(t, "the names in the database after a failure", cluster.Query[string](t, dsn, ours), created)
 	cluster.Execute(t, dsn, "DROP VIEW mine")
 	for range 2 {
-		cluster.Execute(t, dsn, b.text)
+		cluster.Execute(t, dsn, uninstall)
 		check.Equal(t, "the names in the database", cluster.Query[string](t, dsn, ours), "rate_limit_mine")
 	}
 }
@@ -134,9 +129,7 @@ func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
 			SELECT date_trunc('month', time, 'UTC') AS month, sum(settled) AS used FROM rate_limit_metrics
 			WHERE granularity = 'day' AND user_id = 'ann' AND prefix = 'rule/metered' GROUP BY 1) AS m`)
 	}
-	if before := months(); before != "5" {
-		t.Fatalf("this month has %s, want 5", before)
-	}
+	k.await(t, "the history of this month", func() bool { return months() == "5" })
 	// A month passes.
 	k.sql(t, "UPDATE rate_limit_metrics_day SET time = date_trunc('month', now(), 'UTC') - "+
 		"interval '1 day'")
@@ -150,23 +143,10 @@ func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
 	check.Equal(t, "the invoices after a cleanup", months(), "5, 1")
 }
 
-// pageSeesNothingElse checks that the role of the customers' page can read no table, and only limits that
-// count by user.
-func pageSeesNothingElse(t *testing.T, k *recipeEnv) {
-	for user, want := range map[string]string{"ann": "1", "acme": "0", "": "0"} {
-		check.Equal(t, "the limits that the page sees of "+user,
-			k.asCustomer(t, "SELECT count(*) FROM own_usage('"+user+"')"), want)
-	}
-	for _, table := range []string{"rate_limit_users", "rate_limit_api_keys", "rate_limit_ephemeral",
-		"rate_limit_used"} {
-		may := k.text(t, k.withOwnRoles("SELECT has_table_privilege('customer_page', '"+table+"', 'SELECT')"))
-		check.Equal(t, "the page's privilege to read "+table, may, "f")
-	}
-}
-
 // loginsBan checks that ten refusals ban an address once. They ban no exempt address, and no address with
 // fewer or older refusals.
 func loginsBan(t *testing.T, k *recipeEnv) {
+	k.execute(t, k.owner, readFile(t, root+"/deploy/ban-refused.sql"))
 	const ban = "SELECT ban_refused('login', 10, '10 minutes', '1 hour')"
 	post := func(address string) int {
 		request := harness.Get("http://"+k.proxy+"/login", "X-Forwarded-For", address)

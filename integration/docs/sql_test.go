@@ -25,7 +25,7 @@ const historyOfAClient = `
 	VALUES (now(), 1, 100, 'admitted', 'web', 'acme', 'caddy');
 	SELECT rate_limit_upkeep();
 	INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, requests, settled, last_request,
-		latency)
+		durations)
 		SELECT granularity, date_trunc(granularity, now(), 'UTC'), 'acme', 'web', 1, 1, now(), '{1}'
 		FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
 
@@ -35,10 +35,8 @@ func TestQueriesOfPagesFindRows(t *testing.T) {
 	if !hasTest(t, "integration", "TestNpmGuideLeadsThereAndBack") {
 		t.Errorf("no test runs the SQL of %s", npmGuide)
 	}
-	for _, b := range blocksIn(t, "sql") {
-		if b.document == npmGuide || isOfGuide(b) {
-			continue
-		}
+	isOfNpmGuide := func(b block) bool { return b.document == npmGuide }
+	for _, b := range blocksIn(t, "sql", isOfNpmGuide, isOfGuide) {
 		t.Run(b.String(), func(t *testing.T) {
 			dsn := cluster.Open(t)
 			h := middleware(t, map[string]any{

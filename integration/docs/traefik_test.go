@@ -101,8 +101,8 @@ func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 				checkPluginSources(t, c.Experimental.LocalPlugins, "")
 				checkPluginSources(t, c.Experimental.Plugins, host.Version)
 			case c.EntryPoints != nil:
-				// TestTraefikBehindAProxy runs a Traefik with these settings.
-				if !hasTest(t, "integration", "TestTraefikBehindAProxy") ||
+				// TestReports runs a Traefik with these settings.
+				if !hasTest(t, "integration/reports", "TestReports") ||
 					len(c.EntryPoints["web"].ForwardedHeaders.TrustedIPs) == 0 {
 					t.Errorf("no test runs a Traefik with these entry points: %+v", c.EntryPoints)
 				}
@@ -130,7 +130,7 @@ func checkScraped(t *testing.T, c traefikYAML) {
 	t.Helper()
 	var page string
 	for _, b := range blocksIn(t, "caddyfile") {
-		if b.document == "docs/metrics.md" {
+		if b.document == "docs/operating.md" {
 			page = b.text
 		}
 	}
@@ -220,7 +220,7 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		}
 		onDatabase := middleware(t, settings)
 		if settings["policy"] != nil || settings["history"] != nil { // these need Postgres
-			if response := ask(onDatabase); response.Code != http.StatusOK {
+			if response := ask(onDatabase, "X-Api-Key", "k"); response.Code != http.StatusOK {
 				t.Errorf("middleware %s without its database: status %d, want 200", name, response.Code)
 			}
 			continue
@@ -298,7 +298,7 @@ func traefikNames(t *testing.T, title string) []string {
 	return names
 }
 
-// The tables of docs/settings.md and docs/traefik.md have each setting that the fields of Traefik's
+// The tables of docs/generated/settings.md and docs/traefik.md have each setting that the fields of Traefik's
 // configuration name.
 func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
 	names := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"),
@@ -307,7 +307,7 @@ func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(c)) {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if name != "-" && !slices.Contains(names, name) {
-				t.Errorf("docs/settings.md lacks %s of %T", name, c)
+				t.Errorf("docs/generated/settings.md lacks %s of %T", name, c)
 			}
 		}
 	}

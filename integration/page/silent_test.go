@@ -190,4 +190,5 @@ func TestThePageSaysThatTablesAreMissing(t *testing.T) {
 		b.await("#lists", "Nobody")
 		cluster.Execute(t, dsn, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 	}
+	b.allowProblem("503") // before the database has answered, and while the tables change
 }

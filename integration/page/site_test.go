@@ -110,6 +110,18 @@ func (s *site) send(n int, key, address, path string) (passed int) {
 	return passed
 }
 
+// checkNamesModel checks that the page names a model without a price.
+func (s *site) checkNamesModel(b *tab) {
+	s.Helper()
+	cluster.Execute(s.T, s.dsn, `INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
+		user_id, node, reason, status, model)
+		SELECT max(time), 0, 1, 'rejected', 'rule/free', 'ann', 'edge-1',
+		'no_price', 400, 'gpt-5' FROM rate_limit_audit WHERE user_id = 'ann'`)
+	b.await("#lists", `no price of the model "gpt-5"`)
+	b.ask()
+	b.await("#why-rows", "no price of gpt-5")
+}
+
 // The page answers whether limits are enforced, who is refused by which limits, and why a user was refused,
 // on a desktop and on a phone. It is accessible, and not wider than the window.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
@@ -162,6 +174,7 @@ func answersOfANight(t *testing.T, window size) {
 	b.await("#why-said", "rule/free")
 	b.await("#why-said", "/reports")
 	b.await("#why-rows", "0 of 5 left")
+	s.checkNamesModel(b)
 	b.fill("#why-at", "never")
 	b.ask()
 	b.await("#why-said", `never": must be a time such as 14:05`)

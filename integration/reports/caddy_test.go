@@ -18,7 +18,13 @@ func startCaddy(t *testing.T, p proxy, upstream string) *proxy {
 	dir := t.TempDir()
 	p.sockets = []string{filepath.Join(dir, "plain"), filepath.Join(dir, "trusted")}
 	var b strings.Builder
-	fmt.Fprintf(&b, caddyHead, "off", p.trusted, p.sockets[trustedSocket-1], p.dsn)
+	p.listenForProxies(t)
+	more := ""
+	for network, address := range p.proxied {
+		more += fmt.Sprintf("servers %s {\nprotocols h1\nlistener_wrappers {\nproxy_protocol {\n"+
+			"timeout 30s\nallow %s\n}\ntls\n}\n}\n", address, network)
+	}
+	fmt.Fprintf(&b, caddyHead, "off", p.trusted, p.sockets[trustedSocket-1], more, p.dsn)
 	forEachSite(p.name, func(s *site, id string) {
 		if s.refused != "" {
 			return
@@ -30,6 +36,9 @@ func startCaddy(t *testing.T, p proxy, upstream string) *proxy {
 		bind := "127.0.0.1"
 		if s.socket != 0 {
 			bind = "unix/" + p.sockets[s.socket-1]
+		}
+		if s.proxied != "" {
+			port = p.proxied[s.proxied]
 		}
 		port = port[strings.LastIndexByte(port, ':'):]
 		fmt.Fprintf(&b, "http://%s%s {\n\tbind %s\n", hostOf(id), port, bind)
@@ -55,7 +64,7 @@ const caddyHead = `{
 		protocols h1
 	}
 	servers %s {
-		protocols h1
+		protocols h1 h2c
 		trusted_proxies static 127.0.0.1/32
 		trusted_proxies_strict
 	}
@@ -64,7 +73,7 @@ const caddyHead = `{
 		trusted_proxies_unix
 		trusted_proxies_strict
 	}
-	pg_ratelimit {
+%s	pg_ratelimit {
 		dsn %q
 	}
 }
@@ -120,7 +129,7 @@ func (p *proxy) checkRefused(t *testing.T, s *site, id string) {
 		return
 	}
 	config := fmt.Sprintf(caddyHead+"http://%s {\n%s\n}\n", p.loader, p.trusted, p.sockets[trustedSocket-1],
-		p.dsn, hostOf(id), p.fill(s.caddyfile(), id))
+		"", p.dsn, hostOf(id), p.fill(s.caddyfile(), id))
 	response := harness.LoadCaddyfile(t, p.loader, config)
 	if response.Status != http.StatusBadRequest || !strings.Contains(unquote(response.Body), want) {
 		t.Errorf("%s: %d %s, want 400 with %q", id, response.Status, response.Body, want)

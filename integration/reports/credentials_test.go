@@ -11,6 +11,9 @@ func byKey(key string) string { return "key " + key + "\nlimit 3 1h" }
 // withKey is a policy that finds the API key in a header.
 const withKey = "api_key {header.X-Api-Key}"
 
+// orAnonymous is like withKey, and lets requests without a key pass.
+const orAnonymous = withKey + "\nwithout_key anonymous"
+
 var credentials = []report{
 	{"R01", "hyperdxio/hyperdx#2775; RFC 9110, 11.1", []site{{
 		zones: []string{byKey("{header.Authorization}")},

@@ -57,7 +57,7 @@ var keys = []report{
 			{n: 3, headers: "X-Forwarded-For: 203.0.113.3\nX-User: 203.0.113.1", want: "200×2 429×1"}},
 		rows: 3,
 	}, {
-		policy: withKey, sql: `SELECT rate_limit_rule('ID', hosts => '{HOST}',
+		policy: orAnonymous, sql: `SELECT rate_limit_rule('ID', hosts => '{HOST}',
 			count_by => '{header:X-Tenant}', without_header => 'skip', per_hour => 2);`,
 		asks: []ask{{n: 3, want: "200×3"}}, noRows: true,
 	}}},
@@ -91,7 +91,7 @@ var keys = []report{
 			asks: []ask{{line: "GET /api/x", want: "200×1"}, {line: "GET /api/x", want: "429×1"},
 				{n: 3, line: "GET /other", want: "200×3"}}},
 	}},
-	// The Caddyfile that caddy-docker-proxy makes of the labels in docs/containers.md.
+	// The Caddyfile that caddy-docker-proxy makes of the labels in docs/programs.md.
 	{"R29", "lucaslorentz/caddy-docker-proxy#612; mholt/caddy-ratelimit#53", []site{
 		{only: "caddy", directive: labels,
 			asks: []ask{{n: 2, want: "200×2"}, {line: "GET /login", want: "200×1"}}},

@@ -72,24 +72,39 @@ var pooled = []report{
 	}},
 }
 
-// poolerRefuses returns a site for each parameter, which the pooler refuses. The log says that it is an error
-// of the configuration. pairs has names and values.
+// poolerRefuses returns a site for each parameter, which the pooler refuses. The log, state and the page say
+// that it is an error of the configuration. pairs has names and values.
 func poolerRefuses(pairs ...string) (sites []site) {
 	for i := 0; i < len(pairs); i += 2 {
-		name := pairs[i]
-		sites = append(sites, site{handler: "dsn POOLER&" + name + "=" + url.QueryEscape(pairs[i+1]),
+		parameter := "&" + pairs[i] + "=" + url.QueryEscape(pairs[i+1])
+		sites = append(sites, site{handler: "dsn POOLER" + parameter,
 			zones: []string{"limit 2 1h"}, asks: []ask{{want: "503×1"}},
 			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-				for line := range strings.Lines(p.Log()) {
-					if strings.Contains(line, "the server refuses the configuration") &&
-						strings.Contains(line, "unsupported startup parameter: "+name) {
-						return
+				state, err := runCommand(t, p.pooler+parameter, "state")
+				if err == nil {
+					t.Errorf("%s: state succeeds", id)
+				}
+				for what, text := range map[string]string{"the log": p.Log(), "state": state,
+					"the page": pageOf(t, p.pooler+parameter)} {
+					if !strings.Contains(unquote(text), "the server refuses the configuration: ") ||
+						!strings.Contains(text, "unsupported startup parameter: "+pairs[i]) {
+						t.Errorf("%s: %s does not name %s as an error of the configuration: %.2000s", id,
+							what, pairs[i], text)
 					}
 				}
-				t.Errorf("%s: no line of the log names %s as an error of the configuration", id, name)
 			}})
 	}
 	return sites
+}
+
+// pageOf returns the answer of a page of a database to the question of its state.
+func pageOf(t *testing.T, dsn string) string {
+	t.Helper()
+	address := harness.FreeAddress(t)
+	page := harness.Start(t, harness.Program{Name: "the page", Path: harness.Caddy(t, "../.."),
+		Args: []string{"pg-ratelimit", "page", "--listen", address}, Env: []string{"DATABASE_URL=" + dsn}})
+	page.AwaitAddress(t, address)
+	return harness.Ask(t, harness.Get("http://"+address+"/api/state")).Body
 }
 
 // withoutPrepared checks that no statement failed because another session had prepared it.

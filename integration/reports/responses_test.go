@@ -2,12 +2,15 @@ package reports
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -77,6 +80,13 @@ var responses = []report{
 				}
 			}},
 	}},
+	{"F39", "RFC 9110, 14.2", []site{{
+		zones: []string{"key all\nalgorithm fixed_window\nlimit 900000000000 1h\ncost 1000\nsettle bytes"},
+		upstream: func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "file", time.Time{}, io.NewSectionReader(zeros{}, 0, fileSize))
+		},
+		check: inPieces,
+	}}},
 	{"R38", "RFC 8297", []site{{
 		zones: []string{"limit 10 1h"},
 		upstream: func(w http.ResponseWriter, _ *http.Request) {
@@ -102,5 +112,42 @@ func resetIsATime(t *testing.T, _ *proxy, id string, got []*harness.Response) {
 	const between = 60 // the refusal is that long ago at most
 	if late := time.Now().Unix() + wait - reset; wait < 3000 || late < -1 || late > between {
 		t.Errorf("%s: Retry-After is %d and X-RateLimit-Reset %d, want one moment", id, wait, reset)
+	}
+}
+
+// fileSize is the size of a file of zeros.
+const fileSize = 500_000_000
+
+type zeros struct{}
+
+func (zeros) ReadAt(part []byte, _ int64) (int, error) { clear(part); return len(part), nil }
+
+// inPieces reads pieces of a file, each from another place on and with a response that goes on to the end of
+// the file, and checks that the counter has what was sent, up to what the buffers of sockets hold.
+func inPieces(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+	const pieces, size, buffers = 285, 300_000, 10_000_000
+	for i := range pieces {
+		c := dial(t, p.trusted, hostOf(id))
+		_ = c.conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+		c.send(t, "GET /", fmt.Sprintf("Range: bytes=%d-", i*size))
+		response, err := http.ReadResponse(c.in, nil)
+		if err != nil || response.StatusCode != http.StatusPartialContent {
+			t.Fatalf("%s: %v, error %v; want 206", id, response, err)
+		}
+		if _, err := io.CopyN(io.Discard, response.Body, size); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.conn.Close() // before the body, which goes on
+		_ = response.Body.Close()
+	}
+	before := int64(-1)
+	p.Await(t, "the settlements", func() bool {
+		now := cluster.Query[int64](t, p.dsn, `SELECT sum(count)::bigint FROM rate_limit_ephemeral
+			WHERE prefix = $1`, id)
+		defer func() { before = now }()
+		return now == before && now >= pieces*size
+	})
+	if most := int64(pieces * (size + buffers)); before > most {
+		t.Errorf("%s: the counter is %d, want at most %d", id, before, most)
 	}
 }

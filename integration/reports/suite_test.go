@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
@@ -24,7 +26,7 @@ type report struct {
 // site is a configuration of a proxy, for a host of its own, and the requests to it. In texts, PROXY stands
 // for caddy or traefik, HOST for the site's host, ID for the site's name, which is also the prefix of its
 // limit, KEY for an API key of the user ann, DSN for the database, REST for the DSN without its scheme,
-// POOLER for a PgBouncer in front, and FAKE for a schema of the site.
+// POOLER for a PgBouncer in front, FILES for the folder of writePassfiles, and FAKE for a schema of the site.
 type site struct {
 	only string // "caddy" or "traefik"; "" for both
 
@@ -34,13 +36,17 @@ type site struct {
 	zones   []string
 	policy  string
 
+	schema        string // run in FAKE, a schema with tables of its own, before they are made; "" for none
 	sql           string // run before the proxies start
 	directive     string // in place of the directive of Caddy
 	before, after string // further directives of Caddy, around the handler
 	rule          string // a further condition of Traefik's router
 	middlewares   object // further middlewares of Traefik, in front of the plugin
+	inner         object // further middlewares of Traefik, behind the plugin
+	service       string // one of Traefik's services; "" is upstream
 	open          bool   // the site trusts no proxy in front
 	socket        int    // one of the sockets on which Caddy listens; 0 for none
+	proxied       string // one of the networks whose PROXY headers the proxy takes; "" for none
 
 	upstream http.HandlerFunc // answers "ok" if nil
 
@@ -55,7 +61,7 @@ type site struct {
 // ask is a request. In texts, # stands for the number of the repetition, from 1.
 type ask struct {
 	n       int    // the number of repetitions; 0 is 1
-	line    string // the method and the path; "" is GET /
+	line    string // the method, the path and a body; "" is GET /
 	headers string // one a line; without X-Forwarded-For, the address is 203.0.113.9
 	want    string // the statuses
 	body    string // the body, if not ""
@@ -69,21 +75,47 @@ type proxy struct {
 	name          string // caddy or traefik
 	trusted, open string // addresses: behind a trusted proxy, and in front
 	sockets       []string
+	proxied       map[string]string // addresses that take PROXY headers, by the network that may send them
 	dsn, key      string
 	pooler        string // the DSN of a PgBouncer
+	files         string // the folder of writePassfiles
 	loader        string // the admin endpoint of a Caddy that refuses configurations
+	other         *proxy // the other of the two
 }
 
 // reports lists all reports.
 var reports = slices.Concat(credentials, paths, addresses, keys, responses, databases,
-	chains, sockets, calendars, pooled, forgotten)
+	chains, sockets, calendars, pooled, forgotten, protocols, priced, attempts, hidden, models, budgets,
+	calls,
+	caches, clients)
 
 // The reports have the right result in both proxies.
 func TestReports(t *testing.T) {
+	c, upstream := startServers(t)
+	caddy, traefik := startCaddy(t, c, upstream), startTraefik(t, c, upstream, harness.Traefik)
+	caddy.other, traefik.other = traefik, caddy
+	tryAll(t, reports, caddy, traefik)
+}
+
+// The reports about middlewares have the right result in the newest Traefik.
+func TestReportsInNewestTraefik(t *testing.T) {
+	c, upstream := startServers(t)
+	tryAll(t, slices.Concat(attempts, chains), startTraefik(t, c, upstream, harness.NewestTraefik))
+}
+
+// startServers starts what proxies need, and returns the part of a proxy that they share, and the address of
+// the upstream.
+func startServers(t *testing.T) (proxy, string) {
+	t.Helper()
 	dsn, key := openDatabase(t)
-	upstream := startUpstream(t)
-	c := proxy{dsn: dsn, key: key, pooler: startPooler(t, dsn)}
-	proxies := []*proxy{startCaddy(t, c, upstream), startTraefik(t, c, upstream)}
+	answers = llm.Answers(t)
+	return proxy{dsn: dsn, key: key, pooler: startPooler(t, dsn), files: writePassfiles(t)},
+		startUpstream(t)
+}
+
+// tryAll tries reports in proxies.
+func tryAll(t *testing.T, reports []report, proxies ...*proxy) {
+	t.Helper()
 	for i := range reports {
 		r := &reports[i]
 		t.Run(r.name, func(t *testing.T) {
@@ -115,7 +147,8 @@ func hostOf(id string) string { return id + ".test" }
 func (p *proxy) fill(text, id string) string {
 	name := id[strings.LastIndexByte(id, '-')+1:]
 	return strings.NewReplacer("PROXY", name, "HOST", hostOf(id), "ID", id, "FAKE", id, "KEY", p.key,
-		"DSN", p.dsn, "POOLER", p.pooler, "REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
+		"DSN", p.dsn, "POOLER", p.pooler, "FILES", p.files,
+		"REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
 }
 
 // forEachSite calls f for each site of a proxy.
@@ -133,11 +166,16 @@ func forEachSite(proxy string, f func(s *site, id string)) {
 func openDatabase(t *testing.T) (dsn, key string) {
 	t.Helper()
 	key, insert := policytest.NewKey(t, 1, "ann")
-	dsn = policytest.Open(t, "INSERT INTO rate_limit_tiers (tier) VALUES ('free');"+
-		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');"+insert)
+	ann := "INSERT INTO rate_limit_tiers (tier) VALUES ('free');" +
+		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');" + insert
+	dsn = policytest.Open(t, ann)
 	p := &proxy{dsn: dsn, key: key}
 	for _, name := range []string{"caddy", "traefik"} {
 		forEachSite(name, func(s *site, id string) {
+			if s.schema != "" {
+				cluster.Execute(t, dsn, p.fill(`CREATE SCHEMA "FAKE"; SET search_path = "FAKE";`+s.schema,
+					id)+schema.File+ann)
+			}
 			if s.sql != "" {
 				cluster.Execute(t, dsn, p.fill(s.sql, id))
 			}
@@ -180,6 +218,9 @@ func (p *proxy) try(t *testing.T, s *site, id string) {
 	} else if s.socket != 0 {
 		address = p.sockets[s.socket-1]
 	}
+	if s.proxied != "" {
+		address = p.proxied[s.proxied]
+	}
 	c := dial(t, address, hostOf(id))
 	all := map[int]int{}
 	var got []*harness.Response
@@ -187,17 +228,18 @@ func (p *proxy) try(t *testing.T, s *site, id string) {
 		counts := map[int]int{}
 		for n := range max(a.n, 1) {
 			number := strings.NewReplacer("#", fmt.Sprint(n+1))
-			line, headers := cmp.Or(a.line, "GET /"), p.fill(a.headers, id)
+			line, headers := p.fill(cmp.Or(a.line, "GET /"), id), p.fill(a.headers, id)
 			response := c.ask(t, number.Replace(line), number.Replace(headers))
 			got = append(got, response)
 			if a.body != "" && !isBody(response.Body, a.body) {
-				t.Errorf("%s, %s %q: the body is %q, want %q", id, a.line, a.headers, response.Body, a.body)
+				t.Errorf("%s, %.60s %q: the body is %q, want %q", id, a.line, a.headers, response.Body,
+					a.body)
 			}
 			all[response.Status]++
 			counts[response.Status]++
 		}
 		if text := countText(counts); a.want != "" && text != a.want {
-			t.Errorf("%s, %s %q: %s, want %s", id, a.line, a.headers, text, a.want)
+			t.Errorf("%s, %.60s %q: %s, want %s", id, a.line, a.headers, text, a.want)
 		}
 	}
 	if text := countText(all); s.want != "" && text != s.want {

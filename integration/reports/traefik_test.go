@@ -2,12 +2,16 @@ package reports
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +21,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// startTraefik starts a Traefik with all its sites.
-func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
+// startTraefik starts the Traefik that build builds, with all its sites.
+func startTraefik(t *testing.T, p proxy, upstream string,
+	build func(ctx context.Context, integration string) (string, error)) *proxy {
 	t.Helper()
-	program, err := harness.Traefik(t.Context(), "..")
+	program, err := build(t.Context(), "..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,12 +33,18 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 	harness.LinkPlugin(t, "../..", filepath.Join(dir, "plugins-local"))
 	p.name, p.trusted, p.open = "traefik", harness.FreeAddress(t), harness.FreeAddress(t)
 	trusts := object{"trustedIPs": []string{"127.0.0.1/32"}}
+	points := object{"trusted": object{"address": p.trusted, "forwardedHeaders": trusts},
+		"open": object{"address": p.open}}
+	p.listenForProxies(t)
+	for network, address := range p.proxied {
+		points[pointOf(network)] = object{"address": address,
+			"proxyProtocol": object{"trustedIPs": []string{network}}}
+	}
 	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
-		"global": object{"checkNewVersion": false, "sendAnonymousUsage": false},
-		"log":    object{"noColor": true},
-		"entryPoints": object{"trusted": object{"address": p.trusted, "forwardedHeaders": trusts},
-			"open": object{"address": p.open}},
-		"providers": object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
+		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
+		"log":         object{"noColor": true},
+		"entryPoints": points,
+		"providers":   object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
 		"experimental": object{"localPlugins": object{
 			"pg-ratelimit": object{"moduleName": harness.ModulePath}}},
 	})
@@ -43,9 +54,12 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 		if s.open {
 			point = "open"
 		}
+		if s.proxied != "" {
+			point = pointOf(s.proxied)
+		}
 		var chain []string
-		for name, m := range s.middlewares {
-			middlewares[id+"-"+name] = m
+		for _, name := range slices.Sorted(maps.Keys(s.middlewares)) {
+			middlewares[id+"-"+name] = s.middlewares[name]
 			chain = append(chain, id+"-"+name)
 		}
 		middlewares[id] = object{"plugin": object{"pg-ratelimit": s.plugin()}}
@@ -53,14 +67,18 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 		if s.rule != "" {
 			rule += " && " + s.rule
 		}
-		routers[id] = object{"rule": rule, "service": "upstream",
-			"entryPoints": []string{point}, "middlewares": append(chain, id)}
+		chain = append(chain, id)
+		for name, m := range s.inner {
+			middlewares[id+"-"+name] = m
+			chain = append(chain, id+"-"+name)
+		}
+		routers[id] = object{"rule": rule, "service": cmp.Or(s.service, "upstream"),
+			"entryPoints": []string{point}, "middlewares": chain}
 		p.fillAll(middlewares, id)
 	})
 	routers["ready"] = object{"rule": "Host(`ready.test`)", "service": "upstream"}
 	writeYAML(t, filepath.Join(dir, "dynamic.yml"), object{"http": object{"routers": routers,
-		"middlewares": middlewares, "services": object{"upstream": object{"loadBalancer": object{
-			"servers": []object{{"url": "http://" + upstream}}}}}}})
+		"middlewares": middlewares, "services": services("http://" + upstream)}})
 	p.Process = harness.Start(t, harness.Program{Name: p.name, Path: program, Dir: dir,
 		Env:  []string{"DATABASE_URL=" + p.dsn},
 		Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
@@ -69,6 +87,21 @@ func startTraefik(t *testing.T, p proxy, upstream string) *proxy {
 		return dial(t, p.trusted, "ready.test").ask(t, "GET /", "").Status == http.StatusOK
 	})
 	return &p
+}
+
+// services returns the services of Traefik. Those that are dead refuse connections.
+func services(upstream string) object {
+	balancer := func(urls ...string) object {
+		servers := []object{}
+		for _, url := range urls {
+			servers = append(servers, object{"url": url})
+		}
+		return object{"loadBalancer": object{"servers": servers}}
+	}
+	const dead = "http://127.0.0.1:1"
+	return object{"upstream": balancer(upstream), "half-dead": balancer(dead, upstream),
+		"dead": balancer(dead), "mirrored": object{"mirroring": object{"service": "upstream",
+			"mirrors": []object{{"name": "upstream", "percent": 100}}}}}
 }
 
 // plugin returns the settings of a site in Traefik.
@@ -162,21 +195,22 @@ func dial(t *testing.T, address, host string) *client {
 // earlyLink is the header with the Link of status 103 in a response of ask.
 const earlyLink = "Test-Early-Link"
 
-// send sends a request with a line such as GET /, and returns its method.
+// send sends a request with a line such as GET / or POST / BODY, and returns its method.
 func (c *client) send(t *testing.T, line, headers string) string {
 	t.Helper()
 	method, path, _ := strings.Cut(line, " ")
+	path, body, _ := strings.Cut(path, " ")
 	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, c.host)
 	if !strings.Contains(headers, "X-Forwarded-For") {
 		text += "X-Forwarded-For: 203.0.113.9\r\n"
 	}
 	if method == http.MethodPost {
-		text += "Content-Length: 0\r\n"
+		text += fmt.Sprintf("Content-Length: %d\r\n", len(body))
 	}
 	for header := range strings.Lines(headers) {
 		text += strings.Trim(header, "\t\n") + "\r\n"
 	}
-	if _, err := io.WriteString(c.conn, text+"\r\n"); err != nil {
+	if _, err := io.WriteString(c.conn, text+"\r\n"+body); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))

@@ -17,7 +17,7 @@ import (
 // Each function is one Go block of the documentation. Its parameters are the
 // values that the block uses and does not define.
 
-// docs/go.md: One limit.
+// docs/programs.md: One limit.
 func oneLimit(ctx context.Context) error {
 	db, err := pgxdb.Open(os.Getenv("DATABASE_URL"), pgxdb.Options{})
 	if err != nil {
@@ -44,7 +44,7 @@ func oneLimit(ctx context.Context) error {
 	return nil
 }
 
-// docs/go.md: Several limits on one request.
+// docs/programs.md: Several limits on one request.
 func severalLimits(ctx context.Context, store ratelimit.Store) error {
 	perUser := &ratelimit.Limit{Prefix: "user", Events: 100, Window: time.Minute}
 	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 5000,
@@ -63,19 +63,8 @@ func severalLimits(ctx context.Context, store ratelimit.Store) error {
 	return nil
 }
 
-// docs/go.md: A middleware for net/http.
-func middleware(mux *http.ServeMux, store ratelimit.Store, api http.Handler) error {
-	limit := &ratelimit.Limit{Prefix: "web", Events: 100, Window: time.Minute}
-	limited, err := httplimit.New(store, httplimit.Options{Limit: limit})
-	if err != nil {
-		return err
-	}
-	mux.Handle("/api/", limited(api))
-	return nil
-}
-
-// docs/go.md: A middleware for net/http, the second block.
-func middlewareByKey(store ratelimit.Store, limit *ratelimit.Limit) (func(http.Handler) http.Handler, error) {
+// docs/programs.md: A middleware for net/http.
+func middleware(store ratelimit.Store, limit *ratelimit.Limit) (func(http.Handler) http.Handler, error) {
 	limited, err := httplimit.New(store, httplimit.Options{
 		Hits: func(r *http.Request) []ratelimit.Hit {
 			return []ratelimit.Hit{{Limit: limit, Key: r.Header.Get("X-API-Key"), Cost: 1, Secret: true}}

@@ -33,7 +33,7 @@ SELECT $1::timestamptz + (i::bigint * 7919 % $2) * (interval '1 day' / $2) + i %
 	(ARRAY[1, 100, 0.1, 'Infinity', '-0', 1e-300, '-Infinity', 1e300]::float8[])[1 + i % 8],
 	CASE i % 3 WHEN 0 THEN 429 WHEN 1 THEN -2147483648 END, i % 11 = 0,
 	(ARRAY['admitted', 'limited', 'blocked', 'rejected', 'overloaded', 'failed'])[1 + i % 6],
-	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'no_quota' END,
+	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'no_quota' END, CASE WHEN i % 7 = 0 THEN 'gpt-5' END,
 	CASE i % 3 WHEN 0 THEN '' WHEN 1 THEN 'login' ELSE U&'rule/frei-f\00FCr-alle' END,
 	CASE WHEN i % 2 = 0 THEN 'hour' END, md5(i::text), CASE WHEN i % 4 > 0 THEN 'user-' || i % 977 END, CASE
 		WHEN i % 4 > 0 THEN 'free' END,

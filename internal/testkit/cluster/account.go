@@ -139,7 +139,7 @@ func (c *Cluster) placeTemporary() error {
 		return err
 	}
 	var parents []string
-	if c.life == untilEnd {
+	if c.opts.Config["fsync"] == "off" { // the data does not survive a crash anyway
 		parents = memoryFolders()
 	}
 	dir, err := a.temporaryFolder("pgrl-", parents...)

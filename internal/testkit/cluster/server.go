@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,12 +31,25 @@ const (
 // errPortTaken is the error of launch if another program listens on the port.
 var errPortTaken = errors.New("port is taken")
 
-// launchOnFreePort starts the server on a free port. If another program takes the port first,
-// launchOnFreePort tries the next port. The caller holds the mutex.
+// portSetting matches the port in a file of configure.
+var portSetting = regexp.MustCompile(`(?m)^port = '(\d+)'`)
+
+// launchOnFreePort starts the server on the port that a permanent cluster had before, or on a free port. If
+// another program has the port, launchOnFreePort tries the next port. The caller holds the mutex.
 func (c *Cluster) launchOnFreePort(ctx context.Context) error {
+	var earlier [][]byte
+	if c.life == permanent {
+		settings, _ := os.ReadFile(filepath.Join(c.DataDir(), settingsFile)) // there may be none
+		earlier = portSetting.FindSubmatch(settings)
+	}
 	var err error
-	for range portAttempts {
-		if c.port, err = freePort(); err != nil {
+	for i := range portAttempts {
+		if i == 0 && earlier != nil {
+			c.port, err = strconv.Atoi(string(earlier[1]))
+		} else {
+			c.port, err = freePort()
+		}
+		if err != nil {
 			return err
 		}
 		if err = c.launch(ctx); !errors.Is(err, errPortTaken) {

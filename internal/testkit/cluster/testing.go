@@ -40,6 +40,7 @@ func Shared(ctx context.Context) (*Cluster, error) {
 		"fsync":            "off",
 		"full_page_writes": "off",
 		"max_connections":  "500",
+		"jit_above_cost":   "-1",    // compiling takes longer than the statements of tests
 		"max_wal_size":     "128MB", // bounds the space that the log takes in /dev/shm
 	}})
 }

@@ -39,9 +39,9 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 		"a server that is killed":     {testServerGone, true},
 		"a server that hangs":         {testServerHangs, true},
 		"a process that is late":      {testLateProcess, true},
+		"sessions that hang":          {testSessionsHang, true},
 		"a login slower than calls":   {testCauseOverASlowNetwork, false},
 		"a primary that was replaced": {testReplacedPrimary, false},
-		"a password that was changed": {testChangedPassword, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.startsServer && testing.Short() {

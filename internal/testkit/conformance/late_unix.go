@@ -75,3 +75,29 @@ func testLateProcess(t *testing.T, open openDB) {
 		t.Errorf("the stopped process: error %v, want none\n%s", err, text.String())
 	}
 }
+
+// testSessionsHang: sessions that calls have given up, and the server has not ended, count as connections.
+func testSessionsHang(t *testing.T, open openDB) {
+	c := cluster.Private(t, cluster.Options{})
+	d := open.connect(t, WithSettings(t, c.DSN("postgres"), "pool_max_conns", "2"))
+	d.openSeveral()
+	const sessions = " FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> " +
+		"pg_backend_pid()"
+	signal := func(s syscall.Signal) {
+		for _, pid := range cluster.Query[[]int](t, c.DSN("postgres"), "SELECT array_agg(pid)"+sessions) {
+			_ = syscall.Kill(pid, s)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+		if d.tryFor(100*time.Millisecond, statement("SELECT 1")) == nil {
+			t.Error("a call has an answer, want none from stopped sessions")
+			break
+		}
+	}
+	if n := cluster.Query[int](t, c.DSN("postgres"), "SELECT count(*)::int"+sessions); n != 2 {
+		t.Errorf("the server has %d sessions, want 2", n)
+	}
+	signal(syscall.SIGCONT)
+	d.requireRecovery()
+}

@@ -3,13 +3,10 @@ package conformance
 import (
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -92,34 +89,4 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	if now := twoHosts.process(); now == cells(t, held)[0] {
 		t.Errorf("a statement runs on process %x of the replaced server, want a new process", now)
 	}
-}
-
-// testChangedPassword: after the change of a password, a DB logs in with the new password as soon as the
-// DSN's password file has it. Open connections stay in use.
-func testChangedPassword(t *testing.T, open openDB) {
-	server := cluster.Private(t,
-		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +
-			"all 127.0.0.1/32 trust\n"})
-	admin := open.connect(t, server.DSN("postgres"))
-	passfile := filepath.Join(t.TempDir(), "passfile")
-	change := func(password string) {
-		t.Helper()
-		if err := os.WriteFile(passfile, []byte("*:*:*:changing:"+password+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	admin.exec("CREATE ROLE changing LOGIN PASSWORD 'first'")
-	change("first")
-	d := open.connect(t, fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable "+
-		"passfile=%s", server.Port(), passfile))
-	d.queryCell("SELECT 1::bigint")
-	admin.exec("ALTER ROLE changing PASSWORD 'second'")
-	d.queryCell("SELECT 1::bigint") // uses the open connection
-	admin.endSessions("usename = 'changing'")
-	if err := d.try(statement("SELECT 1")); err == nil {
-		t.Error("a new connection with the old password: no error, want one")
-	}
-	change("second")
-	await.Within(t, timeout, "the new password is read from the file",
-		func() bool { return d.try(statement("SELECT 1")) == nil })
 }

@@ -101,16 +101,6 @@ func testManyHits(t *testing.T, s *store) {
 	}
 }
 
-// testNoHits: a request and a reset succeed without hits.
-func testNoHits(t *testing.T, s *store) {
-	if err := s.Take(t.Context(), timeout, nil, nil); err != nil {
-		t.Errorf("Take of no hits: error %v, want none", err)
-	}
-	if err := s.Reset(t.Context(), timeout, nil); err != nil {
-		t.Errorf("Reset of no hits: error %v, want none", err)
-	}
-}
-
 // testWrongHits: a request with an invalid hit gets an error that names the field, and charges nothing.
 func testWrongHits(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 3, Window: time.Hour}
@@ -135,14 +125,4 @@ func testWrongHits(t *testing.T, s *store) {
 		t.Errorf("a reset without a limit: error %v, want a FieldError for hit", err)
 	}
 	s.expectRemaining(good, 3)
-}
-
-// testOneRowTwice: a request with two hits on one row, which callers must not send, still gets decisions.
-func testOneRowTwice(t *testing.T, s *store) {
-	for _, costs := range [][2]int64{{1, 1}, {1, 2}, {2, -1}, {4, 1}, {3, 3}} {
-		l := &ratelimit.Limit{Prefix: fmt.Sprint(costs), Algorithm: ratelimit.FixedWindow, Events: 3,
-			Window: time.Hour}
-		s.take(ratelimit.Hit{Limit: l, Key: "k", Cost: costs[0]},
-			ratelimit.Hit{Limit: l, Key: "k", Cost: costs[1]})
-	}
 }

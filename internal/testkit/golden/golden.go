@@ -3,7 +3,9 @@ package golden
 
 import (
 	"flag"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,32 +13,54 @@ import (
 
 var update = flag.Bool("update", false, "write the files that have the wrong text")
 
-// Check fails the test unless a file has the text got. With -update, it writes the file.
+// Check fails the test unless a file has the text got. With -update, it writes the file, and fails with what
+// changed, so that somebody reads that. Generated code, which follows from other files, fails no test then.
 func Check(t testing.TB, file, got string) {
 	t.Helper()
+	if *update && os.Getenv("CI") != "" {
+		t.Fatal("-update: CI is set, so nobody would read what changes: run the test on your machine")
+	}
 	text, err := os.ReadFile(file)
-	if want := string(text); err == nil && want == got {
+	if err == nil && string(text) == got {
 		return
-	} else if *update {
+	}
+	seen, changes := firstChange(string(text), got), difference(file, got)
+	advice := "if that is right, use -update"
+	if *update {
+		advice = "the file is written, so read what changed, and run the test again"
 		err = os.WriteFile(file, []byte(got), 0o644)
-	} else if err == nil {
-		n := 0
-		for n < min(len(got), len(want)) && got[n] == want[n] {
-			n++
-		}
-		line := strings.Count(got[:n], "\n")
-		t.Errorf("%s differs from line %d on; if got is right, use -update: got\n%s\nwant\n%s", file, line+1,
-			linesFrom(got, line), linesFrom(want, line))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !*update || !strings.Contains(got, "// Code generated ") {
+		t.Errorf("%s, %s: %s\n%s", file, seen, advice, changes)
+	}
 }
 
-// linesFrom returns ten lines of text, from the line with the index line on.
-func linesFrom(text string, line int) string {
-	lines := strings.SplitN(text, "\n", line+11)
-	return strings.Join(lines[line:min(line+10, len(lines))], "\n")
+// firstChange returns what a user sees instead of the text want, in one line. In a transcript, that follows
+// the command before it.
+func firstChange(want, got string) string {
+	wants, gots := strings.Split(want, "\n"), strings.Split(got, "\n")
+	n, command := 0, ""
+	for n < min(len(wants), len(gots))-1 && gots[n] == wants[n] {
+		if strings.HasPrefix(gots[n], "$ ") || strings.HasSuffix(gots[n], ";") {
+			command = fmt.Sprintf(" after %q", gots[n])
+		}
+		n++
+	}
+	return fmt.Sprintf("line %d: a user sees %.300q instead of %.300q%s", n+1, gots[n], wants[n], command)
+}
+
+// difference returns what diff prints about a file and a text.
+func difference(file, text string) string {
+	cmd := exec.Command("diff", "-u", file, "-")
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	if _, changes, found := strings.Cut(string(out), "\n@@ "); found {
+		return changes[:min(len(changes), 20_000)]
+	}
+	return fmt.Sprint(string(out), err)
 }
 
 // Replay compares a file with the text that replay returns for the text of the file.

@@ -25,10 +25,11 @@ var built = struct {
 // caddyFlags are the flags that `make build` and xcaddy add to those of Compile.
 var caddyFlags = []string{"-tags", "nobadger,nomysql,nopgx"}
 
-// Caddy builds the Caddy of `make build`, and returns its path. root is the folder of the repository.
-func Caddy(t testing.TB, root string) string {
+// Caddy builds the Caddy of `make build`, and returns its path. root is the folder of the repository. flags
+// are further flags of go build.
+func Caddy(t testing.TB, root string, flags ...string) string {
 	t.Helper()
-	return Build(t, filepath.Join(root, "xcaddy"), ".", caddyFlags...)
+	return Build(t, filepath.Join(root, "xcaddy"), ".", append(flags, caddyFlags...)...)
 }
 
 // CompileCaddy builds the module in the folder module with the flags of `make build`, and writes the program

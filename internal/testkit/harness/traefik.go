@@ -3,10 +3,13 @@ package harness
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -55,4 +58,56 @@ func Traefik(ctx context.Context, integration string) (string, error) {
 			"github.com/traefik/traefik/v3/cmd/traefik", part)
 	})
 	return path, err
+}
+
+// newestTraefik is the newest version that NewestTraefik can build.
+const newestTraefik = "v3.7.13"
+
+// NewestTraefik is like Traefik, but builds Traefik 3.7 from its own module, which replaces others. It leaves
+// out the challenges of ACME by DNS, which need a hundred further modules.
+func NewestTraefik(ctx context.Context, integration string) (string, error) {
+	cache, err := filepath.Abs(filepath.Join(integration, ".cache"))
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, "traefik-"+newestTraefik+"-"+runtime.Version())
+	err = buildOnce(ctx, path, func(part string) error {
+		fmt.Fprintln(os.Stderr,
+			"Building Traefik 3.7 from the module proxy; the first time this takes some minutes ...")
+		folder := part + ".source"
+		defer func() { _ = os.RemoveAll(folder) }()
+		if err := copyTraefik(ctx, integration, folder); err != nil {
+			return err
+		}
+		return Compile(ctx, []string{"GOFLAGS=-mod=mod", "GOWORK=off"}, folder, "./cmd/traefik", part)
+	})
+	return path, err
+}
+
+// copyTraefik copies the source of the newest Traefik to a folder, and makes it complete.
+func copyTraefik(ctx context.Context, integration, folder string) error {
+	var module struct{ Dir string }
+	output, err := goCommand(ctx, integration, "mod", "download", "-json",
+		"github.com/traefik/traefik/v3@"+newestTraefik).Output()
+	if err = errors.Join(err, json.Unmarshal(output, &module)); err != nil {
+		return fmt.Errorf("go mod download of Traefik: %w\n%s", err, output)
+	}
+	if err := errors.Join(os.RemoveAll(folder), os.CopyFS(folder, os.DirFS(module.Dir))); err != nil {
+		return err
+	}
+	// The archive of a module has no modules in its folders.
+	extension := filepath.Join(folder, "pkg", "config", "dynamic", "ext")
+	acme := filepath.Join(folder, "pkg", "provider", "acme", "provider.go")
+	text, err := os.ReadFile(acme)
+	text = []byte(strings.NewReplacer("\t\"github.com/go-acme/lego/v5/providers/dns\"\n", "",
+		"provider, err = dns.NewDNSChallengeProviderByName(p.DNSChallenge.Provider)",
+		`err = errors.New("left out")`).Replace(string(text)))
+	return errors.Join(err, os.WriteFile(acme, text, 0o600), os.MkdirAll(extension, 0o755),
+		os.WriteFile(filepath.Join(extension, "go.mod"), []byte("module "+
+			"github.com/traefik/traefik/dynamic/ext\n"),
+			0o600),
+		os.WriteFile(filepath.Join(extension, "ext.go"),
+			[]byte("package ext\n\ntype HTTP struct{}\n\ntype Router struct{}\n"), 0o600),
+		goCommand(ctx, folder, "mod", "edit", "-replace", "github.com/abbot/go-http-auth="+
+			"github.com/containous/go-http-auth@v0.4.1-0.20200324110947-a37a7636d23e").Run())
 }

@@ -34,7 +34,9 @@ package imports
 //     that holds a function literal: it waits for the lock of its own frame.
 //   - A promoted field if a field before the embedded struct has a type with a field of that name: Yaegi
 //     takes that one. Embed first.
-//   - n, ok := m[k], and n, ok := v.(T): n stays as it was if ok is false. In a loop it is _.
+//   - n, ok := m[k], and n, ok := v.(T): n stays as it was if ok is false. In a loop it is _. If v is a
+// struct
+//     without fields, such as http.NoBody, v.(T) panics.
 //   - The arguments and the receiver of a deferred call, and of a method that go starts: Yaegi evaluates them
 //     when the call runs, so nothing may set them in the meantime. The same holds for the receiver of a
 //     method value, and for a variable that was assigned to an interface of ours.

@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,24 +24,17 @@ var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
 // The interpreted packages use only features of Go that Yaegi has, and none that it misreads.
 func TestInterpretedPackagesUseOnlyWhatYaegiHas(t *testing.T) {
-	dirs := append(interpretedPackages(t), "internal/plane/history", "internal/plane/policy")
-	slices.Sort(dirs)
-	for _, dir := range slices.Compact(dirs) {
+	exported := listed(t, compiled)
+	for _, dir := range Interpreted {
 		t.Run(dir, func(t *testing.T) {
-			exports := make(map[string]string)
-			var self pkg
-			for _, p := range goList(t, "-export", "-deps", "./"+dir) {
-				exports[p.ImportPath] = p.Export
-				self = p // go list prints the named package last
-			}
 			files := make(map[string]string)
-			for _, name := range self.GoFiles {
+			for _, name := range exported[module+"/"+dir].GoFiles {
 				files[name] = readFile(t, filepath.Join(dir, name))
 			}
 			if len(files) == 0 {
 				t.Fatalf("%s has no files", dir)
 			}
-			for _, complaint := range findComplaints(t, files, exports) {
+			for _, complaint := range findComplaints(t, files, exported) {
 				t.Errorf("%s/%s", dir, complaint)
 			}
 		})
@@ -52,7 +42,7 @@ func TestInterpretedPackagesUseOnlyWhatYaegiHas(t *testing.T) {
 }
 
 // findComplaints returns code in a package's files that Yaegi does not support, each with its position.
-func findComplaints(t *testing.T, files, exports map[string]string) []string {
+func findComplaints(t *testing.T, files map[string]string, exported map[string]pkg) []string {
 	t.Helper()
 	var complaints []string
 	fset := token.NewFileSet()
@@ -80,9 +70,7 @@ func findComplaints(t *testing.T, files, exports map[string]string) []string {
 	checker := types.Config{
 		GoVersion:   interpretedGo,
 		FakeImportC: true,
-		Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-			return os.Open(exports[path])
-		}),
+		Importer:    importerOf(fset, exported),
 		Error: func(err error) {
 			var e types.Error
 			if errors.As(err, &e) && !exempt.MatchString(e.Msg) {

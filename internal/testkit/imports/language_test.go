@@ -115,36 +115,6 @@ func checkClear(t *testing.T, place, text string) {
 	}
 }
 
-// Outside tests, the doc comments of functions and types begin with their names.
-func TestDocCommentsBeginWithNames(t *testing.T) {
-	for _, s := range sources(t) {
-		if s.isTest() {
-			continue
-		}
-		for _, d := range s.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				beginsWith(t, s, d.Doc, d.Name.Name)
-			case *ast.GenDecl:
-				// The comment of a group in parentheses describes the group.
-				if spec, ok := d.Specs[0].(*ast.TypeSpec); ok && !d.Lparen.IsValid() {
-					beginsWith(t, s, d.Doc, spec.Name.Name)
-				}
-			}
-		}
-	}
-}
-
-// beginsWith reports a doc comment that does not begin with name.
-func beginsWith(t *testing.T, s *source, doc *ast.CommentGroup, name string) {
-	t.Helper()
-	// A test that other packages call may begin with its name and a colon, as in "testReadOnly: a session …".
-	text, isTest := doc.Text(), strings.HasPrefix(name, "test")
-	if text != "" && !strings.HasPrefix(text, name+" ") && !(isTest && strings.HasPrefix(text, name+": ")) {
-		t.Errorf("%s: the comment of %s begins with %.20q, want the name", s.position(doc), name, text)
-	}
-}
-
 var (
 	fence       = regexp.MustCompile("^ *```(\\w*)")
 	linkOrImage = regexp.MustCompile(`\]\([^)]*\)`)
@@ -172,46 +142,6 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 			return nil
 		}); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// maxLines is the length of the longest file, unless it is generated.
-const maxLines = 400
-
-// A file of Go that is not generated has at most maxLines lines.
-func TestFilesAreShort(t *testing.T) {
-	for _, s := range sources(t) {
-		if n := s.fset.File(s.Pos()).LineCount(); n > maxLines && !ast.IsGenerated(s.File) {
-			t.Errorf("%s has %d lines, want at most %d", s.path, n, maxLines)
-		}
-	}
-}
-
-var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
-
-// isTool matches the paths of programs and packages that are not shipped.
-var isTool = regexp.MustCompile(`^(bench|internal/testkit)/`)
-
-// A shipped function has at most 70 lines. A test has at most 62, and 10 words in its name.
-func TestFunctionsAreShort(t *testing.T) {
-	for _, s := range sources(t) {
-		for _, d := range s.Decls {
-			f, ok := d.(*ast.FuncDecl)
-			if !ok {
-				continue
-			}
-			most, words := 70, 0
-			if name, isTest := strings.CutPrefix(f.Name.Name, "Test"); s.isTest() && isTest {
-				most, words = 62, len(wordOfName.FindAllString(name, -1))
-			} else if s.isTest() || isTool.MatchString(s.path) {
-				continue
-			}
-			n := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line + 1
-			if n > most || words > 10 {
-				t.Errorf("%s: %s has %d lines and %d words, want at most %d and 10", s.position(f),
-					f.Name.Name, n, words, most)
-			}
 		}
 	}
 }

@@ -1,11 +1,8 @@
 package imports
 
 import (
-	"go/importer"
 	"go/token"
 	"go/types"
-	"io"
-	"os"
 	"strings"
 	"testing"
 )
@@ -16,16 +13,7 @@ var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "r
 
 // A Go program can name each type that the public API has.
 func TestPublicAPIHasNoInternalTypes(t *testing.T) {
-	exports := make(map[string]string)
-	args := []string{"-export", "-deps"}
-	for _, dir := range public {
-		args = append(args, "./"+dir)
-	}
-	for _, p := range goList(t, args...) {
-		exports[p.ImportPath] = p.Export
-	}
-	from := importer.ForCompiler(token.NewFileSet(), "gc",
-		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	from := importerOf(token.NewFileSet(), listed(t, compiled))
 	for _, dir := range public {
 		p, err := from.Import(module + "/" + dir)
 		if err != nil {

@@ -1,14 +1,20 @@
 package imports
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"go/importer"
+	"go/token"
+	"go/types"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -45,8 +51,8 @@ var importRules = []importRule{
 	{"internal/core/outcome", "", ""},
 	// Drivers and the users of statements share facts about Postgres.
 	{"internal/core/pg", "pgdb", ""},
-	// Package schema is SQL text, which every package may run. The links of time zones are in ratelimit.
-	{"internal/schema", "pg ratelimit", ""},
+	// Package schema is SQL text, which every package may run, and reads what a database has.
+	{"internal/schema", "pg ratelimit pgdb", ""},
 	// Package pgdb is the interface between drivers and their users, and depends on neither.
 	{"ratelimit/pgdb", "", ""},
 	// Stores and proxies use the registry, which uses only a database.
@@ -60,7 +66,7 @@ var importRules = []importRule{
 	{"internal/store/slots", "session statement batch health lease ratelimit pgdb", ""},
 	{"internal/store/ledger", "session statement algorithm batch health lease ratelimit pgdb", ""},
 	// Package session only keeps a row.
-	{"internal/store/session", "statement pg pgdb", ""},
+	{"internal/store/session", "statement health pg pgdb", ""},
 	// Package statement writes SQL, and runs none.
 	{"internal/store/statement", "algorithm pg ratelimit pgdb", ""},
 	// Package postgres is the store of Go programs.
@@ -78,8 +84,8 @@ var importRules = []importRule{
 	{"internal/proxy/respond", "option outcome policy settings ratelimit pgdb", ""},
 	// Package settings reads the settings of both proxies.
 	{"internal/proxy/settings", "option ratelimit", ""},
-	// Package usage reads bodies, which need nothing else.
-	{"internal/proxy/usage", "", ""},
+	// Package usage reads bodies into the parts of package option, and needs nothing else.
+	{"internal/proxy/usage", "option", ""},
 	// Both proxies share the databases that it opens, so package host imports no proxy and no request.
 	{"internal/proxy/host", "health settings respond ratelimit history policy pgdb store engine registry " +
 		"store/memory", ""},
@@ -92,31 +98,34 @@ var importRules = []importRule{
 	// the type pgdb.DB, and batch for batch.Call and batch.DigestPrefix.
 	{"traefikplugin", "batch option host serve respond lease settings pgwire ratelimit history policy pgdb " +
 		"store", ""},
-	// Package evaluate decides as proxies do, and imports none. It imports option to recognize headers with
+	// Package explain decides as proxies do, and imports none. It imports option to recognize headers with
 	// secrets, algorithm for algorithm.Decide, which decides recorded requests again, and asks the counters
 	// what running requests hold.
-	{"internal/plane/evaluate", "option outcome ratelimit algorithm pg pgdb pgxdb policy postgres",
+	{"admin/explain", "option outcome ratelimit algorithm pg pgdb pgxdb policy postgres",
 		"github.com/jackc/pgx/v5"},
 	// Package migrate runs SQL text, and imports nothing that uses the tables.
-	{"internal/plane/migrate", "schema", "github.com/jackc/pgx/v5"},
+	{"admin/migrate", "schema", "github.com/jackc/pgx/v5"},
 	// Package archive moves rows from a table to files, and does not interpret them.
-	{"internal/plane/archive", "ratelimit",
+	{"admin/archive", "ratelimit",
 		"github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
 	// Package page finds the proxies in the database. It imports policy for policy.KeyPrefix, and pgxdb to
 	// read a DSN as proxies do.
-	{"internal/plane/page", "policy pg pgdb pgxdb ratelimit",
+	{"admin/page", "policy pg pgdb pgxdb ratelimit",
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
-	// Package command prints the rows of SQL, and what the packages of the plane return.
-	{"caddymodule/command",
-		"archive evaluate migrate history page host outcome ratelimit policy pgxdb schema settings pg",
-		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
-			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
+	// Package command prints the rows of SQL, and what other packages of admin return. It runs without Caddy.
+	{"admin/command",
+		"archive explain migrate history page host outcome ratelimit policy pgxdb schema settings pg",
+		"github.com/jackc/pgx/v5 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
+	// Package admin adds the commands and the page to a Caddy.
+	{"admin", "command admin/page caddymodule host settings ratelimit",
+		"github.com/caddyserver/caddy/v2 github.com/spf13/cobra"},
+	// The program has the commands alone.
+	{"admin/cmd/pg-ratelimit", "command host ratelimit", "github.com/spf13/cobra"},
 	// An adapter is thin and does not import the other one. The module imports store and engine for the type
-	// engine.Stats, archive for the daily archive, and Prometheus for prometheus.Collector.
-	{"caddymodule", "command option outcome settings pg host serve respond ratelimit archive history page " +
-		"pgxdb " +
-		"policy pgdb store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
-		"go.uber.org/zap github.com/prometheus/client_golang"},
+	// engine.Stats, Prometheus for prometheus.Collector, and cobra for the hook of the commands.
+	{"caddymodule", "option outcome settings pg host serve respond ratelimit history pgxdb policy pgdb " +
+		"store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap " +
+		"github.com/prometheus/client_golang github.com/spf13/cobra"},
 	// The demo runs the finished programs.
 	{"internal/demo", "migrate policy cluster leash pgxdb", "github.com/jackc/pgx/v5"},
 	// Package release builds the archives of a release, with the SQL in a file.
@@ -147,36 +156,59 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
+// packages lists all packages of this module and of its dependencies, by path.
+var packages = sync.OnceValues(func() (map[string]pkg, error) { return goList("-deps", "./...") })
+
+// compiled lists the packages of which tests check types, and their dependencies, with export data.
+var compiled = sync.OnceValues(func() (map[string]pkg, error) {
+	args := []string{"-export", "-deps", "./internal/store/..."}
+	for _, dir := range slices.Concat(public, Interpreted) {
+		args = append(args, "./"+dir)
+	}
+	return goList(args...)
+})
+
 // goList runs `go list` at the root.
-func goList(t *testing.T, args ...string) []pkg {
-	t.Helper()
+func goList(args ...string) (map[string]pkg, error) {
 	cmd := exec.Command("go",
 		append([]string{"list", "-json=ImportPath,Standard,Export,Imports,Deps,GoFiles,Module"}, args...)...)
 	cmd.Dir = root
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
+	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list %v: %v: %s", args, err, stderr.String())
+		return nil, fmt.Errorf("go list %v: %w", args, err)
 	}
-	var packages []pkg
-	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+	listed := make(map[string]pkg)
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			return packages
+			return listed, nil
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		packages = append(packages, p)
+		listed[p.ImportPath] = p
 	}
+}
+
+// listed returns a list from above, and fails the test if there is none.
+func listed(t *testing.T, list func() (map[string]pkg, error)) map[string]pkg {
+	t.Helper()
+	packages, err := list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packages
+}
+
+// importerOf reads the types of imported packages from their export data.
+func importerOf(fset *token.FileSet, exported map[string]pkg) types.Importer {
+	return importer.ForCompiler(fset, "gc",
+		func(path string) (io.ReadCloser, error) { return os.Open(exported[path].Export) })
 }
 
 // Each package outside the testkit has a rule, and imports only what its rule permits.
 func TestImportsFollowTheRules(t *testing.T) {
-	packages := make(map[string]pkg)
-	for _, p := range goList(t, "-deps", "./...") {
-		packages[p.ImportPath] = p
-	}
+	packages := listed(t, packages)
 	seen := make(map[string]bool)
 	for _, r := range importRules {
 		path := module + "/" + r.dir
@@ -222,24 +254,17 @@ func (r importRule) check(p pkg, packages map[string]pkg) (complaints []string) 
 	return complaints
 }
 
-// interpretedPackages returns the folders of the packages that Traefik interprets: the plugin's and those
-// that it imports.
-func interpretedPackages(t *testing.T) []string {
-	var dirs []string
-	for _, p := range goList(t, "-deps", "./traefikplugin") {
-		if p.Module != nil && p.Module.Path == module {
-			dirs = append(dirs, strings.TrimPrefix(p.ImportPath, module+"/"))
+// Interpreted lists exactly the packages that Traefik interprets: the plugin and those that it imports.
+func TestInterpretedPackagesAreListed(t *testing.T) {
+	packages := listed(t, packages)
+	got := []string{"traefikplugin"}
+	for _, path := range packages[module+"/traefikplugin"].Deps {
+		if p := packages[path]; p.Module != nil && p.Module.Path == module {
+			got = append(got, strings.TrimPrefix(path, module+"/"))
 		}
 	}
-	return dirs
-}
-
-// Interpreted lists exactly the packages that Traefik interprets.
-func TestInterpretedPackagesAreListed(t *testing.T) {
-	dirs := interpretedPackages(t)
-	slices.Sort(dirs)
-	listed := slices.Sorted(slices.Values(Interpreted))
-	if !slices.Equal(dirs, listed) {
-		t.Errorf("traefikplugin imports %q, want the packages of Interpreted", dirs)
+	slices.Sort(got)
+	if !slices.Equal(got, slices.Sorted(slices.Values(Interpreted))) {
+		t.Errorf("traefikplugin imports %q, want the packages of Interpreted", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -250,6 +251,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	n := len(w.Rules)
 	f.Tier = tiers[pick(len(tiers))]
 	f.RejectUnknown = pick(2) == 0
+	f.NeedsKey = pick(4) == 0
 	f.Method = append(methods, "HEAD", "get")[pick(len(methods)+2)]
 	f.Route = []string{"", "r1", "r2"}[pick(3)]
 	f.Host = hosts[pick(len(hosts))]
@@ -265,6 +267,9 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	}
 	if f.Path == "" {
 		f.Path = "/"
+	}
+	if pick(3) == 0 {
+		f.Path = strings.ToUpper(f.Path)
 	}
 	f.Address = netip.Addr{}
 	if text := addresses[pick(len(addresses))]; text != "" {

@@ -35,6 +35,16 @@ func Connect(t testing.TB, dsn string) *DB {
 	return &DB{t: t, DSN: dsn, Conn: cluster.Connect(t, dsn)}
 }
 
+// Older makes a database say that it has the functions of an older version, so that a migration makes them
+// again.
+var Older = Says(`"revision": [0-9]+`, `"revision": 0`)
+
+// Says returns SQL that replaces a part of what rate_limit_about says. pattern is a regular expression.
+func Says(pattern, text string) string {
+	return "DO $says$ BEGIN EXECUTE regexp_replace(pg_get_functiondef('rate_limit_about'::regproc), '" +
+		pattern + "', '" + text + "'); END $says$;\n"
+}
+
 // New makes a database with all tables, two tiers and two users with a key each.
 func New(t testing.TB) *DB {
 	t.Helper()

@@ -1,0 +1,64 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// docs/questions.md has 60 questions. Each answer names a heading of a page, which TestLinksLeadSomewhere
+// follows.
+func TestSixtyQuestionsHaveAnswers(t *testing.T) {
+	page := readFile(t, filepath.Join(root, "docs/questions.md"))
+	rows := regexp.MustCompile(`(?m)^\| (.*\?.*) \| (.*) \|$`).FindAllStringSubmatch(page, -1)
+	if len(rows) < 60 {
+		t.Errorf("the page has %d questions, want at least 60", len(rows))
+	}
+	for _, row := range rows {
+		if !regexp.MustCompile(`\]\([\w./-]+\.md#[\w-]+\)`).MatchString(row[2]) {
+			t.Errorf("%s has the answer %s, want a link to a heading", row[1], row[2])
+		}
+	}
+}
+
+// Each page that code, errors, alerts and examples name exists, and has the heading that they name.
+func TestPagesNamedInFilesExist(t *testing.T) {
+	headings := map[string][]string{}
+	for _, d := range documents(t) {
+		headings[d.path] = anchors(d.text)
+	}
+	named := regexp.MustCompile(`\bdocs/[\w/-]+\.(?:md|yml|json|svg)\b(#[\w-]+)?`)
+	files := 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		hidden := strings.HasPrefix(entry.Name(), ".") && path != root
+		if entry.IsDir() && (hidden || entry.Name() == "bin") {
+			return fs.SkipDir
+		}
+		kinds := []string{".go", ".sql", ".yml", ".yaml", ".json", "", ".service"}
+		if entry.IsDir() || !slices.Contains(kinds, filepath.Ext(path)) ||
+			strings.HasPrefix(path, filepath.Join(root, "integration/docs")) {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		files++
+		for _, match := range named.FindAllStringSubmatch(string(text), -1) {
+			page, anchor, _ := strings.Cut(match[0], "#")
+			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+				t.Errorf("%s names %s: %v", path, match[0], err)
+			} else if anchor != "" && !slices.Contains(headings[page], anchor) {
+				t.Errorf("%s names %s: no such heading", path, match[0])
+			}
+		}
+		return err
+	})
+	if err != nil || files < 500 {
+		t.Errorf("%d files, error %v, want at least 500", files, err)
+	}
+}

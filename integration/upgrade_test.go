@@ -1,0 +1,180 @@
+package integration
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
+)
+
+// run runs a program that must succeed, and returns its output.
+func run(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", filepath.Base(name), strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// baselineCaddy builds the Caddy of the commit that numbered the tables. It needs the history of the
+// repository.
+func baselineCaddy(t *testing.T) string {
+	t.Helper()
+	commit := run(t, "..", "git", "log", "-1", "--format=%H", "--", "internal/schema/0001_baseline.sql",
+		"internal/schema/0001_baseline.shards.sql")
+	if commit == "" {
+		t.Fatal("the history has no commit with the first tables: clone it in full")
+	}
+	tree := filepath.Join(t.TempDir(), "baseline")
+	run(t, "..", "git", "worktree", "add", "--detach", tree, commit)
+	t.Cleanup(func() { run(t, "..", "git", "worktree", "remove", "--force", tree) })
+	return harness.Caddy(t, tree)
+}
+
+// laterCaddy builds today's Caddy as a later version would be: one more table of the policy with a trigger,
+// and one more column, in a file with the number 99.
+func laterCaddy(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../internal/schema/generated.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision, next := strconv.Itoa(schema.ThisRevision), strconv.Itoa(schema.ThisRevision+1)
+	const first = "$file$CREATE OR REPLACE PROCEDURE rate_limit_describe"
+	const file = `CASE WHEN state.number < 99 THEN $file$
+CREATE TABLE rate_limit_things (thing text PRIMARY KEY);
+--;
+CREATE TRIGGER rate_limit_log_insert AFTER INSERT ON rate_limit_things EXECUTE FUNCTION
+	rate_limit_log_changes();
+--;
+ALTER TABLE rate_limit_rules ADD COLUMN countries text[];
+--;
+$file$ END, `
+	later := string(text)
+	for _, change := range [][2]string{{first, file + first}, {"revision = " + revision, "revision = " +
+		next},
+		{"state.revision >= " + revision, "state.revision >= " + next}, {"'revision', " + revision,
+			"'revision', " + next},
+		{`"tables":[`, `"tables":["rate_limit_things",`}} {
+		if !strings.Contains(later, change[0]) {
+			t.Fatalf("generated.go has no %q", change[0])
+		}
+		later = strings.ReplaceAll(later, change[0], change[1])
+	}
+	later = strings.Replace(later, "'number', 1,", "'number', 99,", 1)
+	later = strings.Replace(later, "number   = 1\n", "number   = 99\n", 1)
+	folder := t.TempDir()
+	overlay, _ := json.Marshal(map[string]any{"Replace": map[string]string{path: filepath.Join(folder,
+		"later.go")}})
+	for name, content := range map[string]string{"later.go": later, "overlay.json": string(overlay)} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return harness.Caddy(t, "..", "-overlay="+filepath.Join(folder, "overlay.json"))
+}
+
+// versionRoutes has a zone, and two sites with the policy of the database.
+func versionRoutes() []route {
+	governed := func(onError string) object {
+		return object{"timeout": "10s", "onError": onError, "policy": object{"user": "{header.X-User}"}}
+	}
+	return []route{{path: "/zone", limit: object{"prefix": "z", "limit": "100000 1h", "key": "all"}},
+		{path: "/allow", limit: governed("allow")}, {path: "/", limit: governed("deny")}}
+}
+
+// startVersion starts a Caddy with versionRoutes.
+func startVersion(t *testing.T, program, name, dsn string) *proxy {
+	t.Helper()
+	address := harness.FreeAddress(t)
+	config := caddyfile(address, dsn, versionRoutes())
+	config = harness.Replace(t, config, "dsn ", "node_name "+name+"\n\t\tdsn ")
+	c := &proxy{harness.RunCaddy(t, name, program, config), "http://" + address}
+	c.AwaitAddress(t, address)
+	return c
+}
+
+// Programs of the first numbered version and of a later one count together before, during and after an
+// upgrade, which stops no decision. Rules change from either side, an older migrate changes nothing, and the
+// older program can come back. After the later version has dropped what older ones use, only these are
+// refused, whatever on_error says.
+func TestTwoVersionsCountTogether(t *testing.T) {
+	older, later := baselineCaddy(t), laterCaddy(t)
+	dsn := cluster.Open(t)
+	old := startVersion(t, older, "old", dsn)
+	check.Equal(t, "the first request", statusesOf(t, 1, old.url+"/"), "200")
+	command := func(program string, args ...string) string {
+		return run(t, ".", program, append([]string{"pg-ratelimit", "--dsn", dsn}, args...)...)
+	}
+	command(older, "rules", "set", "plan", "count_by=all", "algorithm=fixed_window", "per_day=500")
+	another := startVersion(t, later, "later", dsn)
+	traefik := startTraefik(t, versionRoutes(), "DATABASE_URL="+dsn)
+	awaitPolicyApplied(t, dsn, 3)
+	await(t, "the later proxy to say that the tables are older", func() bool {
+		return cluster.Query[bool](t, dsn, "SELECT count(*) = 1 FROM rate_limit_proxies "+
+			"WHERE node = 'later' AND problems::text LIKE '%run caddy pg-ratelimit migrate%'")
+	})
+	proxies := []string{old.url, another.url, traefik.url}
+	var loads sync.WaitGroup
+	var result *harness.Result
+	loads.Go(func() {
+		result = harness.Run(t.Context(), harness.Load{Clients: 8, Requests: 1000,
+			Every:   5 * time.Millisecond,
+			Request: func(i int) *http.Request { return harness.Get(proxies[i%3] + "/") }})
+	})
+	time.Sleep(time.Second)
+	check.Equal(t, "migrate of the later version", command(later, "migrate"), "tables  upgraded")
+	loads.Wait()
+	if result.Status[http.StatusOK] != 500 || result.Status[http.StatusTooManyRequests] != 500 {
+		t.Errorf("of 1000 requests during the upgrade: %v, want 500 times 200, and 429", result)
+	}
+	check.Equal(t, "migrate of the older version", command(older, "migrate"), "tables  up to date")
+	for program, limit := range map[string]string{older: "600000", later: "700000"} {
+		command(program, "rules", "set", "plan", "per_day="+limit)
+		for _, url := range proxies {
+			await(t, url+" to have the limit "+limit, func() bool {
+				return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Limit") == limit
+			})
+		}
+	}
+	if err := another.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	back := startVersion(t, older, "back", dsn)
+	check.Equal(t, "the older version again", statusesOf(t, 1, back.url+"/"), "200")
+	last := startVersion(t, later, "last", dsn)
+	cluster.Execute(t, dsn, sqltest.Says(`"oldest": [0-9]+`, `"oldest": 99`))
+	for _, url := range []string{old.url, back.url, traefik.url} {
+		checkRefusesTables(t, url)
+	}
+	check.Equal(t, "the later version", statusesOf(t, 1, last.url+"/"), "200")
+}
+
+// checkRefusesTables checks that a proxy refuses all requests that need the policy, and counts on in its
+// zone.
+func checkRefusesTables(t *testing.T, url string) {
+	t.Helper()
+	await(t, url+" to refuse the tables", func() bool { return statusesOf(t, 1, url+"/") == "503" })
+	check.Equal(t, "on_error allow", statusesOf(t, 1, url+"/allow"), "503")
+	check.Equal(t, "a zone", statusesOf(t, 1, url+"/zone"), "200")
+	check.Equal(t, "Retry-After", harness.Ask(t, harness.Get(url+"/")).Header.Get("Retry-After"), "10")
+}

@@ -1,0 +1,50 @@
+package imports
+
+import (
+	"go/doc"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
+)
+
+const introOfPackages = `# Packages
+
+Each folder with Go code, and the beginning of its package comment. The tests of internal/testkit/imports
+generate this page. [ARCHITECTURE.md](../../ARCHITECTURE.md) has the layers.
+
+| folder | what it is for |
+|---|---|
+`
+
+// The page of packages has the first sentence of each package's comment.
+func TestPageListsEachPackage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it follows the comments of all packages")
+	}
+	comments := map[string]string{}
+	for _, s := range sources(t) {
+		if strings.Contains(s.path, "testdata/") {
+			continue
+		}
+		comment := s.Doc.Text()
+		if comment != "" || comments[s.dir] == "" {
+			comments[s.dir] = new(doc.Package).Synopsis(comment)
+		}
+	}
+	page := introOfPackages
+	for _, dir := range slices.Sorted(maps.Keys(comments)) {
+		if comments[dir] == "" {
+			continue // tests of the SQL beside them
+		}
+		_, text, found := strings.Cut(comments[dir], " ") // Package NAME does
+		_, after, ok := strings.Cut(text, " ")
+		if text = comments[dir]; found && ok && strings.HasPrefix(text, "Package ") {
+			text = after
+		}
+		page += "| `" + dir + "` | " + strings.ReplaceAll(text, "|", `\|`) + " |\n"
+	}
+	golden.Check(t, root+"/docs/generated/packages.md", page)
+}
