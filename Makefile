@@ -9,6 +9,7 @@ VERSIONS ?=
 SEEDS ?= 10000
 DURATION ?= 10m
 SEED ?=
+ROWS ?=
 
 GOLANGCI_LINT_VERSION = 2.15.0
 
@@ -64,23 +65,37 @@ else
 	@exec bin/demo -port '$(PORT)' -build '$(IN_XCADDY) build $(CADDY_FLAGS) -o ../bin/caddy .'
 endif
 
-# The tests of all packages run with the newest Caddy, in xcaddy, which is compiled once for them and for the programs.
-QUICK = CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath"
+# The tests of all packages run with the newest Caddy, in xcaddy, which is compiled once for them and for the
+# programs. go list compiles everything except for the programs of the tests, which go test always links anew.
+QUICK = cd xcaddy && export CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath" &&
 MODULE = github.com/pgratelimit/pg-ratelimit
 TAGS = nobadger,nomysql,nopgx
+COMPILE = $(GO) list -test -export -deps -tags $(TAGS) -f '{{""}}'
+PACKAGES = $(patsubst %,$(MODULE)/%,$(patsubst ./%,%,$(or $(PKG),...)))
+PKG ?=
 
-.PHONY: test
-test: need-go ## run the short tests of all packages on one Postgres, and of real programs (PG_RATELIMIT_TEST_DSN: another server)
-	@cd xcaddy && $(QUICK) $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- ../.ci/steps \
-		'packages' '$(GO) test -short -vet=off -p 4 -timeout 20m -tags $(TAGS) $(MODULE)/...' \
-		'real programs' 'cd ../integration && $(GO) test -short -vet=off -timeout 20m -count=1 -run "^TestSmoke$$" .'
+.PHONY: test test-compile test-packages
+test: need-go ## run the short tests of all packages on one Postgres, and of real programs (PKG=internal/plane/policy: only its tests; PG_RATELIMIT_TEST_DSN: another server)
+	@.ci/steps 'compile' '$(AGAIN) test-compile' 'tests' '$(AGAIN) test-packages'
+
+.PHONY: test-core
+test-core: need-go ## run the short tests of the limiter alone, without the commands, the page and real programs
+	@$(AGAIN) test PKG='caddymodule/... internal/... ratelimit/... traefikplugin/...'
+
+test-compile:
+	@$(QUICK) $(COMPILE) $(PACKAGES) $(MODULE)/internal/testkit/cluster/shared$(if $(PKG),, && cd ../integration && $(COMPILE) .)
+
+test-packages:
+	@$(QUICK) $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- ../.ci/steps \
+		'packages' '$(GO) test -short -vet=off -p 4 -timeout 20m -tags $(TAGS) $(PACKAGES)' \
+		$(if $(PKG),,'real programs' 'cd ../integration && $(GO) test -short -vet=off -timeout 20m -count=1 -run "^TestSmoke$$" .')
 
 # The tests that make test leaves out. Those on a Citus need the archive of its source.
 .PHONY: test-all
-test-all: need-go ## run all other tests: in full with the race detector and the oldest Caddy, real proxies, faults, fuzz tests, other versions of Postgres, and Citus (CITUS_SOURCE)
+test-all: need-go ## run all other tests: long ones, with the race detector and the oldest Caddy, real proxies, faults, fuzz tests, other versions of Postgres, and Citus (CITUS_SOURCE)
 	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
 	@[ -n '$(CITUS_SOURCE)' ] || echo 'Without CITUS_SOURCE, the archive of its source, nothing is tested on Citus.'
-	@.ci/steps 'packages, race detector' '$(AGAIN) test-race' 'packages, without it' '$(AGAIN) test-unraced' \
+	@.ci/steps 'race detector' '$(AGAIN) test-race' 'long tests' '$(AGAIN) test-long' \
 		'integration' '$(AGAIN) test-integration' 'other modules' '$(AGAIN) test-modules' \
 		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=3s' 'soak' '$(AGAIN) soak DURATION=60s SEED=1' \
 		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=$(OTHER_VERSIONS)' \
@@ -90,36 +105,29 @@ AGAIN = $(MAKE) --no-print-directory
 # The oldest and the newest version of Postgres, without Debian's, on which the steps before ran.
 OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in (15) echo 18;; (18) echo 15;; (*) echo 15,18;; esac)
 
-# These tests count allocations, which the race detector makes itself, or send very many requests:
-# with it, the simulation runs ten seeds of few proxies.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation)$$
+# In these packages goroutines share memory. make test has run all tests that are left out here.
+RACED = ratelimit/... internal/core/batch internal/core/health internal/store/... internal/plane/history \
+	internal/plane/policy internal/proxy/host internal/proxy/pgwire internal/proxy/respond internal/proxy/serve \
+	internal/testkit/conformance caddymodule traefikplugin
 
-# These packages start no goroutine, and neither do their tests: the race detector would find
-# nothing, and take four times as long.
-SINGLE = internal/core/algorithm internal/core/lease internal/proxy/usage internal/testkit/journey
+# The tests that make test leaves out, or shortens, ask testing.Short.
+LONG = $(shell grep -rl --include='*_test.go' 'testing\.Short()' admin caddymodule internal ratelimit traefikplugin)
+LONG_TESTS = $(shell awk 'FNR == 1 {test = ""} /^func Test/ {split($$2, name, /[^A-Za-z0-9_]/); test = name[1]} \
+	/testing\.Short\(\)/ && test {print test}' $(LONG) | sort -u | tr '\n' '|')
+LONG_PACKAGES = $(sort $(dir $(LONG)) internal/testkit/conformance/)
 
-# Neither do these, and make test has run all of their tests.
-TESTED = internal/core/option internal/proxy/settings internal/release internal/schema internal/schema/counters \
-	internal/testkit/citus internal/testkit/imports
-RACED_PACKAGES = $$($(GO) list ./... | grep -v $(patsubst %,-e /%$$,$(SINGLE) $(TESTED)))
-
-# Most tests of integration look at programs of their own. With the race detector they report
-# what is no fault: Yaegi completes types when they are first needed, without a lock, and all
-# goroutines write the same value. This test uses a store in its own process.
-RACED = ^TestNodeProgramSharesRows$$
-
-# The package that takes longest comes first. The tests of integration need servers of their own.
+# The tests of integration need servers of their own.
 SHARED = $(GO) run ./internal/testkit/cluster/shared --
-.PHONY: test-race test-unraced test-integration test-modules
+.PHONY: test-race test-long test-integration test-modules
 test-race: need-go
-	$(SHARED) $(GO) test $(RACE) -vet=off -timeout 30m ./internal/store/engine $(RACED_PACKAGES)
+	$(SHARED) $(GO) test $(RACE) -short -vet=off -timeout 30m $(RACED:%=./%)
 
-test-unraced: need-go
-	$(GO) test -vet=off $(SINGLE:%=./%)
-	$(SHARED) $(GO) test -vet=off -timeout 30m -run '$(UNRACED)' ./internal/store/engine ./caddymodule
+test-long: need-go
+	@$(QUICK) set -x; $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- $(GO) test -vet=off -timeout 30m \
+		-tags $(TAGS) -run '^($(LONG_TESTS)Test[a-zA-Z]*Conformance)$$' $(LONG_PACKAGES:%/=$(MODULE)/%)
 
 test-integration: need-go
-	cd integration && $(GO) test -vet=off -count=1 -timeout 40m ./... && $(GO) test -vet=off $(RACE) -count=1 -run '$(RACED)' .
+	cd integration && $(GO) test -vet=off -count=1 -timeout 40m -skip '^TestSmoke$$' ./...
 
 # The tests of deploy also build Caddy with xcaddy, from a clone and from a module proxy, and the archive of this platform twice.
 test-modules: need-go
@@ -132,9 +140,15 @@ schema.sql: need-go ## print the SQL that makes and upgrades the tables, and wri
 
 .PHONY: test-postgres-versions
 test-postgres-versions: need-go ## run the short tests of the core on Postgres 15 to 18 (npm downloads the servers once, to .cache; VERSIONS=15,18: only those)
-	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- $(SHARED) $(GO) test -short -vet=off -count=1 -timeout 20m \
-		$(patsubst %,./%/...,$(wildcard ratelimit internal/store internal/core/algorithm internal/schema internal/plane/evaluate internal/plane/history \
-		internal/plane/policy internal/proxy/pgwire internal/testkit/conformance))
+	@$(QUICK) set -x; $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- \
+		$(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- sh -c '$(VERSIONED) $(VERSIONED_PACKAGES) && \
+		$(VERSIONED) -run "$(VERSIONED_TESTS)" $(MODULE)/internal/store/engine'
+
+# Of the store, these tests depend on what a server makes of the SQL.
+VERSIONED = $(GO) test -short -vet=off -count=1 -timeout 20m -tags $(TAGS)
+VERSIONED_PACKAGES = $(patsubst %,$(MODULE)/%,internal/store internal/schema/... admin/explain internal/plane/history internal/plane/policy \
+	internal/testkit/conformance ratelimit/pgxdb)
+VERSIONED_TESTS = SQL|Go|Plan|Batch|Several|Settle|Stores|Cleanup|Migrat|Table|Column|Commit|Refus|RoundTrip
 
 # The tests keep their databases in memory, where the machine has a folder for that and TMPDIR
 # is not set. These databases are too large.
@@ -162,7 +176,7 @@ test-citus: need-go ## run the tests of counters on Citus (CITUS_SOURCE: the arc
 lint: need-go ## run go vet, golangci-lint and the tests of the language
 	$(GO) vet ./...
 	$(LINT) run
-	$(GO) test -vet=off -run 'English|DocComment|LinesOf|FunctionsAreShort|Words|InterpretedPackagesUse' ./internal/testkit/imports
+	$(GO) test -vet=off -run 'English|LinesOf|Words|InterpretedPackagesUse' ./internal/testkit/imports
 	cd integration && $(GO) test -vet=off -run Hazards .
 	cd xcaddy && $(GO) vet ./...
 	@if [ -f bench/caddy/go.mod ]; then set -x; cd bench/caddy && $(GO) vet ./...; fi
@@ -174,15 +188,12 @@ cover: need-go ## print the test coverage of ratelimit and of everything, and wr
 	$(GO) test -timeout 30m -coverpkg=./... -coverprofile=cover.out ./...
 	$(GO) tool cover -func=cover.out | tail -n 1
 
-# Two fuzz tests run at a time, with one process each for their inputs. Caddy takes minutes to compile with the
-# instrumentation that guides a fuzz test, so the one of caddymodule is not guided. Before Go 1.27, a fuzz test on a
+# Two fuzz tests run at a time, with one process each for their inputs. Before Go 1.27, a fuzz test on a
 # busy machine can fail at the end of its time with only "context deadline exceeded" (go.dev/issue/75804): no fault is found then.
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
-	@grep -rE --include='*_test.go' '^func Fuzz' . | sed 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\).*|\1 \2|' | sort | xargs -n 2 -P 2 sh -c 'case "$$0" in \
-			./caddymodule) flags="-args -test.fuzz=^$$1\$$ -test.fuzztime=$(FUZZTIME) -test.parallel=1 -test.fuzzcachedir=../.cache/fuzz";; \
-			*) flags="-fuzz=^$$1\$$ -fuzztime=$(FUZZTIME) -parallel=1";; \
-		esac; out=$$($(GO) test -v -run "^\$$" "$$0" $$flags 2>&1) || \
+	@grep -rE --include='*_test.go' '^func Fuzz' . | sed 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\).*|\1 \2|' | sort | xargs -n 2 -P 2 sh -c ' \
+		out=$$($(GO) test -v -run "^\$$" "$$0" "-fuzz=^$$1\$$" -fuzztime=$(FUZZTIME) -parallel=1 2>&1) || \
 			{ echo "$$out" | grep -qx "    context deadline exceeded" && ! echo "$$out" | grep -q "Failing input written"; } && \
 			echo "$$0 $$1: $$(echo "$$out" | grep "^fuzz: elapsed" | tail -n 1)" || { echo "$$0 $$1:"; echo "$$out"; exit 1; }'
 
@@ -195,12 +206,16 @@ vuln: need-go ## look for known vulnerabilities that the code reaches (asks vuln
 	cd xcaddy && $(GOVULNCHECK) .
 
 .PHONY: bench
-bench: need-go ## measure the CPU of limits: print tables, write docs/performance.md and docs/benchmark.svg (BENCHFLAGS='-only exact'; BEFORE=<commit>: compare with it)
+bench: need-go ## measure the CPU of limits: print tables, write docs/generated/benchmark.md and docs/benchmark.svg (BENCHFLAGS='-only exact'; BEFORE=<commit>: compare with it)
 	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(if $(BEFORE),-before '$(BEFORE)') $(or $(BENCHFLAGS),$(if $(BEFORE),,-docs ../docs))
 
 .PHONY: test-rules
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesEqualNaiveLoop$$' ./internal/plane/policy -rules 10000 -requests 1000000
+
+.PHONY: test-upgrade
+test-upgrade: need-go ## run programs of the first numbered tables beside those of a later version (needs the history)
+	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestTwoVersionsCountTogether$$' .
 
 .PHONY: test-budgets
 test-budgets: need-go ## compare budgets in money with what models charged for 1,000,000 requests, through kills and a failover
@@ -210,12 +225,16 @@ test-budgets: need-go ## compare budgets in money with what models charged for 1
 test-restore: need-go ## restore a backup of 100,000 users into the live database, five times in each of three ways
 	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestABackupIsRestoredUnderLoad$$' . -restore-users 100000 -restore-rounds 5
 
+.PHONY: mutations
+mutations: need-go ## change the code in one place at a time, and see the named test fail (ROWS: a regular expression)
+	$(SHARED) $(GO) run ./internal/testkit/mutations '$(ROWS)'
+
 .PHONY: simulate
 simulate: need-go ## run 10,000 seeds of the simulation, in virtual time (SEEDS: another number; SEED: the first one)
-	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./internal/store/engine -simulate-seeds '$(SEEDS)' $(if $(SEED),-simulate-first $(SEED))
+	$(GO) test -count=1 -timeout 24h -run '^TestSimulation' ./internal/store/engine -simulate-seeds '$(SEEDS)' $(if $(SEED),-simulate-first $(SEED))
 
 .PHONY: rehearse
-rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade of Postgres
+rehearse: need-go ## run the commands of docs/servers.md under load: restores, failovers, TLS, an upgrade of Postgres
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	cd integration && $(GO) test -count=1 -v -timeout 20m -tags rehearse -run '^TestRehearsal$$' . -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"path/filepath"
+	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -28,8 +29,8 @@ http://%[1]s {
 // configureCaddy returns the Caddyfile of p.
 func configureCaddy(p *proxy) string {
 	response := "respond ok"
-	if p.row.load.prompts {
-		response = "header Content-Type application/json\nrespond `" + answer + "`"
+	if p.row.load.prompts { // nobody runs a model in Caddy
+		response = "reverse_proxy " + strings.TrimPrefix(p.upstream, "http://")
 	}
 	return fmt.Sprintf(caddyfile, p.address, p.directive(), response)
 }

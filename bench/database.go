@@ -19,7 +19,7 @@ type database struct {
 	admin      *pgx.Conn
 	postmaster int               // its process id
 	created    int               // number of created databases
-	policies   map[string]string // maps the SQL of tables to the DSN of their database with a policy
+	policies   map[string]string // maps the SQL of a policy to the DSN of its database
 }
 
 func startDatabase(ctx context.Context) *database {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Lines of docs/performance.md between which a run writes its results.
+// Lines of docs/generated/benchmark.md between which a run writes its results.
 const (
 	resultsBegin = "<!-- `make bench` writes the lines from here -->\n"
 	resultsEnd   = "<!-- to here -->\n"
 )
 
-// writeDocs writes the results into performance.md in a folder, and draws benchmark.svg there.
+// writeDocs writes the results into generated/benchmark.md in a folder, and draws benchmark.svg there.
 func (b *bench) writeDocs(folder string, args []string) error {
-	path := filepath.Join(folder, "performance.md")
+	path := filepath.Join(folder, "generated", "benchmark.md")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

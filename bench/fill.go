@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
@@ -33,15 +34,26 @@ func policyRowsOf(n int) string {
 	ANALYZE`, n)
 }
 
-// withPolicy returns the DSN of a new database with a policy of a million API keys, in the tables of schema.
-func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
-	if d.policies[schema] == "" {
+// budgetRows is SQL that gives each user a budget in money, and the model of prompts a price.
+const budgetRows = `SELECT rate_limit_price('m', 2.5, 10);
+	SELECT rate_limit_rule('budget', family => 'budget', methods => '{POST}',
+		limits => '{month=1000000 money/1mo calendar}')`
+
+// withPolicy returns the DSN of a database with a policy, in the tables of schema: that of a million API
+// keys, or of 1,000 with budgets. Equal policies share it.
+func (d *database) withPolicy(ctx context.Context, schema string, budgets bool) (dsn string) {
+	rows := []string{schema, policyRowsOf(million)}
+	if budgets {
+		rows = []string{schema, policyRowsOf(1000), budgetRows}
+	}
+	name := strings.Join(rows, "")
+	if d.policies[name] == "" {
 		log.Print("filling the tables of a policy")
 		dsn = d.create(ctx)
-		query(ctx, dsn, schema, policyRowsOf(million))
-		d.policies[schema] = dsn
+		query(ctx, dsn, rows...)
+		d.policies[name] = dsn
 	}
-	return d.policies[schema]
+	return d.policies[name]
 }
 
 // schema returns the SQL that creates the tables for the proxy of a row.

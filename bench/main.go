@@ -48,7 +48,7 @@ type bench struct {
 	proxies              []*proxy          // running proxies
 	redis                *harness.Process  // nil until a row needs it
 	redisAddress         string
-	upstream             string // URL of the server behind Traefik
+	upstream             string // URL of the server behind the proxies, in this process; "" before the first
 
 	rows       []*row
 	figures    [][]string // figures outside the table: name, value

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"time"
 
@@ -16,6 +17,7 @@ type proxy struct {
 	address  string
 	database *database // its Postgres, or nil
 	dsn      string    // its database; "" without a limit of pg_ratelimit
+	upstream string    // the URL of the server behind it
 	redis    string    // the address of its Redis, or ""
 	decider  *proxy    // for a Traefik with forwardAuth, the Caddy that enforces the limit; else nil
 }
@@ -26,14 +28,17 @@ const decisionTimeout = "1s"
 
 // startProxy starts the proxy of a row on the Postgres b.postgres[server], after the proxy's decider.
 func (b *bench) startProxy(r *row, server int) *proxy {
-	p := &proxy{row: r, address: must(harness.FindAddress())}
+	if b.upstream == "" {
+		b.upstream = httptest.NewServer(http.HandlerFunc(respondAsUpstream)).URL
+	}
+	p := &proxy{row: r, address: must(harness.FindAddress()), upstream: b.upstream}
 	switch {
 	case r.inRedis():
 		p.redis = b.startRedis()
 	case r.isOwnLimit():
 		p.database = b.postgres[server]
 		if r.limit.policy {
-			p.dsn = p.database.withPolicy(b.ctx, b.schema(r))
+			p.dsn = p.database.withPolicy(b.ctx, b.schema(r), r.limit.budgets)
 		} else {
 			p.dsn = p.database.create(b.ctx) // so that no measurement finds counters of another
 		}

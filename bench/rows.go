@@ -40,6 +40,7 @@ type limitSpec struct {
 	zones     []string // further limits of the same request, in Caddy only, and not in memory
 	// policy replaces the limits of the configuration by the rules of policyRowsOf.
 	policy      bool
+	budgets     bool // the policy has budgets in money
 	forwardAuth bool // whether Traefik asks a Caddy that has the limit, by forwardAuth
 }
 
@@ -97,6 +98,7 @@ var (
 	leased     = &limitSpec{limit: ample, lease: share}
 	tokens     = &limitSpec{limit: ample, unit: "tokens"}
 	withPolicy = &limitSpec{policy: true}
+	budgets    = &limitSpec{policy: true, budgets: true}
 	exact4     = &limitSpec{limit: ample, zones: furtherZones}
 )
 
@@ -207,6 +209,7 @@ func allRows() (rows []*row) {
 		plain := c.add("plain", "", nil, nil)
 		c.add("+ exact", "", plain, exact)
 		c.add("+ tokens", "", plain, tokens)
+		c.add("+ budgets", "", plain, budgets)
 		rows = append(rows, c.rows...)
 	}
 

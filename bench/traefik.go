@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 
@@ -31,16 +30,15 @@ func respondAsUpstream(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer)
 }
 
-// startTraefik starts p as a Traefik. Traefik cannot respond itself, so it gets an upstream in this process.
+// startTraefik starts p as a Traefik. Traefik cannot respond itself.
 func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if b.traefik == "" {
 		b.traefik = must(harness.Traefik(b.ctx, filepath.Join(root, "integration")))
-		b.upstream = httptest.NewServer(http.HandlerFunc(respondAsUpstream)).URL
 	}
 	router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`/`)", "service": "ok"}
 	config := object{
 		"routers":  object{"all": router},
-		"services": object{"ok": object{"loadBalancer": object{"servers": []object{{"url": b.upstream}}}}},
+		"services": object{"ok": object{"loadBalancer": object{"servers": []object{{"url": p.upstream}}}}},
 	}
 	args := []string{
 		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR",

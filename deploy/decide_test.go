@@ -6,11 +6,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
@@ -159,6 +161,12 @@ func TestCaddyDecidesInEnvoysForm(t *testing.T) {
 	}
 	address := service.AuthorizationRequest.HeadersToAdd[0]
 	check.Equal(t, "the header "+address.Key, address.Value, "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%")
+	for _, name := range []string{"origin", "access-control-request-method"} { // of CORS preflights
+		if !slices.ContainsFunc(filter.AllowedHeaders.GetPatterns(),
+			func(p *matcher.StringMatcher) bool { return p.GetExact() == name }) {
+			t.Errorf("the filter does not send the header %s, by which a policy knows preflights", name)
+		}
+	}
 	d := startDecider(t)
 	ask := func(client string) harness.Response {
 		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query", address.Key,
@@ -197,10 +205,10 @@ func TestTraefikAsksForDecisions(t *testing.T) {
 	})
 }
 
-// The commands of docs/other-programs.md with /take charge units, and are refused when no units are left.
+// The commands of docs/programs.md with /take charge units, and are refused when no units are left.
 // Each key has its own units.
 func TestProgramsTakeUnitsOfTheirKey(t *testing.T) {
-	page := readFile(t, filepath.Join(root, "docs", "other-programs.md"))
+	page := readFile(t, filepath.Join(root, "docs", "programs.md"))
 	d := startDecider(t)
 	lines := regexp.MustCompile(`(?m)^\$ (.*/take.*)$`).FindAllStringSubmatch(page, -1)
 	if len(lines) != 3 {

@@ -54,12 +54,24 @@ func checkModule(t *testing.T, caddy, version string) {
 	}
 }
 
-// The documented command of xcaddy builds a Caddy with the module of a clone.
+// The documented command of xcaddy builds a Caddy with the module of a clone, its commands and its page. With
+// the module alone, the Caddy is a limiter, and its command says how to build one with commands.
 func TestXcaddyBuildsAClone(t *testing.T) {
-	// Go gives this version to a module that is replaced, unless another module requires a version.
 	goproxy, command, _ := documentedCommands(t)
-	checkModule(t, xcaddy(t, replaceAll(t, command, "/path/to/clone", repository(t)), goproxy),
-		"v0.0.0-00010101000000-000000000000")
+	command = replaceAll(t, command, "/path/to/clone", output(t, "git", "rev-parse", "--show-toplevel"))
+	for _, test := range []struct{ command, want string }{
+		{command, `"memory": must be a Postgres URL`},
+		{replaceAll(t, command, "pg-ratelimit/admin ", "pg-ratelimit/caddymodule "),
+			"--with github.com/pgratelimit/pg-ratelimit/admin"},
+	} {
+		caddy := xcaddy(t, test.command, goproxy)
+		// Go gives this version to a module that is replaced, unless another module requires a version.
+		checkModule(t, caddy, "v0.0.0-00010101000000-000000000000")
+		out, _ := exec.Command(caddy, "pg-ratelimit", "rules", "list", "--dsn", "memory").CombinedOutput()
+		if !strings.Contains(string(out), test.want) {
+			t.Errorf("%s: the command prints %s, want %s", test.command, out, test.want)
+		}
+	}
 }
 
 // The documented command of xcaddy builds a Caddy with the released module. The module proxy of this test has
