@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // TestDSN is the environment variable with the URL of a server that Open uses instead of a private one. Its
@@ -149,12 +151,19 @@ func Connect(t testing.TB, dsn string) *pgx.Conn {
 	return conn
 }
 
-// Execute runs SQL without parameters, on a connection that Connections does not count.
+// Execute runs SQL without parameters, on a connection that Connections does not count. It runs the SQL again
+// after a deadlock with a program that uses the same tables.
 func Execute(t testing.TB, dsn, sql string) {
 	t.Helper()
 	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sql)
-		return err
+		for {
+			_, err := conn.Exec(ctx, sql)
+			var failure *pgconn.PgError
+			if !errors.As(err, &failure) || failure.Code != "40P01" {
+				return err
+			}
+			t.Logf("%s: again after a deadlock", sql)
+		}
 	})
 }
 
