@@ -44,7 +44,7 @@ func openAuditLog(t testing.TB, days, rows int) (dsn string, conn *pgx.Conn) {
 
 func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+	if err := cluster.Exec(t.Context(), conn, sql, args...); err != nil {
 		t.Fatalf("%v\n%s", err, sql)
 	}
 }

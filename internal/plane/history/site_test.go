@@ -46,7 +46,7 @@ func openTestDB(t testing.TB, dsn string) *testDB {
 
 func (d *testDB) exec(sql string) {
 	d.t.Helper()
-	if _, err := d.pool.Exec(context.Background(), sql); err != nil {
+	if err := cluster.Exec(context.Background(), d.pool, sql); err != nil {
 		d.t.Fatalf("%s: %v", sql, err)
 	}
 }

@@ -69,7 +69,7 @@ func (d *testDB) openDB() pgdb.DB {
 
 func (d *testDB) exec(sql string, args ...any) {
 	d.t.Helper()
-	if _, err := d.pool.Exec(context.Background(), sql, args...); err != nil {
+	if err := cluster.Exec(context.Background(), d.pool, sql, args...); err != nil {
 		d.t.Fatalf("%s: %v", sql, err)
 	}
 }

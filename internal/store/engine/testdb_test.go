@@ -45,7 +45,7 @@ func newTestDB(t testing.TB) *testDB {
 
 func (s *testDB) exec(sql string, args ...any) {
 	s.t.Helper()
-	if _, err := s.conn.Exec(context.Background(), sql, args...); err != nil {
+	if err := cluster.Exec(context.Background(), s.conn, sql, args...); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 }

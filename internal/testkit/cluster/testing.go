@@ -152,19 +152,24 @@ func Connect(t testing.TB, dsn string) *pgx.Conn {
 }
 
 // Execute runs SQL without parameters, on a connection that Connections does not count. It runs the SQL again
-// after a deadlock with a program that uses the same tables.
+// after a deadlock.
 func Execute(t testing.TB, dsn, sql string) {
 	t.Helper()
-	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error {
-		for {
-			_, err := conn.Exec(ctx, sql)
-			var failure *pgconn.PgError
-			if !errors.As(err, &failure) || failure.Code != "40P01" {
-				return err
-			}
-			t.Logf("%s: again after a deadlock", sql)
+	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error { return Exec(ctx, conn, sql) })
+}
+
+// Exec runs SQL on a connection or a pool. It runs the SQL again after a deadlock with a program that uses the
+// same tables.
+func Exec[R any](ctx context.Context, conn interface {
+	Exec(ctx context.Context, sql string, args ...any) (R, error)
+}, sql string, args ...any) error {
+	for {
+		_, err := conn.Exec(ctx, sql, args...)
+		var failure *pgconn.PgError
+		if !errors.As(err, &failure) || failure.Code != "40P01" {
+			return err
 		}
-	})
+	}
 }
 
 // Query returns the single value of a query's result. It uses a connection that Connections does not count.
@@ -209,14 +214,14 @@ func execute(dsn, sql string) error {
 	return Run(ctx, dsn, sql)
 }
 
-// Run runs SQL without parameters, on a new connection.
+// Run runs SQL without parameters, on a new connection. It runs the SQL again after a deadlock.
 func Run(ctx context.Context, dsn, sql string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, sql); err != nil {
+	if err := Exec(ctx, conn, sql); err != nil {
 		return fmt.Errorf("cluster: %s: %w", sql, err)
 	}
 	return nil
