@@ -3,6 +3,8 @@
 package deploy
 
 import (
+	"archive/zip"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -12,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
-// Two clones build the same archive of this platform. Its checksum is right, its Caddy runs, and it contains
-// the licenses, the list of modules, the SQL and the example.
+// Two clones build the same archives of this platform. Their checksums are right, their programs run, Traefik
+// loads the plugin, and they contain the licenses, the list of modules, the SQL and the example.
 func TestArchivesAreTheSameBytes(t *testing.T) {
 	var built []string
 	for range 2 {
@@ -23,8 +25,8 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 			runtime.GOOS+"/"+runtime.GOARCH, "-out", out)
 		built = append(built, out)
 	}
-	name := "pg-ratelimit-caddy_" + tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
-	for _, file := range []string{name, "SHA256SUMS"} {
+	plugin, name := "pg-ratelimit-traefik_"+tag+".zip", "pg-ratelimit_"+tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
+	for _, file := range []string{name, plugin, "SHA256SUMS"} {
 		if readFile(t, filepath.Join(built[0], file)) != readFile(t, filepath.Join(built[1], file)) {
 			t.Errorf("two builds of %s differ, want the same bytes", file)
 		}
@@ -32,6 +34,20 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	output(t, "sh", "-c", "cd "+built[0]+" && sha256sum -c SHA256SUMS && tar xzf "+name)
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
 	checkModule(t, filepath.Join(folder, "caddy"), host.Version)
+	program := filepath.Join(folder, "pg-ratelimit")
+	if version := output(t, program, "--version"); !strings.Contains(version, host.Version) {
+		t.Errorf("pg-ratelimit --version prints %s, want %s", version, host.Version)
+	}
+	modules := readFile(t, filepath.Join(folder, "DEPENDENCIES.txt"))
+	for _, m := range submatches(`(?m)^\tdep\t(\S+\t\S+)`, output(t, "go", "version", "-m", program)) {
+		if line := strings.Replace(m, "\t", " ", 1); !strings.Contains(modules, line) &&
+			!strings.HasPrefix(m, modulePath+"\t") {
+			t.Errorf("DEPENDENCIES.txt lacks %s, a module of pg-ratelimit", line)
+		}
+	}
+	dir := t.TempDir()
+	unzip(t, filepath.Join(built[0], plugin), dir)
+	traefikLimits(t, dir)
 	for file, want := range map[string]string{
 		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.",
 		"LICENSES.txt":     "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License",
@@ -40,5 +56,18 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 		if !strings.Contains(readFile(t, filepath.Join(folder, file)), want) {
 			t.Errorf("%s of the archive lacks %q", file, want)
 		}
+	}
+}
+
+// unzip unpacks an archive into a folder.
+func unzip(t *testing.T, archive, folder string) {
+	t.Helper()
+	files, err := zip.OpenReader(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	if err := os.CopyFS(folder, files); err != nil {
+		t.Fatal(err)
 	}
 }

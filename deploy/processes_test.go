@@ -51,13 +51,20 @@ func TestCaddysOfContainersLimit(t *testing.T) {
 // Traefik with the arguments of the manifest and the files of the plugin's image, which are fewer than those
 // of the repository, refuses the request after the limit. A file provider replaces Kubernetes.
 func TestTraefikOfManifestLimits(t *testing.T) {
+	dir := t.TempDir()
+	copyPlugin(t, filepath.Join(dir, "plugins-local"))
+	traefikLimits(t, dir)
+}
+
+// traefikLimits starts the Traefik of the manifest in a folder with the plugin, and checks its limit.
+func traefikLimits(t *testing.T, dir string) {
+	t.Helper()
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := readObjects(t, "kubernetes/traefik.yaml")
-	dir, web := t.TempDir(), harness.FreeAddress(t)
-	copyPlugin(t, filepath.Join(dir, "plugins-local"))
+	web := harness.FreeAddress(t)
 	plugin := at[object](t, m, "Middleware", "spec", "plugin", "pg-ratelimit")
 	plugin["timeout"], plugin["onError"] = "50s", "deny"
 	plugin["match"] = object{"methods": []string{http.MethodGet}}

@@ -59,8 +59,9 @@ func writeZip(w io.Writer, folder string, files map[string]string, modified time
 	return archive.Close()
 }
 
+// mode returns the permissions of a file: programs can be run.
 func mode(name string) int64 {
-	if strings.HasPrefix(name, "caddy") {
+	if strings.HasPrefix(name, "caddy") || strings.HasPrefix(name, "pg-ratelimit") {
 		return 0o755
 	}
 	return 0o644

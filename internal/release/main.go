@@ -1,6 +1,6 @@
-// Command release builds the archives of a release: Caddy with pg_ratelimit for each platform, their
-// checksums, the list of the modules in them, and the licenses of these modules. `make release` runs
-// it after the tests.
+// Command release builds the archives of a release: for each platform one with Caddy, with the program
+// pg-ratelimit, the list of their modules, and the licenses of these modules; one with the plugin for Traefik;
+// and the checksums of all. `make release` runs it after the tests.
 //
 // The archives of a commit are reproducible: builds with the same version of Go produce the same bytes.
 package main
@@ -70,7 +70,12 @@ func release(out string, platforms []string) error {
 		fmt.Println(filepath.Join(out, name))
 		names = append(names, name)
 	}
-	return writeChecksums(out, names)
+	name, err := packPlugin(out, time.Unix(seconds, 0).UTC())
+	if err != nil {
+		return err
+	}
+	fmt.Println(filepath.Join(out, name))
+	return writeChecksums(out, append(names, name))
 }
 
 // checkReleasable returns an error for uncommitted changes and for wrong tags. Tests check the rest.
@@ -127,32 +132,29 @@ func build(out, platform string, committed time.Time) (string, error) {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	program := filepath.Join(dir, "caddy")
-	if system == "windows" {
-		program += ".exe"
+	files := map[string]string{}
+	ending := map[bool]string{true: ".exe"}[system == "windows"]
+	for name, source := range map[string]string{"caddy": ".", "pg-ratelimit": module +
+		"/admin/cmd/pg-ratelimit"} {
+		files[name+ending] = filepath.Join(dir, name+ending)
+		if err := compile(files[name+ending], source, system, processor); err != nil {
+			return "", err
+		}
 	}
-	// The program must not depend on this machine: no path, no settings of Go, no identifier of the build.
-	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=",
-		"-tags=nobadger,nomysql,nopgx", "-o", program, ".")
-	compile.Dir = "xcaddy"
-	compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor, "GOAMD64=v1",
-		"GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
-	if output, err := compile.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, output)
-	}
-	files := map[string]string{filepath.Base(program): program}
 	for _, name := range extraFiles {
 		files[name] = name
 	}
 	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": writeDependencies,
 		"LICENSES.txt": writeLicenses, "schema.sql": writeSchema} {
 		path := filepath.Join(dir, name)
-		if err := writeFile(path, func(w io.Writer) error { return write(w, program) }); err != nil {
+		if err := writeFile(path, func(w io.Writer) error {
+			return write(w, files["caddy"+ending]) // pg-ratelimit has no module that Caddy lacks
+		}); err != nil {
 			return "", err
 		}
 		files[name] = path
 	}
-	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(host.Version, "v"),
+	folder := fmt.Sprintf("pg-ratelimit_%s_%s_%s", strings.TrimPrefix(host.Version, "v"),
 		system, processor)
 	if system == "windows" {
 		return folder + ".zip", writeFile(filepath.Join(out, folder+".zip"),
@@ -160,6 +162,41 @@ func build(out, platform string, committed time.Time) (string, error) {
 	}
 	return folder + ".tar.gz", writeFile(filepath.Join(out, folder+".tar.gz"),
 		func(w io.Writer) error { return writeTarGz(w, folder, files, committed) })
+}
+
+// compile builds a package, in the versions of the module xcaddy. The program must not depend on this machine:
+// it has no path, no settings of Go, and no identifier of the build.
+func compile(program, source, system, processor string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=",
+		"-tags=nobadger,nomysql,nopgx", "-o", program, source)
+	cmd.Dir = "xcaddy"
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor, "GOAMD64=v1",
+		"GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// packPlugin writes the archive of the plugin in the folder out, and returns the archive's name. Unpacked where
+// Traefik runs, it is a local plugin.
+func packPlugin(out string, committed time.Time) (string, error) {
+	list, err := exec.Command("go", "list", "-deps", "-f", `{{if and .Module (eq .Module.Path "`+module+`")}}`+
+		"{{range .GoFiles}}{{$.ImportPath}}/{{.}}\t{{$.Dir}}/{{.}}\n{{end}}{{end}}", "./traefikplugin").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list: %w", err)
+	}
+	files := map[string]string{}
+	for line := range strings.Lines(string(list)) {
+		name, path, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		files["src/"+name] = path
+	}
+	for _, name := range []string{".traefik.yml", "LICENSE"} {
+		files["src/"+module+"/"+name] = name
+	}
+	name := fmt.Sprintf("pg-ratelimit-traefik_%s.zip", strings.TrimPrefix(host.Version, "v"))
+	return name, writeFile(filepath.Join(out, name),
+		func(w io.Writer) error { return writeZip(w, "plugins-local", files, committed) })
 }
 
 // writeSchema writes the SQL that creates the tables.
