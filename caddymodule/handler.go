@@ -30,15 +30,16 @@ func init() {
 //
 // Placeholder | Description
 // ------------|------------
-// `{http.pg_ratelimit.outcome}` | What the handler did with the request, in a word of docs/operating.md
-// `{http.pg_ratelimit.reason}` | Why, if no limit decided: see docs/caddy.md
+// `{http.pg_ratelimit.outcome}` | What the handler did with the request (docs/operating.md#outcomes)
+// `{http.pg_ratelimit.reason}` | Why, if no limit decided (docs/generated/placeholders.md#reasons)
 // `{http.pg_ratelimit.prefix}` | The prefix of the limit that refused the request, or has the least remaining
 // `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
 // `{http.pg_ratelimit.limit}` | The full quota
 // `{http.pg_ratelimit.remaining}` | The remaining quota
+// `{http.pg_ratelimit.reset}` | The time of `X-RateLimit-Reset`
 // `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
 // `{http.pg_ratelimit.exceeded}` | The prefix of a limit that let the request pass beyond its quota
-// `{http.pg_ratelimit.exceeded_by}` | The number of units beyond that quota
+// `{http.pg_ratelimit.exceeded_by}` | The number of units, or the money, beyond that quota
 //
 // A placeholder without a value is empty. A limit lets a request pass beyond its quota with `overage`, or in
 // the mode `shadow`.

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pgratelimit/pg-ratelimit/admin/command"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
@@ -19,6 +21,42 @@ the tests of admin/command. [Commands](../policy.md#commands) says what they hav
 | command | what it does | flags |
 |---|---|---|
 `
+
+const introOfSources = `
+## Answers in SQL
+
+What commands print, by ` + "`SELECT * FROM`" + ` a view or function; [SQL](sql.md) explains them.
+
+| command | view or function |
+|---|---|
+`
+
+// sourcesOfCommands are the views and functions that commands print.
+var sourcesOfCommands = [][2]string{
+	{"state", "rate_limit_state"},
+	{"why ann --at 14:05", "rate_limit_why('ann', '14:05')"},
+	{"nodes", "rate_limit_proxies"},
+	{"changes", "rate_limit_changed"},
+	{"bans", "rate_limit_banned"},
+	{"rules list", "rate_limit_rule_states"},
+	{"rules list", "rate_limit_rule_warnings"},
+	{"tiers list", "rate_limit_tier_states"},
+	{"users list", "rate_limit_user_states u LEFT JOIN rate_limit_recent(u.user_id) ON true"},
+	{"users get ann", "rate_limit_overrides"},
+	{"users get ann", "rate_limit_used_by('ann')"},
+	{"keys list", "rate_limit_key_states k LEFT JOIN rate_limit_recent(k.user_id, k.id) ON true"},
+	{"prices list", "rate_limit_prices"},
+	{"top", "rate_limit_used"},
+	{"top", "rate_limit_near"},
+	{"top --prefix web", "rate_limit_counters('web', false)"},
+	{"top --since 1h --by path", "rate_limit_top(now() - interval '1h', by => 'path')"},
+	{"get rule/free/per_hour ann", "rate_limit_used WHERE key = 'ann'"},
+	{"audit", "rate_limit_audited"},
+	{"usage ann --month 2026-11", "rate_limit_usage_between('ann', '2026-11-01', '2026-11-30')"},
+	{"invoice ann", "rate_limit_invoice('ann')"},
+	{"notices", "rate_limit_notices"},
+	{"policy export", "rate_limit_policy()"},
+}
 
 // The page of commands has each command of the help, with its flags.
 func TestPageListsEachCommand(t *testing.T) {
@@ -44,5 +82,18 @@ func TestPageListsEachCommand(t *testing.T) {
 			strings.Join(flags, " ") + " |\n"
 	}
 	visit(tool)
+	page += introOfSources
+	conn := cluster.Connect(t, cluster.Open(t, schema.File, "SELECT rate_limit_user('ann', tier => 'x') "+
+		"FROM rate_limit_tier('x')"))
+	for _, s := range sourcesOfCommands {
+		if _, err := conn.Exec(t.Context(), "SELECT * FROM "+s[1]); err != nil {
+			t.Errorf("the source of %s: SELECT * FROM %s: %v", s[0], s[1], err)
+		}
+		words := strings.Fields(s[0])
+		if cmd, rest, err := tool.Find(words); err != nil || cmd == tool || cmd.HasSubCommands() {
+			t.Errorf("no command %s, which has the source %s: it leaves %q", s[0], s[1], rest)
+		}
+		page += "| `" + s[0] + "` | `" + s[1] + "` |\n"
+	}
 	golden.Check(t, "../../docs/generated/commands.md", page)
 }

@@ -14,13 +14,13 @@ import (
 // follows.
 func TestSixtyQuestionsHaveAnswers(t *testing.T) {
 	page := readFile(t, filepath.Join(root, "docs/questions.md"))
-	rows := regexp.MustCompile(`(?m)^\| (.*\?.*) \| (.*) \|$`).FindAllStringSubmatch(page, -1)
-	if len(rows) < 60 {
-		t.Errorf("the page has %d questions, want at least 60", len(rows))
+	questions := regexp.MustCompile(`(?m)^- \[(.*\?)\]\((.*?)\)`).FindAllStringSubmatch(page, -1)
+	if lines := strings.Count(page, "\n- "); len(questions) < 60 || lines != len(questions) {
+		t.Errorf("the page has %d questions in %d lines, want at least 60, one in each", len(questions), lines)
 	}
-	for _, row := range rows {
-		if !regexp.MustCompile(`\]\([\w./-]+\.md#[\w-]+\)`).MatchString(row[2]) {
-			t.Errorf("%s has the answer %s, want a link to a heading", row[1], row[2])
+	for _, q := range questions {
+		if !regexp.MustCompile(`^[\w./-]+\.md#[\w-]+$`).MatchString(q[2]) {
+			t.Errorf("%s has the answer %s, want a link to a heading", q[1], q[2])
 		}
 	}
 }

@@ -97,7 +97,7 @@ const (
 	Blocked       Reason = "blocked"        // a block rule matched
 	NoQuota       Reason = "no_quota"       // a limit has the amount 0
 	NoKey         Reason = "no_key"         // the request lacks the key or the header that a limit counts by
-	AmbiguousPath Reason = "ambiguous_path" // the verdict depends on how a server reads it, see NormalPath
+	AmbiguousPath Reason = "ambiguous_path" // the verdict depends on how a server reads the path
 	Upgrade       Reason = "upgrade"        // another protocol, where a limit of tokens applies
 	AmbiguousBody Reason = "ambiguous_body" // servers may differ in what the body asks of a language model
 	NoPrice       Reason = "no_price"       // a limit in money applies, and the model has no price
