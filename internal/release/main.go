@@ -1,6 +1,6 @@
-// Command release builds the archives of a release: for each platform one with Caddy, with the program
-// pg-ratelimit, the list of their modules, and the licenses of these modules; one with the plugin for Traefik;
-// and the checksums of all. `make release` runs it after the tests.
+// Command release builds the archives of a release: one for each platform with Caddy and the program
+// pg-ratelimit, the list of their modules, and the licenses of these modules; one with the plugin for
+// Traefik; and the checksums of all. `make release` runs it after the tests.
 //
 // The archives of a commit are reproducible: builds with the same version of Go produce the same bytes.
 package main
@@ -164,8 +164,8 @@ func build(out, platform string, committed time.Time) (string, error) {
 		func(w io.Writer) error { return writeTarGz(w, folder, files, committed) })
 }
 
-// compile builds a package, in the versions of the module xcaddy. The program must not depend on this machine:
-// it has no path, no settings of Go, and no identifier of the build.
+// compile builds a package, in the versions of the module xcaddy. The program must not depend on this
+// machine: it has no path, no settings of Go, and no identifier of the build.
 func compile(program, source, system, processor string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=",
 		"-tags=nobadger,nomysql,nopgx", "-o", program, source)
@@ -178,11 +178,12 @@ func compile(program, source, system, processor string) error {
 	return nil
 }
 
-// packPlugin writes the archive of the plugin in the folder out, and returns the archive's name. Unpacked where
-// Traefik runs, it is a local plugin.
+// packPlugin writes the archive of the plugin in the folder out, and returns the archive's name. Unpacked
+// where Traefik runs, it is a local plugin.
 func packPlugin(out string, committed time.Time) (string, error) {
-	list, err := exec.Command("go", "list", "-deps", "-f", `{{if and .Module (eq .Module.Path "`+module+`")}}`+
-		"{{range .GoFiles}}{{$.ImportPath}}/{{.}}\t{{$.Dir}}/{{.}}\n{{end}}{{end}}", "./traefikplugin").Output()
+	const each = "{{range .GoFiles}}{{$.ImportPath}}/{{.}}\t{{$.Dir}}/{{.}}\n{{end}}{{end}}"
+	list, err := exec.Command("go", "list", "-deps", "-f",
+		`{{if and .Module (eq .Module.Path "`+module+`")}}`+each, "./traefikplugin").Output()
 	if err != nil {
 		return "", fmt.Errorf("go list: %w", err)
 	}
