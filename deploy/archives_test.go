@@ -25,7 +25,8 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 			runtime.GOOS+"/"+runtime.GOARCH, "-out", out)
 		built = append(built, out)
 	}
-	plugin, name := "pg-ratelimit-traefik_"+tag+".zip", "pg-ratelimit_"+tag+"_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz"
+	plugin := "pg-ratelimit-traefik_" + tag + ".zip"
+	name := "pg-ratelimit_" + tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
 	for _, file := range []string{name, plugin, "SHA256SUMS"} {
 		if readFile(t, filepath.Join(built[0], file)) != readFile(t, filepath.Join(built[1], file)) {
 			t.Errorf("two builds of %s differ, want the same bytes", file)

@@ -16,7 +16,8 @@ func TestSixtyQuestionsHaveAnswers(t *testing.T) {
 	page := readFile(t, filepath.Join(root, "docs/questions.md"))
 	questions := regexp.MustCompile(`(?m)^- \[(.*\?)\]\((.*?)\)`).FindAllStringSubmatch(page, -1)
 	if lines := strings.Count(page, "\n- "); len(questions) < 60 || lines != len(questions) {
-		t.Errorf("the page has %d questions in %d lines, want at least 60, one in each", len(questions), lines)
+		t.Errorf("the page has %d questions in %d lines, want at least 60, one in each",
+			len(questions), lines)
 	}
 	for _, q := range questions {
 		if !regexp.MustCompile(`^[\w./-]+\.md#[\w-]+$`).MatchString(q[2]) {
