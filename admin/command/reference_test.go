@@ -51,7 +51,7 @@ var sourcesOfCommands = [][2]string{
 	{"top --prefix web", "rate_limit_counters('web', false)"},
 	{"top --since 1h --by path", "rate_limit_top(now() - interval '1h', by => 'path')"},
 	{"get rule/free/per_hour ann", "rate_limit_used WHERE key = 'ann'"},
-	{"audit", "rate_limit_audited"},
+	{"audit", "rate_limit_audited, rate_limit_key_name(key_id)"},
 	{"usage ann --month 2026-11", "rate_limit_usage_between('ann', '2026-11-01', '2026-11-30')"},
 	{"invoice ann", "rate_limit_invoice('ann')"},
 	{"notices", "rate_limit_notices"},

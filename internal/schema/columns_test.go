@@ -26,7 +26,7 @@ func TestSQLPageDescribesTablesViewsAndFunctions(t *testing.T) {
 		t.Fatalf("docs has %d pages, error %v, want at least 7", len(pages), err)
 	}
 	name, named := regexp.MustCompile(`rate_limit_\w+`), []string(nil)
-	for _, page := range pages {
+	for _, page := range append(pages, "../../docs/generated/commands.md") {
 		named = append(named, name.FindAllString(sqltest.ReadFile(t, page), -1)...)
 	}
 	s, may := sqltest.New(t), mayCall("proxy")+", "+mayCall("administrator")
