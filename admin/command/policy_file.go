@@ -42,6 +42,7 @@ A field that the file lacks gets its default. Rows that the file does not name s
 				value: false,
 				usage: "delete rows that the file does not name, in the sections that it has",
 			},
+			forcePrice,
 		},
 		runGo: applyPolicy,
 	}},
@@ -74,24 +75,29 @@ FROM rate_limit_rule_warnings WHERE field = 'tiers'`)
 
 // applyPolicy changes the policy to match the file of the first argument, and prints the changes.
 func applyPolicy(c *invocation) error {
-	name := c.args[0]
-	read := func() ([]byte, error) { return os.ReadFile(name) }
-	if name == "-" {
-		name, read = "standard input", func() ([]byte, error) { return io.ReadAll(c.cmd.InOrStdin()) }
-	}
-	file, err := read()
+	name, file, err := c.readFile()
 	if err != nil {
 		return fmt.Errorf("reading the policy: %w", err)
 	}
 	if c.values["document"], err = toJSON(file); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	err = c.list("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean)",
-		"The policy matches the file.")
+	err = c.list("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean, "+
+		"@force::boolean)", "The policy matches the file.")
 	if err != nil || c.json || !c.boolFlag("dry-run") {
 		return err
 	}
 	return c.printf("\nNothing is changed: this was a dry run.\n")
+}
+
+// readFile returns the file of the first argument, where - is standard input, and its name in messages.
+func (c *invocation) readFile() (name string, file []byte, err error) {
+	if name = c.args[0]; name == "-" {
+		file, err = io.ReadAll(c.cmd.InOrStdin())
+		return "standard input", file, err
+	}
+	file, err = os.ReadFile(name)
+	return name, file, err
 }
 
 // toYAML converts a JSON document to YAML. Fields are in the order of fieldOrder.

@@ -59,7 +59,7 @@ var pricesCommand = commandSpec{
 		emptyText: "There are no prices.",
 		sql: `SELECT p.model, nullif(p.valid, '(,)') AS valid, p.input, p.cache_read, p.cache_write, p.output,
 	p.above, p.above_input, p.above_cache_read, p.above_cache_write, p.above_output, p.parts, p.tiers,
-	p.max_output, p.comment
+	p.max_output, p.comment, p.source
 FROM rate_limit_prices p ORDER BY p.model, lower(p.valid) NULLS FIRST`,
 	}, {
 		use:   "set MODEL SETTING=VALUE ...",
@@ -68,7 +68,8 @@ FROM rate_limit_prices p ORDER BY p.model, lower(p.valid) NULLS FIRST`,
 settings are:
 input, output, cache_read, cache_write (default input), above (a number of tokens of input, beyond which
 above_input, above_output, above_cache_read and above_cache_write hold), max_output, comment, valid:
-FROM..UNTIL, where either may be missing, which selects the price, so that a new one can begin at a time;
+FROM..UNTIL, where either may be missing, which selects the price, so that a new one can begin at a time
+(default: the price in force);
 parts: PART=PRICE or, above N tokens of input, PART@N=PRICE, with commas between them, where PART is input,
 output, cache_read, cache_write, cache_write_1h, audio_input, audio_cache_read, audio_output, image_input,
 image_output, search or request, and the last two are for one; and tiers: TIER=FACTOR or TIER.PART=PRICE.`,
@@ -76,8 +77,9 @@ image_output, search or request, and the last two are for one; and tiers: TIER=F
 prices set gpt-4o input=2 output=8 valid=2027-01-01..
 prices set gpt-4o parts=audio_input=40,input@128000=5,output@128000=20,search=0.01
 prices set gpt-4o tiers=flex=0.5,priority.input=4.25,priority.output=17`,
-		runGo: setter("rate_limit_price"),
-	}, {
+		flags: []flag{forcePrice},
+		runGo: setPrice,
+	}, importCommand, {
 		use:      "delete MODEL",
 		short:    "Deletes the prices of a model",
 		doneText: "deleted",

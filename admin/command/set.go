@@ -3,6 +3,7 @@ package command
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -76,7 +77,8 @@ var resetOnly = map[string][]string{"rate_limit_key": {"revoked_at"}}
 
 // set applies assignments to the row id with an SQL function, and returns "created" or "changed". An empty
 // value resets a setting to its default, or deletes a limit or an override. Because an amount of 0 refuses
-// every request, set accepts it for a limit of a rule only if force is true.
+// every request, set accepts it for a limit of a rule only if force is true. A function with the argument
+// force gets it.
 func (c *invocation) set(function, id string, texts []string, force bool) (result string, err error) {
 	arguments, err := c.argumentsOf(function)
 	if err != nil {
@@ -86,7 +88,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (resul
 	types, listName, isElement := map[string]string{}, "", func(string) bool { return false }
 	for _, a := range arguments[1:] {
 		switch types[a.Name] = a.Type; a.Name {
-		case "reset":
+		case "reset", "force":
 		case "limits":
 			listName, isElement, names = a.Name, isLimit, append(names, "limit.NAME")
 		case "overrides":
@@ -138,6 +140,9 @@ func (c *invocation) set(function, id string, texts []string, force bool) (resul
 	if elements != nil {
 		values = append(values, elements)
 		sql += fmt.Sprintf(", %s => $%d::text[]", listName, len(values))
+	}
+	if types["force"] != "" {
+		sql += ", force => " + strconv.FormatBool(force)
 	}
 	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&result); err != nil {
 		return "", err

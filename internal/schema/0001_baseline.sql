@@ -333,6 +333,7 @@ CREATE TABLE rate_limit_prices (
 	updated_at        timestamptz NOT NULL DEFAULT now(),
 	parts             text[],
 	tiers             text[],
+	source            text,
 	PRIMARY KEY (model, valid),
 	CONSTRAINT model_must_be_a_name_that_may_end_in_an_asterisk
 		CHECK (model ~ '^([^*[:cntrl:]]{1,199}|[^*[:cntrl:]]{0,199}[*])$'),

@@ -252,7 +252,7 @@ CREATE INDEX rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 --;
 CREATE TABLE rate_limit_prices ( model             text NOT NULL, valid             tstzrange NOT NULL DEFAULT '(,)', input             numeric NOT NULL, cache_read        numeric, cache_write       numeric,
 	output            numeric NOT NULL, above             bigint, above_input       numeric, above_cache_read  numeric, above_cache_write numeric, above_output      numeric, max_output        bigint, comment           text,
-	created_at        timestamptz NOT NULL DEFAULT now(), updated_at        timestamptz NOT NULL DEFAULT now(), parts             text[], tiers             text[], PRIMARY KEY (model, valid),
+	created_at        timestamptz NOT NULL DEFAULT now(), updated_at        timestamptz NOT NULL DEFAULT now(), parts             text[], tiers             text[], source            text, PRIMARY KEY (model, valid),
 	CONSTRAINT model_must_be_a_name_that_may_end_in_an_asterisk CHECK (model ~ '^([^*[:cntrl:]]{1,199}|[^*[:cntrl:]]{0,199}[*])$'), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT above_must_be_1_to_9007199254740992 CHECK (above BETWEEN 1 AND 9007199254740992), CONSTRAINT above_needs_above_input_and_above_output CHECK (num_nonnulls(above, above_input, above_output) IN (0, 3)),
 	CONSTRAINT above_cache_read_needs_above CHECK (above_cache_read IS NULL OR above IS NOT NULL), CONSTRAINT above_cache_write_needs_above CHECK (above_cache_write IS NULL OR above IS NOT NULL),
@@ -2246,6 +2246,7 @@ tiers: Prices of tiers of service, which the response names: TIER=FACTOR of the 
 	the prices without one. If the response names no tier, the dearer of standard and the one of the request
 	holds.
 comment: A note. Proxies ignore it.
+source: The list that prices import had the row from. NULL: made by hand.
 created_at: When the row was created.
 updated_at: When the row was last changed.
 $$);
@@ -2263,6 +2264,19 @@ END $$;
 COMMENT ON FUNCTION rate_limit_set_model IS 'Sets the name of a model in the form that prices have.';
 --;
 CREATE OR REPLACE TRIGGER rate_limit_set_model BEFORE INSERT OR UPDATE OF model ON rate_limit_prices FOR EACH ROW EXECUTE FUNCTION rate_limit_set_model();
+--;
+CREATE OR REPLACE FUNCTION rate_limit_rates(price rate_limit_prices) RETURNS jsonb
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT jsonb_object_agg(name, rate) FROM ( SELECT name || step, rate::text FROM (VALUES ('input', $1.input, NULL), ('cache_read', $1.cache_read, NULL), ('cache_write', $1.cache_write, NULL),
+			('output', $1.output, NULL), ('input', $1.above_input, $1.above),
+			('cache_read', $1.above_cache_read, $1.above), ('cache_write', $1.above_cache_write, $1.above),
+			('output', $1.above_output, $1.above)) AS c(name, rate, above),
+			coalesce('@' || above, '') AS step WHERE rate IS NOT NULL
+		UNION ALL SELECT split_part(e, '=', 1), split_part(e, '=', 2) FROM unnest($1.parts) e
+		UNION ALL SELECT split_part(e, '=', 1) || CASE WHEN e LIKE '%.%=%' THEN '' ELSE '.' END, split_part(e, '=', 2) FROM unnest($1.tiers) e) AS r(name, rate)
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_rates IS 'The prices of a row by PART, PART@N, TIER.PART and TIER.PART@N, and the factor of a tier by TIER. with its period.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_money(amount text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN amount ~ '^[0-9]{1,10}([.][0-9]{1,6}0*)?$' THEN amount::numeric <= 9007199254.740992 ELSE false END;
 --;
@@ -2919,25 +2933,6 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL, output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
-	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL, above_cache_read numeric DEFAULT NULL, above_cache_write numeric DEFAULT NULL,
-	max_output bigint DEFAULT NULL, valid tstzrange DEFAULT '(,)', comment text DEFAULT NULL, reset text[] DEFAULT NULL, parts text[] DEFAULT NULL, tiers text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_prices', '{model,valid}', to_jsonb(f), reset)
-		FROM (SELECT rate_limit_model(model) AS model, coalesce(valid, '(,)') AS valid, input, output, cache_read, cache_write, above, above_input, above_output, above_cache_read, above_cache_write,
-			max_output, comment, parts, tiers) AS f $$;
---;
-COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time: for a million tokens of each kind. A new '
-	'price needs input and output. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in the table.';
---;
-CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
-	LANGUAGE plpgsql AS $$
-BEGIN
-	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
-	RETURN FOUND;
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_delete_price IS 'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM rate_limit_refuse_parent($1);
@@ -2955,6 +2950,112 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_rates_in_force() RETURNS jsonb LANGUAGE sql STABLE AS $$
+	SELECT coalesce(jsonb_object_agg(p.model, rate_limit_rates(p)), '{}') FROM ( SELECT DISTINCT ON (model) * FROM rate_limit_prices WHERE valid @> now()
+		ORDER BY model, lower(valid) DESC NULLS LAST) AS p
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_rates_in_force IS 'The prices in force, by model, as of rate_limit_rates.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RETURNS text
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT format('%s: %s: must differ by no more than ten times from %s, the price in force, unless it is forced: --force, or in SQL force => true', a.key, trim_scale(n.now), trim_scale(n.was))
+		FROM jsonb_each_text(after) a, LATERAL (SELECT a.value::numeric AS now, (before ->> a.key)::numeric AS was) n
+		WHERE n.now > 10 * n.was OR n.was > 10 * n.now ORDER BY length(a.key), a.key LIMIT 1
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_price_fault IS 'What is wrong with prices, as of rate_limit_rates, if one has more than ten times, or less than a tenth of, the price of this name before. NULL: nothing.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL, output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
+	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL, above_cache_read numeric DEFAULT NULL, above_cache_write numeric DEFAULT NULL,
+	max_output bigint DEFAULT NULL, valid tstzrange DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL, parts text[] DEFAULT NULL, tiers text[] DEFAULT NULL,
+	force boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	fields CONSTANT jsonb := jsonb_build_object('model', rate_limit_model(model), 'valid', coalesce(valid, (SELECT p.valid FROM rate_limit_prices p
+			WHERE p.model = rate_limit_model($1) AND p.valid @> now()
+			ORDER BY lower(p.valid) DESC NULLS LAST LIMIT 1), '(,)'),
+		'input', input, 'output', output, 'cache_read', cache_read, 'cache_write', cache_write,
+		'above', above, 'above_input', above_input, 'above_output', above_output,
+		'above_cache_read', above_cache_read, 'above_cache_write', above_cache_write,
+		'max_output', max_output, 'comment', comment, 'parts', parts, 'tiers', tiers, 'source', NULL);
+	before CONSTANT jsonb := rate_limit_rates_in_force() -> (fields ->> 'model');
+	result CONSTANT text := rate_limit_set('rate_limit_prices', '{model,valid}', fields, reset || '{source}');
+	fault text;
+BEGIN
+	SELECT rate_limit_price_fault(before, rate_limit_rates(p)) INTO fault FROM rate_limit_prices p WHERE (p.model, p.valid) = (fields ->> 'model', (fields ->> 'valid')::tstzrange);
+	IF fault IS NOT NULL AND force IS NOT TRUE THEN
+		RAISE check_violation USING MESSAGE = fault;
+	END IF;
+	RETURN result;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time, by default the one in force: for a '
+	'million tokens of each kind. A new price needs input and output. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in the table. force '
+	'permits a price that differs by more than ten times from the one in force.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
+	RETURN FOUND;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_delete_price IS 'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_import_prices(list jsonb, source text, replace boolean DEFAULT false, force boolean DEFAULT false, dry_run boolean DEFAULT false)
+	RETURNS TABLE (model text, what text, price text, before text, after text) LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+	ended rate_limit_prices[];
+	made rate_limit_prices[];
+	fault text;
+	first text;
+BEGIN
+	LOCK TABLE rate_limit_prices IN SHARE ROW EXCLUSIVE MODE;
+	FOR r IN WITH held AS MATERIALIZED ( SELECT DISTINCT ON (p.model) p.model, p.source, p AS row FROM rate_limit_prices p WHERE p.valid @> now() ORDER BY p.model, lower(p.valid) DESC NULLS LAST
+		), patterns AS MATERIALIZED ( SELECT h.model, h.row FROM held h WHERE h.model LIKE '_%*' AND h.source IS NULL AND NOT $3
+		) SELECT m.name, n AS row, h.row AS old, coalesce(h.row, p.row) AS held, coalesce(h.model, p.model) IS NULL AS is_new,
+			p.model IS NOT NULL OR h.model IS NOT NULL AND h.source IS NULL AND NOT $3 AS is_kept
+		FROM jsonb_populate_recordset(NULL::rate_limit_prices, list) n
+		CROSS JOIN LATERAL (SELECT rate_limit_model(n.model) AS name) m
+		LEFT JOIN held h ON h.model = m.name
+		LEFT JOIN LATERAL (SELECT * FROM patterns p WHERE h.model IS NULL AND starts_with(m.name, rtrim(p.model, '*')) ORDER BY length(p.model) DESC LIMIT 1) p ON true
+		ORDER BY m.name
+	LOOP
+		fault := CASE WHEN NOT $4 AND NOT r.is_kept THEN rate_limit_price_fault(rate_limit_rates(r.old), rate_limit_rates(r.row)) END;
+		RETURN QUERY WITH d AS ( SELECT rtrim(f.name, '.') AS name, h.value AS was, l.value AS is FROM jsonb_each_text(rate_limit_rates(r.held)
+				|| jsonb_strip_nulls(jsonb_build_object('max_output', (r.held).max_output))) h(name, value)
+			FULL JOIN jsonb_each_text(rate_limit_rates(r.row) || jsonb_strip_nulls(jsonb_build_object('max_output', (r.row).max_output))) l(name, value) USING (name) CROSS JOIN LATERAL (SELECT name) f
+			WHERE h.value::numeric IS DISTINCT FROM l.value::numeric
+		) SELECT r.name, CASE WHEN r.is_kept THEN 'kept' WHEN fault IS NOT NULL THEN 'needs force' ELSE 'changed' END, d.name, trim_scale(d.was::numeric)::text, trim_scale(d.is::numeric)::text
+		FROM d WHERE NOT r.is_new
+		UNION ALL SELECT r.name, 'created', NULL, NULL, string_agg(concat(d.name, '=', d.is), ' ' ORDER BY length(d.name), d.name) FROM d WHERE r.is_new HAVING count(*) > 0;
+		CONTINUE WHEN NOT FOUND OR r.is_kept;
+		first := coalesce(first, 'price "' || r.name || '": ' || fault);
+		ended := array_append(ended, r.old);
+		made := array_append(made, r.row);
+	END LOOP;
+	IF first IS NOT NULL AND NOT dry_run THEN
+		RAISE check_violation USING MESSAGE = first;
+	END IF;
+	BEGIN
+		UPDATE rate_limit_prices p SET valid = p.valid * tstzrange(NULL, now()) FROM unnest(ended) e WHERE (p.model, p.valid) = (e.model, e.valid);
+		INSERT INTO rate_limit_prices (model, valid, input, cache_read, cache_write, output, max_output, parts, tiers, comment, source) SELECT m.model, CASE WHEN EXISTS (SELECT FROM rate_limit_prices p
+					WHERE p.model = rate_limit_model(m.model)) THEN tstzrange(now(), NULL) ELSE '(,)' END,
+				m.input, m.cache_read, m.cache_write, m.output, m.max_output, m.parts, m.tiers, m.comment, $2
+			FROM unnest(made) m;
+		IF dry_run THEN
+			RAISE SQLSTATE 'RL000';
+		END IF;
+	EXCEPTION WHEN SQLSTATE 'RL000' THEN
+		NULL; -- The exception undoes the changes of the block.
+	END;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_import_prices IS 'Makes the prices of a list hold from now on, and returns the differences to those in force: a price '
+	'that is created or changed, or that is kept, because its row was made by hand, unless replace. A row in force that differs ends. source names the list. force permits a price that differs by more than ten '
+	'times from the one in force. dry_run checks everything and changes nothing.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
@@ -3518,7 +3619,7 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and the parents of users. The error is about the row that the server refuses.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false, force boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
@@ -3542,6 +3643,15 @@ BEGIN
 				OR (lists ? 'users' OR NOT h.document ? 'user_id') AND (lists ? 'keys' OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
+		IF part.section = 'prices' AND force IS NOT TRUE THEN
+			SELECT format('price "%s": %s', d.name, f.fault) INTO fault FROM (SELECT rate_limit_rates_in_force() AS rates OFFSET 0) AS h, jsonb_to_recordset(found) AS d(document jsonb, name text),
+					jsonb_populate_record(NULL::rate_limit_prices, d.document) AS p,
+					rate_limit_price_fault(h.rates -> p.model, rate_limit_rates(p)) AS f(fault)
+				WHERE f.fault IS NOT NULL LIMIT 1;
+			IF fault IS NOT NULL THEN
+				RAISE check_violation USING MESSAGE = fault;
+			END IF;
+		END IF;
 		RETURN QUERY SELECT part.section, d.name, f.* FROM (SELECT d.name, rate_limit_policy_amount(d.have, d.have ->> 'rule' || '/' ||
 					coalesce(d.have ->> 'limit_name', d.have ->> 'name') = ANY (money), false) AS have,
 				rate_limit_policy_amount(d.document, d.document ->> 'rule' || '/' || coalesce(d.document ->> 'limit_name', d.document ->> 'name') = ANY (money_now), false) AS document
@@ -3599,7 +3709,7 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
 	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default, except counted_as of a rule. Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
-	'dry_run checks everything and changes nothing.';
+	'dry_run checks everything and changes nothing. force permits prices that differ by more than ten times from those in force.';
 --;
 DO $$
 DECLARE

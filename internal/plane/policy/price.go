@@ -53,8 +53,8 @@ var neighbors = [option.PartCount][]int{
 	option.ImageOutput:    {option.Output},
 }
 
-// prepare sets what follows from Rates, and reports whether they have the prices that each row has.
-func (p *Price) prepare() bool {
+// Prepare sets what follows from Rates, and reports whether they have the prices that each row has.
+func (p *Price) Prepare() bool {
 	p.Free = true
 	for name, rate := range p.Rates {
 		prefix, part := "", name
@@ -204,7 +204,7 @@ func newPriceList(rows []Price) *priceList {
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].From > rows[j].From })
 	for i := range rows {
 		p := &rows[i]
-		if !p.prepare() {
+		if !p.Prepare() {
 			continue // impossible: constraints check the rows
 		}
 		if p.Free {

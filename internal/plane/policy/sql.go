@@ -95,21 +95,9 @@ SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overri
 	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o") + `
 UNION ALL
 SELECT json_build_object('Price', json_build_object('Model', p.model, ` + validSQL("p") + `,
-	'Valid', nullif(p.valid, '(,)')::text, 'MaxOutput', p.max_output, 'Rates', ` + ratesSQL + `))
+	'Valid', nullif(p.valid, '(,)')::text, 'MaxOutput', p.max_output, 'Rates', rate_limit_rates(p)))
 	FROM rate_limit_prices p WHERE ` + relevantSQL("p"))
 }
-
-// ratesSQL is an expression for Price.Rates of a row p.
-const ratesSQL = `(SELECT jsonb_object_agg(name, rate) FROM (
-		SELECT name || step, rate::text FROM (VALUES ('input', p.input, NULL),
-			('cache_read', p.cache_read, NULL), ('cache_write', p.cache_write, NULL),
-			('output', p.output, NULL), ('input', p.above_input, p.above),
-			('cache_read', p.above_cache_read, p.above), ('cache_write', p.above_cache_write, p.above),
-			('output', p.above_output, p.above)) AS c(name, rate, above),
-			coalesce('@' || above, '') AS step WHERE rate IS NOT NULL
-		UNION ALL SELECT split_part(e, '=', 1), split_part(e, '=', 2) FROM unnest(p.parts) e
-		UNION ALL SELECT split_part(e, '=', 1) || CASE WHEN e LIKE '%.%=%' THEN '' ELSE '.' END,
-			split_part(e, '=', 2) FROM unnest(p.tiers) e) AS r(name, rate))`
 
 // banSQL returns the field Ban for a row b of rate_limit_bans. user, key and digest are expressions for the
 // banned user, and for the id and the digest of the banned API key.

@@ -351,7 +351,7 @@ COMMENT ON FUNCTION rate_limit_policy_write IS
 -- change. A chain of users must be short, so users that change have no parent before. Deferred constraints
 -- are checked before the function returns, so that their errors come from the function and not from COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
-	dry_run boolean DEFAULT false)
+	dry_run boolean DEFAULT false, force boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 DECLARE
 	lists CONSTANT jsonb := rate_limit_policy_lists(policy);
@@ -383,6 +383,17 @@ BEGIN
 					OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
+		IF part.section = 'prices' AND force IS NOT TRUE THEN
+			SELECT format('price "%s": %s', d.name, f.fault) INTO fault
+				FROM (SELECT rate_limit_rates_in_force() AS rates OFFSET 0) AS h,
+					jsonb_to_recordset(found) AS d(document jsonb, name text),
+					jsonb_populate_record(NULL::rate_limit_prices, d.document) AS p,
+					rate_limit_price_fault(h.rates -> p.model, rate_limit_rates(p)) AS f(fault)
+				WHERE f.fault IS NOT NULL LIMIT 1;
+			IF fault IS NOT NULL THEN
+				RAISE check_violation USING MESSAGE = fault;
+			END IF;
+		END IF;
 		RETURN QUERY SELECT part.section, d.name, f.*
 			FROM (SELECT d.name, rate_limit_policy_amount(d.have, d.have ->> 'rule' || '/' ||
 					coalesce(d.have ->> 'limit_name', d.have ->> 'name') = ANY (money), false) AS have,
@@ -466,4 +477,5 @@ COMMENT ON FUNCTION rate_limit_apply IS
 	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default, '
 	'except counted_as of a rule. '
 	'Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
-	'dry_run checks everything and changes nothing.';
+	'dry_run checks everything and changes nothing. force permits prices that differ by more than ten times '
+	'from those in force.';

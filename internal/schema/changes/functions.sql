@@ -246,31 +246,6 @@ COMMENT ON FUNCTION rate_limit_delete_limit IS
 	'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must '
 	'keep at least one limit.';
 
-CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL,
-	output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
-	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL,
-	above_cache_read numeric DEFAULT NULL, above_cache_write numeric DEFAULT NULL,
-	max_output bigint DEFAULT NULL, valid tstzrange DEFAULT '(,)', comment text DEFAULT NULL,
-	reset text[] DEFAULT NULL, parts text[] DEFAULT NULL, tiers text[] DEFAULT NULL)
-	RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_prices', '{model,valid}', to_jsonb(f), reset)
-		FROM (SELECT rate_limit_model(model) AS model, coalesce(valid, '(,)') AS valid, input, output,
-			cache_read, cache_write, above, above_input, above_output, above_cache_read, above_cache_write,
-			max_output, comment, parts, tiers) AS f $$;
-COMMENT ON FUNCTION rate_limit_price IS
-	'Creates or changes the price of a model that holds in a time: for a million tokens of each kind. A new '
-	'price needs input and output. parts has the prices of other parts and of steps, and tiers the '
-	'prices of tiers of service, as in the table.';
-
-CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
-	LANGUAGE plpgsql AS $$
-BEGIN
-	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
-	RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION rate_limit_delete_price IS
-	'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
-
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM rate_limit_refuse_parent($1);

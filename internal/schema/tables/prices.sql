@@ -30,6 +30,7 @@ tiers: Prices of tiers of service, which the response names: TIER=FACTOR of the 
 	the prices without one. If the response names no tier, the dearer of standard and the one of the request
 	holds.
 comment: A note. Proxies ignore it.
+source: The list that prices import had the row from. NULL: made by hand.
 created_at: When the row was created.
 updated_at: When the row was last changed.
 $$);
@@ -46,3 +47,20 @@ END $$;
 COMMENT ON FUNCTION rate_limit_set_model IS 'Sets the name of a model in the form that prices have.';
 CREATE OR REPLACE TRIGGER rate_limit_set_model BEFORE INSERT OR UPDATE OF model ON rate_limit_prices
 	FOR EACH ROW EXECUTE FUNCTION rate_limit_set_model();
+
+CREATE OR REPLACE FUNCTION rate_limit_rates(price rate_limit_prices) RETURNS jsonb
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT jsonb_object_agg(name, rate) FROM (
+		SELECT name || step, rate::text FROM (VALUES ('input', $1.input, NULL),
+			('cache_read', $1.cache_read, NULL), ('cache_write', $1.cache_write, NULL),
+			('output', $1.output, NULL), ('input', $1.above_input, $1.above),
+			('cache_read', $1.above_cache_read, $1.above), ('cache_write', $1.above_cache_write, $1.above),
+			('output', $1.above_output, $1.above)) AS c(name, rate, above),
+			coalesce('@' || above, '') AS step WHERE rate IS NOT NULL
+		UNION ALL SELECT split_part(e, '=', 1), split_part(e, '=', 2) FROM unnest($1.parts) e
+		UNION ALL SELECT split_part(e, '=', 1) || CASE WHEN e LIKE '%.%=%' THEN '' ELSE '.' END,
+			split_part(e, '=', 2) FROM unnest($1.tiers) e) AS r(name, rate)
+$$;
+COMMENT ON FUNCTION rate_limit_rates IS
+	'The prices of a row by PART, PART@N, TIER.PART and TIER.PART@N, and the factor of a tier by TIER. with '
+	'its period.';

@@ -1,0 +1,254 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+)
+
+// priceLevel selects prices: those of a tier, or "" for none, if all input is more than step tokens.
+type priceLevel struct {
+	tier string
+	step int64
+}
+
+// listedModel is a model of a public list of prices.
+type listedModel struct {
+	key, provider, name string // the key in the list, and the name that requests have
+	fields              []field
+	ignored             *regexp.Regexp // the names of fields that nobody pays for; nil is none
+
+	prices    map[priceLevel]map[string]*big.Rat // by part, for a million tokens, a search or a request
+	maxOutput int64
+	faults    []string // what a row cannot say
+}
+
+// priceRow is a row of rate_limit_prices with the prices of a list.
+type priceRow struct {
+	Model      string   `json:"model"`
+	Input      string   `json:"input,omitempty"`
+	CacheRead  string   `json:"cache_read,omitempty"`
+	CacheWrite string   `json:"cache_write,omitempty"`
+	Output     string   `json:"output,omitempty"`
+	MaxOutput  int64    `json:"max_output,omitempty"`
+	Parts      []string `json:"parts,omitempty"`
+	Tiers      []string `json:"tiers,omitempty"`
+}
+
+// reasoning is the part of tokens that rows price as output.
+const reasoning = "reasoning"
+
+var (
+	million    = big.NewRat(1_000_000, 1)
+	maxPrice   = big.NewRat(1_000_000_000, 1)
+	maxTokens  = big.NewRat(999_999_999_999_999, 1)
+	listNumber = regexp.MustCompile(`^"?(-?[0-9]{1,40}(?:\.[0-9]{1,60})?(?:[eE][+-]?[0-9]{1,2})?)"?$`)
+	// rowModel matches the names that a row can have for one model.
+	rowModel = regexp.MustCompile(`^[^*[:cntrl:]]{1,199}$`)
+)
+
+// readPriceList returns the name of a list and its models.
+func readPriceList(file []byte) (source string, models []listedModel, err error) {
+	var list json.RawMessage
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(string(file), "\ufeff")), &list); err != nil {
+		return "", nil, fmt.Errorf("must be a whole JSON document: %w", err)
+	}
+	for _, top := range objectOf(list) {
+		for _, inner := range objectOf(top.value) {
+			switch {
+			case inner.name == "models" && source != liteLLM:
+				for _, model := range objectOf(inner.value) {
+					source = modelsDev
+					models = append(models, listedModel{key: top.name + "/" + model.name,
+						provider: top.name, name: model.name, fields: objectOf(model.value)})
+				}
+			case inner.name == "litellm_provider" && source != modelsDev && top.name != "sample_spec":
+				source = liteLLM
+				models = append(models, listedModel{key: top.name, provider: cell(inner.value),
+					name: top.name, fields: objectOf(top.value)})
+			}
+		}
+	}
+	if source == "" {
+		return "", nil, errors.New("must be LiteLLM's model_prices_and_context_window.json or the " +
+			"api.json of models.dev")
+	}
+	return source, models, nil
+}
+
+// objectOf returns the fields of a JSON object, or nil for another value.
+func objectOf(value json.RawMessage) []field {
+	if value[0] != '{' {
+		return nil
+	}
+	return fieldsOf(value)
+}
+
+// add sets the price of a part, times factor. Null is no price.
+func (m *listedModel) add(field string, at priceLevel, part string, value json.RawMessage, factor *big.Rat) {
+	if m.ignores(field) || string(value) == "null" {
+		return
+	}
+	price, ok := new(big.Rat), false
+	if text := listNumber.FindSubmatch(value); text != nil {
+		price, ok = price.SetString(string(text[1]))
+	}
+	if ok {
+		price.Mul(price, factor)
+	}
+	if !ok || price.Sign() < 0 || price.Cmp(maxPrice) > 0 {
+		m.fail(field, value, "must be a price from 0 to 1000000000")
+		return
+	}
+	if m.prices == nil {
+		m.prices = map[priceLevel]map[string]*big.Rat{}
+	}
+	if m.prices[at] == nil {
+		m.prices[at] = map[string]*big.Rat{}
+	}
+	if old := m.prices[at][part]; old != nil && old.Cmp(price) != 0 {
+		m.fail(field, value, "must not differ from another price of "+part)
+	}
+	m.prices[at][part] = price
+}
+
+// ignores reports whether nobody pays for a field.
+func (m *listedModel) ignores(field string) bool {
+	return m.ignored != nil && m.ignored.MatchString(field)
+}
+
+// fail notes what a row cannot say.
+func (m *listedModel) fail(field string, value json.RawMessage, reason string) {
+	if value[0] != '{' && value[0] != '[' {
+		field += ": " + string(value)
+	}
+	m.faults = append(m.faults, field+": "+reason)
+}
+
+// wholeNumber returns a number of tokens, which a list can write as 256000.0 or 1e6.
+func wholeNumber(value json.RawMessage) (int64, bool) {
+	text := listNumber.FindSubmatch(value)
+	if text == nil {
+		return 0, false
+	}
+	n, ok := new(big.Rat).SetString(string(text[1]))
+	if !ok || !n.IsInt() || n.Sign() < 0 || n.Cmp(maxTokens) > 0 {
+		return 0, false
+	}
+	return n.Num().Int64(), true
+}
+
+// refuse notes a field that no row can have, if it costs something.
+func (m *listedModel) refuse(field string, value json.RawMessage) {
+	if !m.ignores(field) && hasAmount(value) {
+		m.fail(field, value, "a row has no such price")
+	}
+}
+
+// hasAmount reports whether a value has a number other than 0.
+func hasAmount(value json.RawMessage) bool {
+	if list, isList := listOf(value); isList {
+		return slices.ContainsFunc(list, hasAmount)
+	}
+	for _, f := range objectOf(value) {
+		if hasAmount(f.value) {
+			return true
+		}
+	}
+	text := strings.Trim(string(value), `"`)
+	_, err := strconv.ParseFloat(text, 64)
+	return (err == nil || errors.Is(err, strconv.ErrRange)) && strings.ContainsAny(text, "123456789")
+}
+
+// of returns the price of a part. What a list leaves out of a tier or a step costs what it does without the
+// tier, else without the step.
+func (m *listedModel) of(at priceLevel, part string) *big.Rat {
+	for _, l := range []priceLevel{at, {step: at.step}, {tier: at.tier}} {
+		if price := m.prices[l][part]; price != nil {
+			return price
+		}
+	}
+	return m.prices[priceLevel{}][part]
+}
+
+// row returns the row of a model, without one if there are faults.
+func (m *listedModel) row() (row priceRow) {
+	for at, prices := range m.prices {
+		output := m.of(at, "output")
+		if price := prices[reasoning]; price != nil && (output == nil || price.Cmp(output) != 0) {
+			m.faults = append(m.faults, "reasoning has a price of its own, which a row cannot have")
+		}
+		delete(prices, reasoning)
+	}
+	row = priceRow{Model: option.ModelName(m.name), MaxOutput: m.maxOutput}
+	if !rowModel.MatchString(row.Model) {
+		m.faults = append(m.faults, "the name must be of one model, with at most 199 characters")
+	}
+	base := m.prices[priceLevel{}]
+	for _, part := range []string{"input", "output"} {
+		if base[part] == nil {
+			m.faults = append(m.faults, part+" has no price")
+		}
+	}
+	levels := m.levels()
+	columns := map[string]*string{"input": &row.Input, "output": &row.Output, "cache_read": &row.CacheRead,
+		"cache_write": &row.CacheWrite}
+	for _, at := range levels {
+		for _, part := range option.PartNames {
+			price := m.of(at, part)
+			isBase := at == priceLevel{}
+			if price == nil || !isBase && (part == "search" || part == "request") {
+				continue
+			}
+			name := part
+			if at.step > 0 {
+				name += "@" + strconv.FormatInt(at.step, 10)
+			}
+			if at.tier != "" {
+				name = at.tier + "." + name
+			}
+			digits := 12
+			if isBase && columns[part] != nil {
+				digits = 60
+			}
+			text := price.FloatString(digits)
+			if exact, _ := new(big.Rat).SetString(text); exact.Cmp(price) != 0 {
+				m.faults = append(m.faults, name+" has more decimals than a row")
+			}
+			text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+			switch {
+			case digits > 12:
+				*columns[part] = text
+			case at.tier != "":
+				row.Tiers = append(row.Tiers, name+"="+text)
+			default:
+				row.Parts = append(row.Parts, name+"="+text)
+			}
+		}
+	}
+	return row
+}
+
+// levels returns the levels for which a row needs prices: also a tier in each step, in which the step's
+// prices would not hold otherwise.
+func (m *listedModel) levels() (levels []priceLevel) {
+	tiers, steps := []string{""}, []int64{0}
+	for at := range m.prices {
+		tiers, steps = append(tiers, at.tier), append(steps, at.step)
+	}
+	slices.Sort(tiers)
+	slices.Sort(steps)
+	for _, tier := range slices.Compact(tiers) {
+		for _, step := range slices.Compact(slices.Clone(steps)) {
+			levels = append(levels, priceLevel{tier, step})
+		}
+	}
+	return levels
+}
