@@ -78,6 +78,8 @@ var labelMeanings = [][2]string{
 	{"model", "the model of the [price](../llm.md#prices), empty without one"},
 	{"kind", "of tokens: `input`, `cache_read`, `cache_write` or `output`; of the history: " +
 		"`audit` or `metrics`"},
+	{"price", "the model of a row of [prices](../llm.md#prices)"},
+	{"part", "`search`, `audio_input`, `audio_cache_read`, `audio_output`, `image_input` or `image_output`"},
 	{"node", "the name of the proxy"},
 	{"version", "its version"},
 }
@@ -221,7 +223,9 @@ func textOfPage(t *testing.T) string {
 		INSERT INTO rate_limit_nodes (node, seen, report)
 		VALUES ('late', now() + interval '11 s', '{"version": "v1", "applied": "1:1:"}');
 		INSERT INTO rate_limit_tiers (tier) VALUES ('new');
-		SELECT rate_limit_upkeep();
+		SELECT rate_limit_upkeep(), rate_limit_ledger_upkeep(), rate_limit_price('gpt-4o', 2.5, 10);
+		INSERT INTO rate_limit_ledger (day, id, time, model, charges, search)
+		VALUES ((now() AT TIME ZONE 'UTC')::date, gen_random_uuid(), now(), 'gpt-4o', '[]', 1);
 		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, admitted, last_request)
 		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)
 	s, err := page.New(page.Options{DSN: dsn})
@@ -231,8 +235,8 @@ func textOfPage(t *testing.T) string {
 	t.Cleanup(s.Close)
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/metrics", nil))
-	// Neither proxy has applied the new tier, but only the second has had 10 seconds to apply it.
-	if !regexp.MustCompile(`behind\{node="edge"\} 0\n.*behind\{node="late"\} 1\n`).Match(w.Body.Bytes()) {
+	// Neither proxy has applied the new tier and price, but only the second has had 10 seconds for that.
+	if !regexp.MustCompile(`behind\{node="edge"\} 0\n.*behind\{node="late"\} 2\n`).Match(w.Body.Bytes()) {
 		t.Errorf("got the metrics\n%s\nwant changes behind for the proxy late only", w.Body)
 	}
 	return w.Body.String()

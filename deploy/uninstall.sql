@@ -19,7 +19,8 @@ BEGIN
 			UNION ALL
 			-- A function that takes or returns rows of a table goes before the table.
 			SELECT CASE WHEN EXISTS (SELECT FROM pg_class c WHERE c.relkind = ANY ('{r,p}')
-				AND c.reltype IN (prorettype, proargtypes[0])) THEN 'FUNCTION' ELSE 'ROUTINE' END, oid::regprocedure::text FROM pg_proc
+				AND c.reltype IN (prorettype, proargtypes[0])) THEN 'FUNCTION' ELSE 'ROUTINE' END,
+				oid::regprocedure::text FROM pg_proc
 			WHERE proname LIKE 'rate\_limit\_%' AND pg_function_is_visible(oid)
 				AND obj_description(oid, 'pg_proc') IS NOT NULL
 			UNION ALL

@@ -24,6 +24,13 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if s.pools.dsns[policyData] != s.pools.dsns[counterData] {
 		c.policyProxies, _ = s.proxies(r.Context(), policyData)
 	}
+	_ = s.pools.read(r.Context(), counterData, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "SELECT price, part FROM rate_limit_unpriced()")
+		if err == nil {
+			c.unpriced, err = pgx.CollectRows(rows, pgx.RowToStructByPos[unpriced])
+		}
+		return err
+	})
 	// If the history cannot be read, the sums keep the values of the previous scrape.
 	_ = s.pools.read(r.Context(), historyData, askTimeout, s.requests.read)
 	registry := prometheus.NewPedanticRegistry()
@@ -59,10 +66,15 @@ FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 	return proxies, err == nil || ok
 }
 
-// proxyCollector collects the states of the database and the proxies. docs/page.md lists the metrics.
+// unpriced is a part that a row of prices has charged without a price of its own.
+type unpriced struct{ Price, Part string }
+
+// proxyCollector collects the states of the database, the proxies and the prices. docs/page.md lists the
+// metrics.
 type proxyCollector struct {
 	up                     bool
 	proxies, policyProxies []proxy // registries of the counters' and the policy's database
+	unpriced               []unpriced
 }
 
 // Describe implements prometheus.Collector. No description is sent, so the registry checks the metrics when
@@ -99,6 +111,10 @@ func (c *proxyCollector) Collect(out chan<- prometheus.Metric) {
 		gauge("proxy_changes_behind",
 			"Changes of the policy that the proxy did not apply within 10 seconds. -1: it is not known.",
 			behind, "node", p.Node)
+	}
+	for _, u := range c.unpriced {
+		gauge("unpriced", "1 if searches, sound or pictures were charged in the last 7 days by a row of "+
+			"prices that has no price of their own.", 1, "price", u.Price, "part", u.Part)
 	}
 }
 

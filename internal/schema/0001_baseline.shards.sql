@@ -102,6 +102,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger (
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors)
 	WHERE ancestors <> '{}';
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_parts ON rate_limit_ledger (time)
+	WHERE num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search,
+		lines) > 0;
 COMMENT ON TABLE rate_limit_ledger IS
 	'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each '
 	'part of it.';

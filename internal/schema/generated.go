@@ -71,6 +71,8 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user
 --;
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors) WHERE ancestors <> '{}';
 --;
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_parts ON rate_limit_ledger (time) WHERE num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0;
+--;
 COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
 --;
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
@@ -446,7 +448,7 @@ $$;
 COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'override_of', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited');
+	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced');
 --;
 COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 --;
@@ -1532,6 +1534,42 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_hidden IS 'A sentence about each role from which row level security hides rows, with the statements that end it.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_unpriced() RETURNS TABLE (price text, part text)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	condition CONSTANT text := 'num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0 AND day > (now() AT TIME ZONE ''UTC'')::date - 8';
+	source text;
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_prices'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
+		SELECT string_agg(format('(SELECT to_jsonb(t) - ''lines'' AS one, t.lines FROM %s t WHERE %s ORDER BY t.time DESC LIMIT 300)', l, condition), ' UNION ALL ') INTO source FROM rate_limit_ledgers() l;
+		RETURN QUERY EXECUTE format('SELECT p.model, c.part
+			FROM (SELECT DISTINCT coalesce(o ->> ''price'', o ->> ''model'') AS model,
+					coalesce(o ->> ''price_valid'', ''(,)'') AS valid, n.part
+				FROM (%s) l, jsonb_array_elements(l.one || coalesce(l.lines, ''[]'')) AS o,
+					unnest(''{search,audio_input,audio_cache_read,audio_output,image_input,image_output}''
+						::text[]) AS n(part)
+				WHERE (o ->> n.part)::numeric > 0) AS c
+			JOIN rate_limit_prices p ON p.model = c.model AND p.valid = c.valid::tstzrange
+			WHERE concat_ws('' '', array_to_string(p.parts, '' ''), array_to_string(p.tiers, '' ''))
+				!~ (''(^|[ .])'' || replace(c.part, ''cache_read'', ''(cache_read|input)'') || ''[@=]'')
+			ORDER BY 1, 2', source);
+	END IF;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_unpriced IS 'The rows of prices that have charged searches, sound or pictures without a price of their own, by the newest such rows of the ledger, of the last 7 days.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_price_age() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{prices,rules,rule_limits}'::text[]) AS name) THEN
+		RETURN QUERY SELECT CASE WHEN d.days IS NULL THEN 'No model has a price, so limits in money refuse all models.' ELSE format('The newest price is %s old.', CASE d.days WHEN 0 THEN 'less than a day'
+				WHEN 1 THEN '1 day' ELSE d.days || ' days' END) END
+			FROM (SELECT floor(extract(epoch FROM now() - max(p.updated_at)) / 86400) AS days FROM rate_limit_prices p) AS d
+			WHERE EXISTS (SELECT FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule WHERE l.unit = 'money' AND r.mode <> 'off');
+	END IF;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_price_age IS 'A sentence about the age of the newest price, if rules have limits in money that are not off.';
+--;
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.open_until > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
@@ -1548,7 +1586,9 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 			format('%s has a problem: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit '
 				'has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone, concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), '')))
 		FROM rate_limit_unknown_zones() AS z UNION ALL SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h UNION ALL SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL
-		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t ) SELECT f.state, f.node, f.summary FROM (
+		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t UNION ALL
+		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the '
+			'last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price ) SELECT f.state, f.node, f.summary FROM (
 		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
 			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
 				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
@@ -1562,8 +1602,9 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
 	minute; behind; lost: settlements, within the last day; unusable: a rule; problem. State of a time
 	zone: unknown zone. States of a role: hidden, see rate_limit_hidden; exposed, see
-	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited, which is no
-	reason for a warning.
+	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
+	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
+	had the price of their neighbor, or none. These three are no reason for a warning.
 node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);
@@ -3801,6 +3842,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day              date NOT NULL, i
 		AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))') ) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors) WHERE ancestors <> '{}';
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_parts ON rate_limit_ledger (time) WHERE num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0;
 COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';

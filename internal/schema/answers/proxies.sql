@@ -203,6 +203,52 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_hidden IS
 	'A sentence about each role from which row level security hides rows, with the statements that end it.';
+-- The policy or the ledger may be missing, or the role may not read them. The newest rows of a week are
+-- enough, because what proxies charge all the time is among them.
+CREATE OR REPLACE FUNCTION rate_limit_unpriced() RETURNS TABLE (price text, part text)
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	condition CONSTANT text := 'num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, '
+		'image_output, search, lines) > 0 AND day > (now() AT TIME ZONE ''UTC'')::date - 8';
+	source text;
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_prices'), 'SELECT')
+		AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
+		SELECT string_agg(format('(SELECT to_jsonb(t) - ''lines'' AS one, t.lines FROM %s t WHERE %s '
+			'ORDER BY t.time DESC LIMIT 300)', l, condition), ' UNION ALL ') INTO source
+			FROM rate_limit_ledgers() l;
+		RETURN QUERY EXECUTE format('SELECT p.model, c.part
+			FROM (SELECT DISTINCT coalesce(o ->> ''price'', o ->> ''model'') AS model,
+					coalesce(o ->> ''price_valid'', ''(,)'') AS valid, n.part
+				FROM (%s) l, jsonb_array_elements(l.one || coalesce(l.lines, ''[]'')) AS o,
+					unnest(''{search,audio_input,audio_cache_read,audio_output,image_input,image_output}''
+						::text[]) AS n(part)
+				WHERE (o ->> n.part)::numeric > 0) AS c
+			JOIN rate_limit_prices p ON p.model = c.model AND p.valid = c.valid::tstzrange
+			WHERE concat_ws('' '', array_to_string(p.parts, '' ''), array_to_string(p.tiers, '' ''))
+				!~ (''(^|[ .])'' || replace(c.part, ''cache_read'', ''(cache_read|input)'') || ''[@=]'')
+			ORDER BY 1, 2', source);
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_unpriced IS
+	'The rows of prices that have charged searches, sound or pictures without a price of their own, by the '
+	'newest such rows of the ledger, of the last 7 days.';
+CREATE OR REPLACE FUNCTION rate_limit_price_age() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false))
+		FROM unnest('{prices,rules,rule_limits}'::text[]) AS name) THEN
+		RETURN QUERY SELECT CASE WHEN d.days IS NULL
+				THEN 'No model has a price, so limits in money refuse all models.'
+			ELSE format('The newest price is %s old.', CASE d.days WHEN 0 THEN 'less than a day'
+				WHEN 1 THEN '1 day' ELSE d.days || ' days' END) END
+			FROM (SELECT floor(extract(epoch FROM now() - max(p.updated_at)) / 86400) AS days
+				FROM rate_limit_prices p) AS d
+			WHERE EXISTS (SELECT FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+				WHERE l.unit = 'money' AND r.mode <> 'off');
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_price_age IS
+	'A sentence about the age of the newest price, if rules have limits in money that are not off.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -264,6 +310,12 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 		UNION ALL
 		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
 			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t
+		UNION ALL
+		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a
+		UNION ALL
+		SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the '
+			'last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part))
+		FROM rate_limit_unpriced() u GROUP BY u.price
 	)
 	SELECT f.state, f.node, f.summary FROM (
 		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open'
@@ -291,8 +343,9 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
 	minute; behind; lost: settlements, within the last day; unusable: a rule; problem. State of a time
 	zone: unknown zone. States of a role: hidden, see rate_limit_hidden; exposed, see
-	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited, which is no
-	reason for a warning.
+	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
+	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
+	had the price of their neighbor, or none. These three are no reason for a warning.
 node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);
