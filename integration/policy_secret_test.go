@@ -121,7 +121,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *proxy, tr *traefik) {
 		"admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
 		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors)
 	c = startCaddyOn(t, address, config)
-	return c, startTraefikWith(t, object{}, "DEBUG", routes)
+	return c, startTraefikWith(t, "..", object{}, "DEBUG", routes)
 }
 
 // Valid, expired, revoked, invented, malformed and imported keys are sent in all places of a request, while

@@ -12,7 +12,7 @@ import (
 // standard output. Its API shows the settings. It drops a route with a wrong setting, and keeps two routes
 // with different windows on the same rows.
 func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
-	tr := startTraefikWith(t, object{}, "DEBUG",
+	tr := startTraefikWith(t, "..", object{}, "DEBUG",
 		[]route{{path: "/right", limit: object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}},
 			{path: "/wrong", limit: object{"dsn": "memory", "prefix": "wrong", "limit": "no limit"}},
 			{path: "/seconds", limit: object{"dsn": "memory", "prefix": "one", "limit": "5 5s"}},

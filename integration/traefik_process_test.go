@@ -51,16 +51,17 @@ type object = map[string]any
 // startTraefik starts a Traefik that serves the routes, and waits until it does.
 func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
 	t.Helper()
-	return startTraefikWith(t, object{}, "INFO", routes, env...)
+	return startTraefikWith(t, "..", object{}, "INFO", routes, env...)
 }
 
-// startTraefikWith is like startTraefik but has further settings of the entry point and another log level.
-func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes []route,
+// startTraefikWith is like startTraefik but has the plugin of the tree at root, further settings of the entry
+// point, and another log level.
+func startTraefikWith(t testing.TB, root string, entryPoint object, logLevel string, routes []route,
 	env ...string) *traefik {
 	t.Helper()
 	program := traefikProgram(t)
 	dir := t.TempDir()
-	harness.LinkPlugin(t, "..", filepath.Join(dir, "plugins-local"))
+	harness.LinkPlugin(t, root, filepath.Join(dir, "plugins-local"))
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"),
 		backend: startBackend(t)}

@@ -31,9 +31,9 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// baselineCaddy builds the Caddy of the commit that numbered the tables. It needs the history of the
+// baselineTree returns a worktree of the commit that numbered the tables. It needs the history of the
 // repository.
-func baselineCaddy(t *testing.T) string {
+func baselineTree(t *testing.T) string {
 	t.Helper()
 	commit := run(t, "..", "git", "log", "-1", "--format=%H", "--", "internal/schema/0001_baseline.sql",
 		"internal/schema/0001_baseline.shards.sql")
@@ -43,7 +43,7 @@ func baselineCaddy(t *testing.T) string {
 	tree := filepath.Join(t.TempDir(), "baseline")
 	run(t, "..", "git", "worktree", "add", "--detach", tree, commit)
 	t.Cleanup(func() { run(t, "..", "git", "worktree", "remove", "--force", tree) })
-	return harness.Caddy(t, tree)
+	return tree
 }
 
 // laterCaddy builds today's Caddy as a later version would be: one more table of the policy with a trigger,
@@ -114,11 +114,12 @@ func startVersion(t *testing.T, program, name, dsn string) *proxy {
 }
 
 // Programs of the first numbered version and of a later one count together before, during and after an
-// upgrade, which stops no decision. Rules change from either side, an older migrate changes nothing, and the
-// older program can come back. After the later version has dropped what older ones use, only these are
+// upgrade, which stops no decision. Rules change from either side, an older migrate changes nothing, a dump of
+// either version works under the other, and the older program can come back. After the later version has dropped what older ones use, only these are
 // refused, whatever on_error says.
 func TestTwoVersionsCountTogether(t *testing.T) {
-	older, later := baselineCaddy(t), laterCaddy(t)
+	tree := baselineTree(t)
+	older, later := harness.Caddy(t, tree), laterCaddy(t)
 	dsn := cluster.Open(t)
 	old := startVersion(t, older, "old", dsn)
 	check.Equal(t, "the first request", statusesOf(t, 1, old.url+"/"), "200")
@@ -128,18 +129,20 @@ func TestTwoVersionsCountTogether(t *testing.T) {
 	command(older, "rules", "set", "plan", "count_by=all", "algorithm=fixed_window", "per_day=500")
 	another := startVersion(t, later, "later", dsn)
 	traefik := startTraefik(t, versionRoutes(), "DATABASE_URL="+dsn)
-	awaitPolicyApplied(t, dsn, 3)
+	oldTraefik := startTraefikWith(t, tree, object{}, "INFO", versionRoutes(), "DATABASE_URL="+dsn)
+	awaitPolicyApplied(t, dsn, 4)
 	await(t, "the later proxy to say that the tables are older", func() bool {
 		return cluster.Query[bool](t, dsn, "SELECT count(*) = 1 FROM rate_limit_proxies "+
 			"WHERE node = 'later' AND problems::text LIKE '%run caddy pg-ratelimit migrate%'")
 	})
-	proxies := []string{old.url, another.url, traefik.url}
+	proxies := []string{old.url, another.url, traefik.url, oldTraefik.url}
+	dumps := map[string]string{later: dumpOf(t, dsn)} // of a version, by the program that restores it
 	var loads sync.WaitGroup
 	var result *harness.Result
 	loads.Go(func() {
 		result = harness.Run(t.Context(), harness.Load{Clients: 8, Requests: 1000,
 			Every:   5 * time.Millisecond,
-			Request: func(i int) *http.Request { return harness.Get(proxies[i%3] + "/") }})
+			Request: func(i int) *http.Request { return harness.Get(proxies[i%4] + "/") }})
 	})
 	time.Sleep(time.Second)
 	check.Equal(t, "migrate of the later version", command(later, "migrate"), "tables  upgraded")
@@ -159,14 +162,29 @@ func TestTwoVersionsCountTogether(t *testing.T) {
 	if err := another.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	dumps[older] = dumpOf(t, dsn)
+	for program, dump := range dumps {
+		restored := cluster.Open(t)
+		restoreTool(t, "pg_restore", "--exit-on-error", "-d", restored, dump)
+		other := startVersion(t, program, "restored", restored)
+		check.Equal(t, "a dump of the other version", statusesOf(t, 1, other.url+"/"), "200")
+	}
 	back := startVersion(t, older, "back", dsn)
 	check.Equal(t, "the older version again", statusesOf(t, 1, back.url+"/"), "200")
 	last := startVersion(t, later, "last", dsn)
 	cluster.Execute(t, dsn, sqltest.Says(`"oldest": [0-9]+`, `"oldest": 99`))
-	for _, url := range []string{old.url, back.url, traefik.url} {
+	for _, url := range []string{old.url, back.url, traefik.url, oldTraefik.url} {
 		checkRefusesTables(t, url)
 	}
 	check.Equal(t, "the later version", statusesOf(t, 1, last.url+"/"), "200")
+}
+
+// dumpOf dumps a database into a file.
+func dumpOf(t *testing.T, dsn string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "dump")
+	restoreTool(t, "pg_dump", "-Fc", "-d", dsn, "-f", file)
+	return file
 }
 
 // checkRefusesTables checks that a proxy refuses all requests that need the policy, and counts on in its
