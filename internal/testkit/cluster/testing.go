@@ -158,8 +158,8 @@ func Execute(t testing.TB, dsn, sql string) {
 	watch(t, dsn, sql, func(ctx context.Context, conn *pgx.Conn) error { return Exec(ctx, conn, sql) })
 }
 
-// Exec runs SQL on a connection or a pool. It runs the SQL again after a deadlock with a program that uses the
-// same tables.
+// Exec runs SQL on a connection or a pool. It runs the SQL again after a deadlock with a program that uses
+// the same tables.
 func Exec[R any](ctx context.Context, conn interface {
 	Exec(ctx context.Context, sql string, args ...any) (R, error)
 }, sql string, args ...any) error {
