@@ -94,7 +94,8 @@ type stoppable struct {
 func startStoppable(t *testing.T, kind, grace, dsn string, routes []route) *stoppable {
 	t.Helper()
 	if kind == "traefik" {
-		tr := startTraefikWith(t, "..", object{"transport": object{"lifeCycle": object{"graceTimeOut": grace}}},
+		lifeCycle := object{"graceTimeOut": grace}
+		tr := startTraefikWith(t, "..", object{"transport": object{"lifeCycle": lifeCycle}},
 			"INFO", routes)
 		return &stoppable{proxy: &proxy{tr.Process, tr.url}}
 	}

@@ -114,9 +114,9 @@ func startVersion(t *testing.T, program, name, dsn string) *proxy {
 }
 
 // Programs of the first numbered version and of a later one count together before, during and after an
-// upgrade, which stops no decision. Rules change from either side, an older migrate changes nothing, a dump of
-// either version works under the other, and the older program can come back. After the later version has dropped what older ones use, only these are
-// refused, whatever on_error says.
+// upgrade, which stops no decision. Rules change from either side, an older migrate changes nothing, a dump
+// of either version works under the other, and the older program can come back. After the later version has
+// dropped what older ones use, only these are refused, whatever on_error says.
 func TestTwoVersionsCountTogether(t *testing.T) {
 	tree := baselineTree(t)
 	older, later := harness.Caddy(t, tree), laterCaddy(t)
