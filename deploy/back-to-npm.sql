@@ -13,9 +13,10 @@ BEGIN
 				AND pg_table_is_visible(oid) AND obj_description(oid, 'pg_class') IS NOT NULL
 				AND relname NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')
 			UNION ALL
-			-- A function that returns rows of a table goes before the table.
-			SELECT CASE WHEN EXISTS (SELECT FROM pg_class c WHERE c.reltype = prorettype AND c.relkind = ANY
-				('{r,p}')) THEN 'FUNCTION' ELSE 'ROUTINE' END, oid::regprocedure::text FROM pg_proc
+			-- A function that takes or returns rows of a table goes before the table.
+			SELECT CASE WHEN EXISTS (SELECT FROM pg_class c WHERE c.relkind = ANY ('{r,p}')
+				AND c.reltype IN (prorettype, proargtypes[0])) THEN 'FUNCTION' ELSE 'ROUTINE' END,
+				oid::regprocedure::text FROM pg_proc
 			WHERE proname LIKE 'rate\_limit\_%' AND pg_function_is_visible(oid)
 				AND obj_description(oid, 'pg_proc') IS NOT NULL
 			UNION ALL
