@@ -47,7 +47,7 @@ func (h watcher) OnVerdict(q *serve.Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range v.ShadowMarks {
+	for _, m := range v.ShadowTerms {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
 			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status),
 				zap.String("user", v.User), zap.String("tier", v.Tier))

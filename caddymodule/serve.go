@@ -187,7 +187,7 @@ func (f *facts) set(q *serve.Request) {
 	}
 	if f.ExceededBy > 0 {
 		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
-		f.exceededUnit = serve.UnitOf(q, f.Exceeded)
+		f.exceededUnit = q.Terms[f.Exceeded].Settle.UnitOf()
 	}
 }
 
@@ -273,7 +273,7 @@ func (h *Handler) emitRefused(f *facts) {
 func (h *Handler) count(q *serve.Request) {
 	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
 	for i := range q.Hits {
-		hit, d, mark := &q.Hits[i], &q.Decisions[i], serve.MarkOf(q, i)
+		hit, d, terms := &q.Hits[i], &q.Decisions[i], q.Terms[i]
 		passed, kind, source, text := q.Passed || hit.Independent, q.Outcome.Kind, noSource, ""
 		if q.Err == nil {
 			kind, source = outcome.Admitted, d.Source.String()
@@ -293,19 +293,19 @@ func (h *Handler) count(q *serve.Request) {
 			}
 		}
 		prefix := hit.Limit.Prefix
-		if mark != nil {
-			prefix = history.RulePrefix + mark.Rule + "/" + mark.Limit // the rule's name of now
+		if terms.Rule != "" {
+			prefix = history.RulePrefix + terms.Rule + "/" + terms.Limit // the rule's name of now
 		}
 		h.metrics.decisions.WithLabelValues(prefix, kind.String(), strconv.FormatBool(passed),
 			strconv.FormatBool(hit.Independent), source).Inc()
-		if mark != nil && mark.Overage && !hit.Independent && q.Outcome.Overage > 0 && d.Remaining == 0 {
+		if terms.Overage && !hit.Independent && q.Outcome.Overage > 0 && d.Remaining == 0 {
 			h.metrics.overage.WithLabelValues(prefix).Inc()
 		}
 		if text == "" || !h.logger.Core().Enabled(zapcore.DebugLevel) {
 			continue
 		}
 		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.String("unit", string(serve.UnitOf(q, i))), zap.Int64("cost", hit.Cost),
+			zap.String("unit", string(terms.Settle.UnitOf())), zap.Int64("cost", hit.Cost),
 			zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
 			zap.Duration("retry_after", d.RetryAfter))
 	}

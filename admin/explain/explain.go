@@ -114,7 +114,7 @@ type Limit struct {
 	RetryAfter *float64   `json:"retry_after"`
 	Effect     string     `json:"would"`
 
-	mark    *policy.Mark
+	terms   *policy.Terms
 	refuses bool
 }
 
@@ -159,11 +159,9 @@ func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error
 	if e.Limits, err = explainLimits(ctx, db, v, price != nil && price.Free); err != nil {
 		return nil, err
 	}
-	for i, mark := range trace.Marks {
+	for i, terms := range trace.Terms {
 		if !v.Refused() && !v.Exempt {
-			l := newLimit(&trace.Unlimited[i], mark, nil)
-			l.Level = nilIfZero(trace.Levels[i])
-			e.Limits = append(e.Limits, l)
+			e.Limits = append(e.Limits, newLimit(&trace.Unlimited[i], terms, nil))
 		}
 	}
 	e.conclude(v)
@@ -205,8 +203,8 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 		reason, e.Result = "exempt", "would pass: the rule "+v.Rule+" exempts it from all limits"
 		return
 	}
-	for _, mark := range v.Marks {
-		if e.Model != nil && e.Price == nil && !mark.Shadow && mark.Settle.UnitOf() == option.Money {
+	for _, terms := range v.Terms {
+		if e.Model != nil && e.Price == nil && !terms.Shadow && terms.Settle.UnitOf() == option.Money {
 			refuse(outcome.Rejected, string(policy.NoPrice),
 				fmt.Sprintf("the model %q has no price", *e.Model), http.StatusBadRequest)
 			return
@@ -215,10 +213,10 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 	for i := range e.Limits {
 		switch l := &e.Limits[i]; {
 		case l.refuses:
-			refuse(outcome.Limited, "", "limit "+l.Limit, l.mark.Status)
-			e.Rule = &l.mark.Rule
+			refuse(outcome.Limited, "", "limit "+l.Limit, l.terms.Status)
+			e.Rule = &l.terms.Rule
 			return
-		case !l.mark.Shadow:
+		case !l.terms.Shadow:
 			reason, e.Result = "charged", "would pass, and be charged to limits"
 		}
 	}
@@ -242,8 +240,8 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bo
 	hits := append([]ratelimit.Hit(nil), v.Hits...)
 	for i := range hits {
 		hits[i].Peek = true
-		if s := v.Marks[i].Settle; s.CountsTokens() {
-			hits[i].Cost = s.Charge(0, s.Output, 1, v.Marks[i].Quota)
+		if s := v.Terms[i].Settle; s.CountsTokens() {
+			hits[i].Cost = s.Charge(0, s.Output, 1, v.Terms[i].Quota)
 		}
 	}
 	decisions := make([]ratelimit.Decision, len(hits))
@@ -251,19 +249,16 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bo
 		return nil, err
 	}
 	for i := range hits {
-		if free && v.Marks[i].Settle.UnitOf() == option.Money {
+		if free && v.Terms[i].Settle.UnitOf() == option.Money {
 			decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 		}
-		l := newLimit(&hits[i], v.Marks[i], &decisions[i])
+		l := newLimit(&hits[i], v.Terms[i], &decisions[i])
 		if hits[i].Limit.Reserves {
 			held, err := heldOf(ctx, db, &hits[i])
 			if err != nil {
 				return nil, err
 			}
-			l.Held = amount(v.Marks[i], held)
-		}
-		if v.Levels != nil {
-			l.Level = nilIfZero(v.Levels[i])
+			l.Held = amount(v.Terms[i], held)
 		}
 		limits = append(limits, l)
 	}
@@ -290,9 +285,9 @@ func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (int64, error) 
 }
 
 // amount returns a number of units of a limit as people read it.
-func amount(mark *policy.Mark, n int64) *json.Number {
-	text := mark.Settle.UnitOf().Amount(n)
-	if mark.Settle.UnitOf() == option.Money {
+func amount(terms *policy.Terms, n int64) *json.Number {
+	text := terms.Settle.UnitOf().Amount(n)
+	if terms.Settle.UnitOf() == option.Money {
 		whole, decimals, _ := strings.Cut(text, ".")
 		text = whole + "." + (decimals + "000000")[:6]
 	}
@@ -301,28 +296,28 @@ func amount(mark *policy.Mark, n int64) *json.Number {
 }
 
 // newLimit describes the limit of a hit. decision is the result of a peek, or nil if the limit is unlimited.
-func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision) Limit {
+func newLimit(hit *ratelimit.Hit, terms *policy.Terms, decision *ratelimit.Decision) Limit {
 	l := Limit{
-		Limit: mark.Rule + "/" + mark.Limit, CountedFor: hit.StoredKey(),
+		Limit: terms.Rule + "/" + terms.Limit, CountedFor: hit.StoredKey(),
 		Algorithm:    hit.Limit.Algorithm.String(),
-		AmountSource: "the " + mark.AmountSource, Cost: amount(mark, hit.Cost),
-		Window: window(hit.Limit), Effect: "pass",
-		mark: mark,
+		AmountSource: "the " + terms.AmountSource, Cost: amount(terms, hit.Cost),
+		Window: window(hit.Limit), Effect: "pass", Level: nilIfZero(terms.Level),
+		terms: terms,
 	}
-	if mark.Settle != nil {
-		l.Settle = &mark.Settle.Text
+	if terms.Settle != nil {
+		l.Settle = &terms.Settle.Text
 	}
-	if mark.Settle.UnitOf() == option.Money {
+	if terms.Settle.UnitOf() == option.Money {
 		l.Cost = nil
 	}
 	if decision == nil {
 		return l
 	}
 	remaining := decision.Remaining
-	if mark.Overage { // decision.Quota is larger than mark.Quota, so that the limit never refuses
-		remaining = mark.Quota - (decision.Quota - decision.Remaining)
+	if terms.Overage { // decision.Quota is larger than terms.Quota, so that the limit never refuses
+		remaining = terms.Quota - (decision.Quota - decision.Remaining)
 	}
-	l.Amount, l.Remaining = amount(mark, mark.Quota), amount(mark, remaining)
+	l.Amount, l.Remaining = amount(terms, terms.Quota), amount(terms, remaining)
 	if reset := decision.Reset.UTC(); !reset.IsZero() {
 		l.Resets = &reset
 	}
@@ -331,15 +326,15 @@ func newLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decisio
 	}
 	if !decision.Allowed {
 		l.Effect = "refuse"
-		l.refuses = !mark.Shadow && !mark.Overage
+		l.refuses = !terms.Shadow && !terms.Overage
 		if l.RetryAfter != nil {
 			l.Effect += ", again in " + formatDuration(decision.RetryAfter)
 		}
 	}
 	switch {
-	case mark.Shadow:
+	case terms.Shadow:
 		l.Effect += " (shadow)"
-	case mark.Overage && remaining < hit.Cost:
+	case terms.Overage && remaining < hit.Cost:
 		l.Effect = "pass, beyond the quota"
 	}
 	return l

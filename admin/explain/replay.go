@@ -284,17 +284,17 @@ func (r *replayer) decide(c *counter, row *recordedRow, n int64) int64 {
 		cost = row.cost
 	}
 	r.hits, r.rows, r.times = r.hits[:0], r.rows[:0], r.times[:0]
-	for i, mark := range r.verdict.Marks {
-		if mark.Overage {
+	for i, terms := range r.verdict.Terms {
+		if terms.Overage {
 			continue // a limit with overage never refuses
 		}
 		hit := r.verdict.Hits[i]
 		hit.Cost = cost
 		r.hits = append(r.hits, hit)
-		if c.rows[mark.Limit] == nil {
-			c.rows[mark.Limit] = &algorithm.Row{}
+		if c.rows[terms.Limit] == nil {
+			c.rows[terms.Limit] = &algorithm.Row{}
 		}
-		r.rows = append(r.rows, c.rows[mark.Limit])
+		r.rows = append(r.rows, c.rows[terms.Limit])
 		r.times = append(r.times, now)
 	}
 	r.decisions = append(r.decisions[:0], make([]ratelimit.Decision, len(r.hits))...)

@@ -23,9 +23,9 @@ func countRule(name, countBy, tiers string) policy.Rule {
 func hitsOf(v *policy.Verdict) string {
 	var texts []string
 	for i, h := range v.Hits {
-		text := fmt.Sprintf("%s:%s=%d", v.Marks[i].Rule, h.Key, v.Marks[i].Quota)
-		if v.Levels != nil && v.Levels[i] != "" {
-			text += "@" + v.Levels[i]
+		text := fmt.Sprintf("%s:%s=%d", v.Terms[i].Rule, h.Key, v.Terms[i].Quota)
+		if level := v.Terms[i].Level; level != "" {
+			text += "@" + level
 		}
 		texts = append(texts, text)
 	}

@@ -77,7 +77,7 @@ func TestNAT64TakesNoGenerousRuleOfFamily(t *testing.T) {
 		"192.0.2.7": "[staff]", "64:ff9b::c000:207": "[staff public]", "198.51.100.1": "[public]",
 	} {
 		var rules []string
-		for _, m := range evaluateAddress(s, address).Marks {
+		for _, m := range evaluateAddress(s, address).Terms {
 			rules = append(rules, m.Rule)
 		}
 		if got := fmt.Sprint(rules); got != want {

@@ -22,7 +22,7 @@ type limit struct {
 // amount is a limit with the amount of its rule or of an Override. It is immutable.
 type amount struct {
 	limit     *ratelimit.Limit
-	mark      *Mark
+	terms     *Terms
 	unlimited bool
 	zero      bool // no request passes
 
@@ -36,31 +36,31 @@ type amount struct {
 const MaxCount = 1 << 61
 
 // newAmount compiles the amount of a limit from an override, or from the limit itself in the form of an
-// override. from is Mark.AmountSource.
+// override. from is Terms.AmountSource.
 func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	quota := l.row.Limit
-	mark := *l.rule.mark
-	a := &amount{limit: &quota, mark: &mark, unlimited: o.Unlimited, tier: o.Tier, from: o.From,
+	terms := *l.rule.terms
+	a := &amount{limit: &quota, terms: &terms, unlimited: o.Unlimited, tier: o.Tier, from: o.From,
 		until: endOf(o.Until)}
-	mark.Limit = l.row.Name
-	mark.Overage = l.row.Overage
-	mark.Hidden = l.row.Hidden
-	mark.Notify = l.row.Notify
-	mark.Quota = o.Events
-	mark.AmountSource = from
+	terms.Limit = l.row.Name
+	terms.Overage = l.row.Overage
+	terms.Hidden = l.row.Hidden
+	terms.Notify = l.row.Notify
+	terms.Quota = o.Events
+	terms.AmountSource = from
 	if l.tokens != nil {
-		mark.Settle = l.tokens
+		terms.Settle = l.tokens
 	}
-	mark.simple = !mark.Shadow && !mark.Overage && mark.Status == 429 && mark.Message == "" &&
-		mark.RetryAfter == 0 && mark.Settle == nil && !mark.Hidden && mark.Notify == nil &&
+	terms.simple = !terms.Shadow && !terms.Overage && terms.Status == 429 && terms.Message == "" &&
+		terms.RetryAfter == 0 && terms.Settle == nil && !terms.Hidden && terms.Notify == nil &&
 		quota.Algorithm != ratelimit.InFlight
 	if o.Burst > 0 {
 		quota.Burst = o.Burst
 	}
 	quota.Events = o.Events
 	if o.Unlimited || o.Events == 0 {
-		a.zero = !o.Unlimited && !mark.Overage
-		mark.Quota = 0
+		a.zero = !o.Unlimited && !terms.Overage
+		terms.Quota = 0
 		// Validate needs events, and refuses a burst that takes too long to refill.
 		quota.Events = 1
 		if quota.Burst > 1 {
@@ -70,11 +70,11 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	if err := quota.Validate(); err != nil {
 		return nil, err
 	}
-	if mark.Overage {
+	if terms.Overage {
 		// The store counts beyond the quota.
 		quota.Events = MaxCount
 	} else if !o.Unlimited && !a.zero {
-		mark.Quota = quota.Capacity()
+		terms.Quota = quota.Capacity()
 	}
 	return a, nil
 }
@@ -82,7 +82,7 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 // addOverride adds the amount of an override to its limit's amounts in byLimit. It ignores the override if
 // the set does not have the limit, for example because the rule is disabled. Amounts for a key come before
 // amounts for a user. Of the same kind, the amount with the later start comes first. from is
-// Mark.AmountSource.
+// Terms.AmountSource.
 func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from string) error {
 	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {
@@ -95,8 +95,8 @@ func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from 
 	byLimit[l] = append(byLimit[l], a)
 	amounts := byLimit[l]
 	sort.SliceStable(amounts, func(i, j int) bool {
-		if amounts[i].mark.AmountSource != amounts[j].mark.AmountSource {
-			return amounts[i].mark.AmountSource == "key"
+		if amounts[i].terms.AmountSource != amounts[j].terms.AmountSource {
+			return amounts[i].terms.AmountSource == "key"
 		}
 		return amounts[i].from > amounts[j].from
 	})
@@ -205,7 +205,7 @@ func anchored(s *senderState, a *amount) *amount {
 	if s.timeZone != "" {
 		l.Zone = s.timeZone
 	}
-	key := anchorKey{l, a.mark.Quota, a.mark.AmountSource}
+	key := anchorKey{l, a.terms.Quota, a.terms.AmountSource}
 	s.set.mu.Lock()
 	defer s.set.mu.Unlock()
 	shared := s.set.anchored[key]
@@ -213,7 +213,7 @@ func anchored(s *senderState, a *amount) *amount {
 		if l.Validate() != nil { // the time zone is unknown on this machine
 			l.Zone = a.limit.Zone
 		}
-		shared = &amount{limit: &l, mark: a.mark}
+		shared = &amount{limit: &l, terms: a.terms}
 		s.set.anchored[key] = shared
 	}
 	return shared
@@ -222,6 +222,6 @@ func anchored(s *senderState, a *amount) *amount {
 // anchorKey identifies an anchored amount.
 type anchorKey struct {
 	limit ratelimit.Limit
-	quota int64  // Mark.Quota
-	from  string // Mark.AmountSource
+	quota int64  // Terms.Quota
+	from  string // Terms.AmountSource
 }

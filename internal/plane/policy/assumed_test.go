@@ -26,7 +26,7 @@ func TestAssumedAddressFreesNoRequest(t *testing.T) {
 		policy.Evaluate(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed},
 			&policy.Identity{}, time.Now(), &v)
 		got := ""
-		for _, m := range v.Marks {
+		for _, m := range v.Terms {
 			got += " " + m.Rule
 		}
 		if got != want {

@@ -72,7 +72,7 @@ type ruleSet struct {
 type rule struct {
 	row         Rule // with methods in upper case, and normal networks
 	position    int  // in ruleSet.rules
-	mark        *Mark
+	terms       *Terms
 	until       int64    // row.Until, or noEnd
 	methods     []string // row.Methods, with HEAD if a rule that restricts has GET
 	hosts       []string // normal forms; see parseHost
@@ -192,19 +192,19 @@ func compileRule(row *Rule) (*rule, error) {
 		return nil, err
 	}
 	r.needsSender = len(row.Tiers) > 0 || r.row.Action == Charge && (r.countBy.usesSender || row.Family != "")
-	r.mark = &Mark{
+	r.terms = &Terms{
 		Rule: row.Name, Shadow: row.Mode == option.Shadow, AmountSource: "rule", Status: row.Status,
 		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	switch {
 	case row.Action == Exempt:
-		r.mark.Status = 0 // it refuses nothing
+		r.terms.Status = 0 // it refuses nothing
 	case row.Status == 0 && row.Action == Block:
-		r.mark.Status = 403
+		r.terms.Status = 403
 	case row.Status == 0:
-		r.mark.Status = 429
+		r.terms.Status = 429
 	}
-	if r.mark.Settle, err = option.ParseSettle(row.Settle); err != nil {
+	if r.terms.Settle, err = option.ParseSettle(row.Settle); err != nil {
 		return nil, err
 	}
 	if r.limits, err = r.compileLimits(); err != nil {
@@ -249,7 +249,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			&l.row.Limit); err != nil {
 			return nil, err
 		}
-		if l.tokens != nil && r.mark.Settle != nil {
+		if l.tokens != nil && r.terms.Settle != nil {
 			want := "left out with " + l.tokens.Text + ": the response reports the cost"
 			return nil, &ratelimit.FieldError{Field: "settle", Value: r.row.Settle, Want: want}
 		}

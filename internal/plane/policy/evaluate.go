@@ -40,8 +40,8 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	v.Rule = stored.Rule
 	v.Endpoint = stored.Endpoint
 	v.Simple = stored.Simple
-	v.Marks = append(v.Marks, stored.Marks...)
-	v.ShadowMarks = append(v.ShadowMarks, stored.ShadowMarks...)
+	v.Terms = append(v.Terms, stored.Terms...)
+	v.ShadowTerms = append(v.ShadowTerms, stored.ShadowTerms...)
 	v.Hits = append(v.Hits, stored.Hits...)
 	for _, i := range m.userHits {
 		v.Hits[i].Key = user
@@ -142,20 +142,19 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 	if v.trace != nil && v.Exempt {
 		v.trace.exempt = v.Rule
 	}
-	own := &Verdict{Hits: v.Hits, Marks: v.Marks}
+	own := &Verdict{Hits: v.Hits, Terms: v.Terms}
 	shadows := &Verdict{} // has the hits of shadow rules, which come last
 	v.Hits = nil
-	v.Marks = nil
+	v.Terms = nil
 	addLevel(v, shadows, own)
 	for _, a := range above {
 		one := &Verdict{User: a.User, Tier: tierOf(a.Tier, a.TierUntil, f, at), above: a.User, trace: v.trace}
 		evaluateRules(s.set, f, stateAbove(s, a), at, one)
 		if one.Refused() {
-			m := &Mark{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
+			m := &Terms{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
 			refuse(v, one.Reason, m)
-			v.Mark = one.Mark
+			v.Refusing = one.Refusing
 			v.Level = a.User
-			v.Levels = nil
 			v.Simple = false
 			v.Exempt = false
 			return
@@ -166,42 +165,42 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 		if one.Rule != "" && !one.Exempt && (v.Rule == "" || v.Exempt && len(v.Hits) == 0) {
 			v.Rule = one.Rule
 		}
-		v.ShadowMarks = append(v.ShadowMarks, one.ShadowMarks...)
+		v.ShadowTerms = append(v.ShadowTerms, one.ShadowTerms...)
 		addLevel(v, shadows, one)
 	}
 	v.Hits = append(v.Hits, shadows.Hits...)
-	v.Marks = append(v.Marks, shadows.Marks...)
-	v.Levels = append(v.Levels, shadows.Levels...)
+	v.Terms = append(v.Terms, shadows.Terms...)
 	v.Exempt = v.Exempt && len(v.Hits) == 0
 	v.Simple = len(v.Hits) > 0
-	for _, m := range v.Marks {
+	for _, m := range v.Terms {
 		v.Simple = v.Simple && m.simple
 	}
 }
 
 // addLevel adds the hits of a level to a verdict, those of shadow rules to shadows.
 func addLevel(v, shadows, level *Verdict) {
-	n := enforced(level.Marks)
-	v.Hits = append(v.Hits, level.Hits[:n]...)
-	v.Marks = append(v.Marks, level.Marks[:n]...)
-	shadows.Hits = append(shadows.Hits, level.Hits[n:]...)
-	shadows.Marks = append(shadows.Marks, level.Marks[n:]...)
-	for i := range level.Marks {
-		if i < n {
-			v.Levels = append(v.Levels, level.above)
-		} else {
-			shadows.Levels = append(shadows.Levels, level.above)
+	for i, t := range level.Terms {
+		to := v
+		if t.Shadow {
+			to = shadows
 		}
+		if level.above != "" {
+			t = termsAt(level.above, t, to.Hits, level.Hits[i].Limit.Prefix)
+		}
+		to.Hits = append(to.Hits, level.Hits[i])
+		to.Terms = append(to.Terms, t)
 	}
 }
 
-// enforced returns the number of marks that are not of shadow rules, which come last.
-func enforced(marks []*Mark) int {
-	n := 0
-	for n < len(marks) && !marks[n].Shadow {
-		n++
+// termsAt returns the terms of a limit for a user above the sender. prefix is that of the limit, and earlier
+// has the earlier hits of the request.
+func termsAt(level string, t *Terms, earlier []ratelimit.Hit, prefix string) *Terms {
+	own := *t
+	own.Level = level
+	for i := range earlier {
+		own.Repeated = own.Repeated || earlier[i].Limit.Prefix == prefix
 	}
-	return n
+	return &own
 }
 
 // evaluateRules sets v to the verdict of the rules. It refuses the request if the verdict depends on the
@@ -256,7 +255,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 			}
 			if counters == nil {
 				if refusesWithout(r, missing) {
-					refuse(v, NoKey, &Mark{Rule: r.row.Name, Status: 401})
+					refuse(v, NoKey, &Terms{Rule: r.row.Name, Status: 401})
 					return
 				}
 				continue
@@ -315,17 +314,17 @@ func FreeOfTokens(method string) bool {
 }
 
 // exemptOrBlock completes the verdict with an exempt or block rule and returns true. For a shadow rule, it
-// only adds the mark to v.ShadowMarks and returns false.
+// only adds the terms to v.ShadowTerms and returns false.
 func exemptOrBlock(v *Verdict, r *rule) bool {
 	if r.row.Mode == option.Shadow {
-		v.ShadowMarks = append(v.ShadowMarks, r.mark)
+		v.ShadowTerms = append(v.ShadowTerms, r.terms)
 		return false
 	}
 	if r.row.Action == Exempt {
 		v.Exempt = true
 		v.Rule = r.row.Name
 	} else {
-		refuse(v, Blocked, r.mark)
+		refuse(v, Blocked, r.terms)
 	}
 	return true
 }
@@ -337,7 +336,7 @@ func setAmounts(sender *senderState, at int64, v *Verdict) {
 	simple := true
 	end := 0
 	var shadows []ratelimit.Hit
-	var marks []*Mark // marks[i] describes shadows[i]
+	var terms []*Terms // terms[i] describes shadows[i]
 	for i, l := range v.limits {
 		a := l.own
 		if l.tiers != nil || sender.adjusted {
@@ -348,25 +347,24 @@ func setAmounts(sender *senderState, at int64, v *Verdict) {
 				hit := v.Hits[i]
 				hit.Limit = a.limit
 				v.trace.Unlimited = append(v.trace.Unlimited, hit)
-				v.trace.Marks = append(v.trace.Marks, a.mark)
-				v.trace.Levels = append(v.trace.Levels, v.above)
+				v.trace.Terms = append(v.trace.Terms, termsAt(v.above, a.terms, nil, ""))
 			}
 			continue
 		}
 		if a.zero {
-			if a.mark.Shadow {
-				v.ShadowMarks = append(v.ShadowMarks, a.mark)
+			if a.terms.Shadow {
+				v.ShadowTerms = append(v.ShadowTerms, a.terms)
 				continue
 			}
-			refuse(v, NoQuota, a.mark)
+			refuse(v, NoQuota, a.terms)
 			return
 		}
-		if a.mark.Shadow {
+		if a.terms.Shadow {
 			hit := v.Hits[i]
 			hit.Limit = a.limit
 			hit.Independent = true
 			shadows = append(shadows, hit)
-			marks = append(marks, a.mark)
+			terms = append(terms, a.terms)
 			continue
 		}
 		if end < i {
@@ -374,13 +372,13 @@ func setAmounts(sender *senderState, at int64, v *Verdict) {
 		}
 		v.Hits[end].Limit = a.limit
 		end++
-		v.Marks = append(v.Marks, a.mark)
-		simple = simple && a.mark.simple
+		v.Terms = append(v.Terms, a.terms)
+		simple = simple && a.terms.simple
 	}
 	v.Hits = v.Hits[:end]
-	if marks != nil {
+	if terms != nil {
 		v.Hits = append(v.Hits, shadows...)
-		v.Marks = append(v.Marks, marks...)
+		v.Terms = append(v.Terms, terms...)
 	}
-	v.Simple = simple && end > 0 && marks == nil
+	v.Simple = simple && end > 0 && terms == nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A hit and its mark have all values of the rule and the limit in the database. After the end of its valid
+// A hit and its terms have all values of the rule and the limit in the database. After the end of its valid
 // time, the rule causes no hit.
 func TestHitHasAllRuleValues(t *testing.T) {
 	d := newTestDB(t)
@@ -30,15 +30,16 @@ func TestHitHasAllRuleValues(t *testing.T) {
 	if err != nil || len(v.Hits) != 1 {
 		t.Fatalf("Evaluate: got %+v and the error %v, want one hit and no error", v, err)
 	}
-	hit, mark := v.Hits[0], v.Marks[0]
+	hit, terms := v.Hits[0], v.Terms[0]
 	limit := *hit.Limit
 	want := ratelimit.Limit{Prefix: "rule/r/per_second", Algorithm: ratelimit.GCRA, Events: 10,
 		Window: time.Second, Burst: 4, Durable: true}
 	if limit != want || hit.Cost != 3 || hit.Key != "api.example.com" {
 		t.Errorf("got the hit %+v on %+v, want %+v", hit, limit, want)
 	}
-	got := fmt.Sprintf("%d %s %v from the %s", mark.Status, mark.Message, mark.RetryAfter, mark.AmountSource)
-	check.Equal(t, "the mark", got, `402 pay "now" 1m30s from the rule`)
+	got := fmt.Sprintf("%d %s %v from the %s", terms.Status, terms.Message, terms.RetryAfter,
+		terms.AmountSource)
+	check.Equal(t, "the terms", got, `402 pay "now" 1m30s from the rule`)
 	d.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)
 	check.Equal(t, "after the rule has ended", verdictOf(t, p, "", ""), " anonymous")

@@ -80,14 +80,14 @@ func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*naiveRu
 }
 
 // blockOutcome returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
-// shadow rules to v.ShadowMarks.
+// shadow rules to v.ShadowTerms.
 func blockOutcome(rules []*naiveRule, v *policy.Verdict) string {
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
 		for _, r := range rules {
 			switch {
 			case r.Action != action:
 			case r.Mode == option.Shadow:
-				v.ShadowMarks = append(v.ShadowMarks, &policy.Mark{Rule: r.Name})
+				v.ShadowTerms = append(v.ShadowTerms, &policy.Terms{Rule: r.Name})
 			case action == policy.Exempt:
 				return "exempt " + r.Name + policytest.FormatShadow(v)
 			default:
@@ -155,23 +155,23 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			families[r.Family] = true
 		}
 		for i := range len(keys) * len(r.Limits) {
-			hit, mark := n.hitOf(r.Rule, &r.Limits[i%len(r.Limits)], id, v.Tier, now)
+			hit, terms := n.hitOf(r.Rule, &r.Limits[i%len(r.Limits)], id, v.Tier, now)
 			if hit == nil {
 				continue
 			}
 			if hit.Limit.Events == 0 {
 				if r.Mode == option.Shadow {
-					v.ShadowMarks = append(v.ShadowMarks, mark)
+					v.ShadowTerms = append(v.ShadowTerms, terms)
 					continue
 				}
 				return fmt.Sprintf("no_quota %d %s%s", statusOr(r.Rule, 429), r.Name,
 					policytest.FormatShadow(v))
 			}
 			hit.Key = keys[i/len(r.Limits)]
-			if mark.Shadow {
-				shadows += policytest.FormatHit(hit, mark)
+			if terms.Shadow {
+				shadows += policytest.FormatHit(hit, terms)
 			} else {
-				hits += policytest.FormatHit(hit, mark)
+				hits += policytest.FormatHit(hit, terms)
 			}
 		}
 	}
@@ -259,7 +259,7 @@ func pathMatches(pattern, path []string) bool {
 // hitOf returns the hit on a limit, or nil if it is unlimited. The most specific valid override sets the
 // amount. Among equally specific overrides, the latest start wins. If Events is 0, no request passes.
 func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, tier string,
-	now time.Time) (*ratelimit.Hit, *policy.Mark) {
+	now time.Time) (*ratelimit.Hit, *policy.Terms) {
 	best := policy.Override{Events: l.Limit.Events, Unlimited: l.Unlimited, Burst: l.Limit.Burst}
 	rank := 0
 	overrides := n.world.Overrides
@@ -299,7 +299,7 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 		limit.CountedAs = "rule/" + r.CountedAs + "/" + l.Name
 	}
 	limit.Events, limit.Burst = best.Events, best.Burst
-	mark := &policy.Mark{
+	terms := &policy.Terms{
 		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == option.Shadow, Overage: l.Overage,
 		Quota:        limit.Capacity(),
 		AmountSource: []string{"rule", "tier", "user", "key"}[rank],
@@ -323,5 +323,5 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	if hit.Cost == 0 {
 		hit.Cost = 1
 	}
-	return hit, mark
+	return hit, terms
 }

@@ -93,17 +93,17 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdi
 		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, senderUnread: v.senderUnread,
 			above: v.above}
 		selectRules(match(set, &without, &other), &without, sender, at, &other)
-		if other.Reason != v.Reason || other.Mark != v.Mark || other.Exempt != v.Exempt ||
-			!sameLimits(other.Marks, v.Marks) {
+		if other.Reason != v.Reason || other.Refusing != v.Refusing || other.Exempt != v.Exempt ||
+			!sameLimits(other.Terms, v.Terms) {
 			return true
 		}
 	}
 	return false
 }
 
-// sameLimits reports whether two lists have the same marks. It ignores marks of shadow rules, which come
+// sameLimits reports whether two lists have the same terms. It ignores terms of shadow rules, which come
 // last.
-func sameLimits(a, b []*Mark) bool {
+func sameLimits(a, b []*Terms) bool {
 	for i := 0; ; i++ {
 		ended := i == len(a) || a[i].Shadow
 		if ended != (i == len(b) || b[i].Shadow) || !ended && a[i] != b[i] {

@@ -155,7 +155,7 @@ func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
 				if v.Reason != want {
 					t.Errorf("remember %d, %s: got %+v, want the reason %q", remember, path, v, want)
 				}
-				got := fmt.Sprint(v.Status, v.Exempt, v.Hits, v.Marks, v.Rule)
+				got := fmt.Sprint(v.Status, v.Exempt, v.Hits, v.Terms, v.Rule)
 				if want == policy.AmbiguousPath && got != "400 false [] []" {
 					t.Errorf("remember %d, %s: got %s, want 400 without a rule", remember, path, got)
 				}

@@ -35,7 +35,7 @@ func prefixes(v *policy.Verdict) string {
 	var prefixes []string
 	for i, h := range v.Hits {
 		prefix := h.Limit.Prefix
-		if v.Marks[i].Shadow {
+		if v.Terms[i].Shadow {
 			prefix += "!"
 		}
 		prefixes = append(prefixes, prefix)

@@ -41,7 +41,7 @@ func TestLimitsOfTokensChargeNewAnswersOnly(t *testing.T) {
 		for range 2 { // the second verdict may come from memory
 			policy.Evaluate(s, &policy.Facts{Method: c.method, Path: "/"}, nil, time.Now(), &v)
 			got := ""
-			for _, m := range v.Marks {
+			for _, m := range v.Terms {
 				got += m.Limit + " "
 			}
 			got += string(v.Reason)

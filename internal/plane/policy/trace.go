@@ -15,11 +15,9 @@ type Trace struct {
 	// Rules has all rules of the snapshot in the order of evaluation, then the rules that cannot be used,
 	// then the rules with the mode off.
 	Rules []TracedRule
-	// Unlimited has the hits of unlimited limits, which the Verdict omits. Marks[i] describes Unlimited[i],
-	// and Levels[i] is the user above the sender who has the limit, or "" for the sender.
+	// Unlimited has the hits of unlimited limits, which the Verdict omits. Terms[i] describes Unlimited[i].
 	Unlimited []ratelimit.Hit
-	Marks     []*Mark
-	Levels    []string
+	Terms     []*Terms
 
 	above  []TracedRule // the rules that apply to users above the sender
 	exempt string       // the rule that exempts the sender alone, or ""
@@ -82,7 +80,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 			families[row.Family] = row.Name
 		}
 	}
-	for _, m := range v.ShadowMarks {
+	for _, m := range v.ShadowTerms {
 		applied[m.Rule] = true
 	}
 	first := t.exempt // the rule that exempts or blocks the request

@@ -28,8 +28,8 @@ func TestExplainEqualsEvaluate(t *testing.T) {
 			}
 
 			want := map[string]bool{}
-			for _, marks := range [][]*policy.Mark{v.Marks, v.ShadowMarks, trace.Marks} {
-				for _, m := range marks {
+			for _, terms := range [][]*policy.Terms{v.Terms, v.ShadowTerms, trace.Terms} {
+				for _, m := range terms {
 					want[m.Rule] = true
 				}
 			}

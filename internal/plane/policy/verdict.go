@@ -125,10 +125,15 @@ func (r Reason) Outcome() outcome.Kind {
 	return outcome.Rejected
 }
 
-// Mark describes the limit of a hit in a Verdict, and the response if that limit refuses. It belongs to the
-// snapshot and must not be changed.
-type Mark struct {
+// Terms says on whose limit a hit is, and what the response is if that limit refuses. It must not be changed.
+type Terms struct {
+	// Rule and Limit name a limit of the policy. Both are "" for a limit of a configuration.
 	Rule, Limit string
+	// Level is the user above the sender who has the limit, or "" for the sender.
+	Level string
+	// Repeated reports that an earlier hit, of the sender or another Level, is on the same limit. The
+	// history counts once for each limit what a request is charged.
+	Repeated bool
 	// Shadow reports that the hit is counted and reported, and never refuses.
 	Shadow bool
 	// Overage reports that the hit never refuses: its ratelimit.Limit has more Events than requests can use.
@@ -181,8 +186,8 @@ type Verdict struct {
 	Message    string
 	RetryAfter time.Duration
 
-	// Mark describes the rule or the limit that refused the request, else it is nil.
-	Mark *Mark
+	// Refusing describes the rule or the limit that refused the request, else it is nil.
+	Refusing *Terms
 
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
@@ -197,25 +202,21 @@ type Verdict struct {
 	// Level is the user above the sender for whom a rule or a ban refuses the request, or "" for the sender.
 	Level string
 
-	// Levels[i] is the user above the sender who has the limit of Hits[i], or "" for the sender. Nil means
-	// that the sender has all.
-	Levels []string
-
 	// Exempt reports that no limit of the policy applies.
 	Exempt bool
 
-	// Hits are the hits to take, all or nothing. Hits of shadow rules come last and are Independent. Marks[i]
-	// describes Hits[i] and must not be changed.
+	// Hits are the hits to take, all or nothing. Hits of shadow rules come last and are Independent. Terms[i]
+	// describes Hits[i].
 	Hits  []ratelimit.Hit
-	Marks []*Mark
+	Terms []*Terms
 
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
 	// overage, Settle, InFlight, Hidden, Notify, Message and RetryAfter.
 	Simple bool
 
-	// ShadowMarks has marks of shadow rules that have no hit but would have had an effect: block and exempt
+	// ShadowTerms has terms of shadow rules that have no hit but would have had an effect: block and exempt
 	// rules, and limits with the amount 0.
-	ShadowMarks []*Mark
+	ShadowTerms []*Terms
 
 	// senderUnread skips rules that need the sender, because the sender was not looked up.
 	senderUnread bool
@@ -241,18 +242,18 @@ func Clear(v *Verdict) {
 		v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
 	}
 	*v = Verdict{
-		Hits: v.Hits[:0], Marks: v.Marks[:0], ShadowMarks: v.ShadowMarks[:0],
+		Hits: v.Hits[:0], Terms: v.Terms[:0], ShadowTerms: v.ShadowTerms[:0],
 		trace: v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0],
 	}
 }
 
 // refuse drops the hits and sets the fields of a refusal.
-func refuse(v *Verdict, reason Reason, m *Mark) {
+func refuse(v *Verdict, reason Reason, m *Terms) {
 	v.Hits = v.Hits[:0]
-	v.Marks = v.Marks[:0]
+	v.Terms = v.Terms[:0]
 	v.Rule = m.Rule
 	v.Reason = reason
-	v.Mark = m
+	v.Refusing = m
 	v.Status = m.Status
 	v.Message = m.Message
 	v.RetryAfter = m.RetryAfter
@@ -260,12 +261,12 @@ func refuse(v *Verdict, reason Reason, m *Mark) {
 
 // Refuse replaces a verdict by a refusal with AmbiguousPath, UnknownKey or NoKey.
 func Refuse(v *Verdict, reason Reason) {
-	m := &Mark{Status: 401}
+	m := &Terms{Status: 401}
 	if reason == AmbiguousPath {
 		m.Status = 400
 	}
 	refuse(v, reason, m)
-	v.Mark = nil
+	v.Refusing = nil
 	v.Simple = false
 	v.Exempt = false
 }

@@ -55,14 +55,11 @@ func askedTier(q *Request) string {
 
 // passesBatches reports whether all enforced limits of tokens that apply to a request let batches pass.
 func passesBatches(q *Request) bool {
-	for i, how := range q.Limits.Settles {
-		if how.CountsTokens() && !how.Batches && !q.Limits.Hits[i].Independent {
-			return false
-		}
-	}
-	for _, m := range q.Verdict.Marks {
-		if m.Settle.CountsTokens() && !m.Settle.Batches && !m.Shadow {
-			return false
+	for _, terms := range [][]*policy.Terms{q.Limits.Terms, q.Verdict.Terms} {
+		for _, t := range terms {
+			if t.Settle.CountsTokens() && !t.Settle.Batches && !t.Shadow {
+				return false
+			}
 		}
 	}
 	return true

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
@@ -54,6 +55,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 			RetryAfter: time.Second}}}
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute},
 			Key: other, Cost: 1}}
+		q.Terms = []*policy.Terms{{Status: 429}}
 		q.Outcome = serve.Judge(q)
 		q.Site = &serve.Site{Fields: settings.Fields{X: true, IETF: true}}
 		q.Writer = httptest.NewRecorder()

@@ -24,10 +24,10 @@ func used(n int64) ratelimit.Decision {
 
 var (
 	refused = ratelimit.Decision{Quota: 10, RetryAfter: time.Minute}
-	plain   = &policy.Mark{Status: 429}
-	shadow  = &policy.Mark{Status: 429, Shadow: true}
-	own     = &policy.Mark{Status: 402, Message: "Pay", RetryAfter: time.Hour}
-	overage = &policy.Mark{Overage: true, Quota: 5}
+	plain   = &policy.Terms{Status: 429}
+	shadow  = &policy.Terms{Status: 429, Shadow: true}
+	own     = &policy.Terms{Status: 402, Message: "Pay", RetryAfter: time.Hour}
+	overage = &policy.Terms{Overage: true, Quota: 5}
 )
 
 // result describes the response to a client. wait is in seconds.
@@ -36,29 +36,29 @@ type result struct {
 	remaining, overage, wait int64
 }
 
-// outcomeTests lists decisions on a zone and on a rule with a mark, and the result of both.
+// outcomeTests lists decisions on a zone and on a rule with terms, and the result of both.
 var outcomeTests = map[string]struct {
 	zone, rule ratelimit.Decision
-	mark       *policy.Mark
+	terms      *policy.Terms
 	want       result
 }{
-	"all allowed":    {zone: allowed(3), rule: allowed(2), mark: plain, want: result{remaining: 2}},
-	"a zone refuses": {zone: refused, rule: allowed(2), mark: own, want: result{status: 429, wait: 60}},
-	"a rule refuses": {zone: allowed(3), rule: refused, mark: own, want: result{status: 402, wait: 3600}},
+	"all allowed":    {zone: allowed(3), rule: allowed(2), terms: plain, want: result{remaining: 2}},
+	"a zone refuses": {zone: refused, rule: allowed(2), terms: own, want: result{status: 429, wait: 60}},
+	"a rule refuses": {zone: allowed(3), rule: refused, terms: own, want: result{status: 402, wait: 3600}},
 	"a shadow refuses nothing": {
-		zone: allowed(3), rule: refused, mark: shadow, want: result{remaining: 3},
+		zone: allowed(3), rule: refused, terms: shadow, want: result{remaining: 3},
 	},
 	"within an overage limit": {
-		zone: allowed(3), rule: used(4), mark: overage, want: result{remaining: 1},
+		zone: allowed(3), rule: used(4), terms: overage, want: result{remaining: 1},
 	},
 	"beyond an overage limit": {
-		zone: allowed(3), rule: used(7), mark: overage, want: result{overage: 2},
+		zone: allowed(3), rule: used(7), terms: overage, want: result{overage: 2},
 	},
 	"refused beside an overage": {
-		zone: refused, rule: used(7), mark: overage, want: result{status: 429, wait: 60},
+		zone: refused, rule: used(7), terms: overage, want: result{status: 429, wait: 60},
 	},
 	"refused beside an undecided limit": {
-		zone: refused, rule: ratelimit.Decision{Source: ratelimit.Undecided, Allowed: true}, mark: overage,
+		zone: refused, rule: ratelimit.Decision{Source: ratelimit.Undecided, Allowed: true}, terms: overage,
 		want: result{status: 429, wait: 60},
 	},
 }
@@ -69,9 +69,9 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 	for name, c := range outcomeTests {
 		limit := &ratelimit.Limit{}
 		o := serve.Judge(&serve.Request{
-			Hits:      []ratelimit.Hit{{Limit: limit}, {Limit: limit, Independent: c.mark.Shadow}},
+			Hits:      []ratelimit.Hit{{Limit: limit}, {Limit: limit, Independent: c.terms.Shadow}},
 			Decisions: []ratelimit.Decision{c.zone, c.rule},
-			Verdict:   policy.Verdict{Marks: []*policy.Mark{c.mark}},
+			Terms:     []*policy.Terms{plain, c.terms},
 		})
 		got := result{o.Status, o.Decision.Remaining, o.Overage, o.RetrySeconds()}
 		if got != c.want {
@@ -79,7 +79,7 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 		}
 	}
 	o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Independent: true}},
-		Decisions: []ratelimit.Decision{refused}, Verdict: policy.Verdict{Marks: []*policy.Mark{shadow}}})
+		Decisions: []ratelimit.Decision{refused}, Terms: []*policy.Terms{shadow}})
 	if o.Status != 0 || o.Decision != nil {
 		t.Errorf("a shadow alone: status %d and decision %v, want 0 and nil", o.Status, o.Decision)
 	}
@@ -91,10 +91,10 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 	limit := &ratelimit.Limit{}
 	for _, onError := range []settings.OnError{settings.Allow, settings.Deny, settings.Local} {
 		for _, c := range []struct {
-			hit  ratelimit.Hit
-			mark *policy.Mark
-			err  error
-			want string
+			hit   ratelimit.Hit
+			terms *policy.Terms
+			err   error
+			want  string
 		}{
 			{ratelimit.Hit{Limit: limit, Cost: 1}, plain, ratelimit.ErrOverloaded, "503, retry after 1s"},
 			{ratelimit.Hit{Limit: limit, Cost: 1}, plain, policy.ErrVersion, "503, retry after 10s"},
@@ -103,8 +103,8 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 			{ratelimit.Hit{Limit: limit, Cost: 1}, overage, ratelimit.ErrOverloaded, "0, retry after 0s"},
 		} {
 			o := serve.TakeLocal(&serve.Site{OnError: onError}, &serve.Request{Hits: []ratelimit.Hit{c.hit},
-				Verdict: policy.Verdict{Marks: []*policy.Mark{c.mark}}}, c.err)
-			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.mark),
+				Terms: []*policy.Terms{c.terms}}, c.err)
+			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.terms),
 				fmt.Sprintf("%d, retry after %v", o.Status, o.Wait), c.want)
 		}
 	}
@@ -113,50 +113,51 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 // If a request passes beyond a quota, in a shadow or as an overage, the outcome names the limit and the units
 // beyond the quota.
 func TestOutcomeHasExceededLimit(t *testing.T) {
-	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
+	trial := &policy.Terms{Overage: true, Quota: 5, Shadow: true}
 	limit := &ratelimit.Limit{}
 	plain := ratelimit.Hit{Limit: limit, Cost: 1}
 	shadow := ratelimit.Hit{Limit: limit, Cost: 9, Independent: true}
 	both, admitted := []ratelimit.Hit{plain, shadow}, allowed(3)
 	refused := ratelimit.Decision{Quota: 10, Remaining: 2, RetryAfter: time.Minute}
 	overageBy11 := used(16)
+	ofBoth := []*policy.Terms{{}, {Shadow: true}}
 	for name, c := range map[string]struct {
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
-		marks     []*policy.Mark
+		terms     []*policy.Terms
 		exceeded  int
 		excess    int64
 	}{
 		"none": {
-			hits: both, decisions: []ratelimit.Decision{admitted, admitted},
+			hits: both, decisions: []ratelimit.Decision{admitted, admitted}, terms: ofBoth,
 		},
 		"a shadow limit": {
-			hits: both, decisions: []ratelimit.Decision{admitted, refused},
+			hits: both, decisions: []ratelimit.Decision{admitted, refused}, terms: ofBoth,
 			exceeded: 1, excess: 7,
 		},
 		"a shadow alone": {
-			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{refused}, excess: 7,
+			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{refused},
+			terms: ofBoth[1:], excess: 7,
 		},
 		"an overage": {
 			hits: []ratelimit.Hit{plain}, decisions: []ratelimit.Decision{overageBy11},
-			marks: []*policy.Mark{overage}, excess: 11,
+			terms: []*policy.Terms{overage}, excess: 11,
 		},
 		"a trial of overage": {
 			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{overageBy11},
-			marks: []*policy.Mark{trial},
+			terms: []*policy.Terms{trial},
 		},
 		"the one that is exceeded most": {
 			hits:      []ratelimit.Hit{plain, plain, shadow},
 			decisions: []ratelimit.Decision{admitted, overageBy11, refused},
-			marks:     []*policy.Mark{overage, {Shadow: true}}, exceeded: 1, excess: 11,
+			terms:     []*policy.Terms{{}, overage, {Shadow: true}}, exceeded: 1, excess: 11,
 		},
 		"undecided": {
 			hits:      both,
-			decisions: []ratelimit.Decision{admitted, {Source: ratelimit.Undecided}},
+			decisions: []ratelimit.Decision{admitted, {Source: ratelimit.Undecided}}, terms: ofBoth,
 		},
 	} {
-		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions,
-			Verdict: policy.Verdict{Marks: c.marks}})
+		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions, Terms: c.terms})
 		if o.Exceeded != c.exceeded || o.ExceededBy != c.excess {
 			t.Errorf("%s: exceeded hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.exceeded,
 				c.excess)

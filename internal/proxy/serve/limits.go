@@ -13,16 +13,16 @@ import (
 type LimitSet struct {
 	Zones []*Zone // excludes zones that are off
 
-	// Hits and Settles have one element for each of Zones.
-	Hits    []ratelimit.Hit  // templates: Fill sets the keys, and costs if Varies
-	Settles []*option.Settle // nil elements are not settled
+	// Hits and Terms have one element for each of Zones.
+	Hits  []ratelimit.Hit // templates: Fill sets the keys, and costs if Varies
+	Terms []*policy.Terms
 
 	Audit    option.Audit
 	Endpoint string // the first Zone.Endpoint that is not ""
 
 	Varies   bool // some costs of Hits depend on the request
 	Shadow   bool // one of Hits is Independent
-	Settled  bool // one of Settles is not nil
+	Settled  bool // one of Terms has a Settle
 	Tokens   bool // a limit of tokens that is enforced applies
 	InFlight bool // one of Hits is on a limit that is in_flight or reserves
 	Mixed    bool // one of Zones counts tokens, or has no fields
@@ -47,7 +47,8 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		}
 		set.Zones = append(set.Zones, z)
 		set.Hits = append(set.Hits, z.Hit)
-		set.Settles = append(set.Settles, z.Settle)
+		set.Terms = append(set.Terms, &policy.Terms{Status: http.StatusTooManyRequests, Settle: z.Settle,
+			Quota: z.Limit.Events, Shadow: z.Hit.Independent, Hidden: z.Hidden})
 		set.Audit = option.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil || z.Settle.CountsTokens()
 		set.Tokens = set.Tokens || z.Settle.CountsTokens() && !z.Hit.Independent
@@ -112,18 +113,6 @@ func match(s *Site, q *Request) error {
 	return nil
 }
 
-// zoneAt returns the index in Limits.Zones of a hit, or -1 for another hit.
-func zoneAt(q *Request, i int) int {
-	zones := len(q.Limits.Settles)
-	switch {
-	case i < zones:
-		return i
-	case i < zones+len(q.further):
-		return q.further[i-zones]
-	}
-	return -1
-}
-
 // countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
 // used beyond the quota.
 func countQuota(d *ratelimit.Decision, quota int64) int64 {
@@ -139,14 +128,6 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	beyond := -d.Remaining
 	d.Remaining = 0
 	return beyond
-}
-
-// UnitOf returns the unit of the limit of a hit.
-func UnitOf(q *Request, i int) option.Unit {
-	if unit := q.Hits[i].Limit.Unit; unit != "" {
-		return option.Unit(unit)
-	}
-	return option.Requests
 }
 
 // ContainsAddr reports whether one of networks contains an address, which is as in policy.Facts. None

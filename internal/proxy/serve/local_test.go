@@ -42,10 +42,10 @@ func TestNoOverageWithoutDatabase(t *testing.T) {
 	store.SetProxies(10)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,
 		Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}
-	verdict := policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
+	terms := []*policy.Terms{{Overage: true, Quota: 5}}
 	for i := range 3 { // each hit counts as ten: nine other proxies may have one each
 		decisions := make([]ratelimit.Decision, 1)
-		q := &Request{Site: site, Hits: hits, Verdict: verdict}
+		q := &Request{Site: site, Hits: hits, Terms: terms}
 		Take(q)
 		q.Decisions = decisions
 		o := TakeLocal(site, q, q.Err)
@@ -92,7 +92,8 @@ func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	reset := time.Now().Add(time.Hour)
 	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
 		HTTP: &http.Request{}, waited: true,
-		Limits:    &LimitSet{Settled: true, Settles: []*option.Settle{{Bytes: true}}},
+		Limits:    &LimitSet{Settled: true},
+		Terms:     []*policy.Terms{{Settle: &option.Settle{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
 	now := time.Now()

@@ -83,12 +83,12 @@ func refusingLimit(q *Request) string {
 	at := q.Outcome.Hit
 	switch {
 	case q.Outcome.Decision != nil && at < len(q.Hits):
-		if m := MarkOf(q, at); m != nil {
-			return ruleLimit(m)
+		if q.Terms[at].Rule != "" {
+			return ruleLimit(q.Terms[at])
 		}
 		return q.Hits[at].Limit.Prefix
 	case q.Outcome.Reason == policy.NoQuota:
-		return ruleLimit(q.Verdict.Mark)
+		return ruleLimit(q.Verdict.Refusing)
 	}
 	return ""
 }
@@ -101,7 +101,7 @@ func isMixed(q *Request) bool {
 	if !q.Asked || q.Verdict.Simple {
 		return false
 	}
-	for _, m := range q.Verdict.Marks {
+	for _, m := range q.Verdict.Terms {
 		if m.Hidden || m.Settle.CountsTokens() {
 			return true
 		}
@@ -109,29 +109,18 @@ func isMixed(q *Request) bool {
 	return false
 }
 
-// kindOf reports whether the limit of a hit counts tokens, and whether it has no fields, as one in money.
-func kindOf(q *Request, i int) (tokens, hidden bool) {
-	unit := UnitOf(q, i)
-	hidden = false
-	if m := MarkOf(q, i); m != nil {
-		hidden = m.Hidden
-	} else if zone := zoneAt(q, i); zone >= 0 {
-		hidden = q.Limits.Zones[zone].Hidden
-	}
-	return unit != option.Requests, hidden || unit == option.Money
-}
-
 // setShown sets the decisions that the fields describe: the tightest one on limits of requests, and the
 // tightest one on limits of tokens. A refusal by a limit without fields has none, because other limits do not
 // explain it.
 func setShown(out *respond.Outcome, q *Request) {
-	out.Unit = UnitOf(q, out.Hit)
+	out.Unit = q.Terms[out.Hit].Settle.UnitOf()
 	out.Requests = nil
 	out.Hidden = make([]bool, len(q.Hits))
 	requests := append([]ratelimit.Hit{}, q.Hits...) // the hits that have no such field are Independent
 	tokens := append([]ratelimit.Hit{}, q.Hits...)
-	for i := range q.Hits {
-		countsTokens, hidden := kindOf(q, i)
+	for i, terms := range q.Terms {
+		countsTokens := terms.Settle.CountsTokens()
+		hidden := terms.Hidden || terms.Settle.UnitOf() == option.Money // a limit in money has no fields
 		out.Hidden[i] = hidden
 		hasNone := hidden || q.Decisions[i].Source == ratelimit.Undecided
 		requests[i].Independent = q.Hits[i].Independent || hasNone || countsTokens

@@ -32,7 +32,7 @@ func record(requests []*Request, now time.Time) {
 		d := q.Outcome.Decision
 		if d == nil || q.Outcome.Err != nil || q.Settling != nil || !q.Limits.Simple ||
 			r.Audit.Level >= option.AuditSample ||
-			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.ShadowMarks) > 0) {
+			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.ShadowTerms) > 0) {
 			addOne(r, q)
 			continue
 		}
@@ -127,13 +127,16 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	o := &q.Outcome
 	d := o.Decision
 	r.Hits = q.Hits
-	if q.Verdict.Levels != nil {
-		r.Hits = append([]ratelimit.Hit{}, q.Hits...)
-		for i := range r.Hits {
-			if isAgain(q, i) {
-				r.Hits[i].Cost = 0
-			}
+	copied := false
+	for i := range q.Hits {
+		if !q.Terms[i].Repeated {
+			continue
 		}
+		if !copied {
+			r.Hits = append([]ratelimit.Hit{}, q.Hits...)
+			copied = true
+		}
+		r.Hits[i].Cost = 0
 	}
 	r.Outcome = o.Kind
 	r.Status = o.Status
@@ -144,26 +147,10 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 		r.RetryAfter = o.Wait
 	}
 	if len(q.Hits) == 0 {
-		setRule(r, q.Verdict.Rule, q.Verdict.Mark)
+		setRule(r, q.Verdict.Rule, q.Verdict.Refusing)
 	} else if o.Hit < len(q.Hits) {
 		setHit(r, &q.Hits[o.Hit], d)
 	}
-}
-
-// isAgain reports whether a hit is for a user above the sender, on a limit on which an earlier hit is. The
-// history counts what a request has charged once for each limit.
-func isAgain(q *Request, i int) bool {
-	levels := q.Verdict.Levels
-	at := i + len(levels) - len(q.Hits)
-	if levels == nil || at < 0 || levels[at] == "" {
-		return false
-	}
-	for j := range q.Hits[:i] {
-		if q.Hits[j].Limit.Prefix == q.Hits[i].Limit.Prefix {
-			return true
-		}
-	}
-	return false
 }
 
 // senderOf returns the user of a request, unless it is hidden, and the number of its API key.
@@ -239,24 +226,24 @@ func setHit(r *history.Record, h *ratelimit.Hit, d *ratelimit.Decision) {
 	}
 }
 
-// setRule sets the prefix of a record to the prefix of a rule, or of the limit of the rule that mark
+// setRule sets the prefix of a record to the prefix of a rule, or of the limit of the rule that terms
 // describes.
-func setRule(r *history.Record, rule string, mark *policy.Mark) {
+func setRule(r *history.Record, rule string, terms *policy.Terms) {
 	if rule == "" {
 		return
 	}
-	if mark != nil {
-		rule = ruleLimit(mark)
+	if terms != nil {
+		rule = ruleLimit(terms)
 	}
 	r.Prefix = history.RulePrefix + rule
 }
 
-// ruleLimit returns the name of the limit that mark describes, RULE/LIMIT, or of the rule alone.
-func ruleLimit(mark *policy.Mark) string {
-	if mark.Limit == "" {
-		return mark.Rule
+// ruleLimit returns the name of the limit that terms describes, RULE/LIMIT, or of the rule alone.
+func ruleLimit(terms *policy.Terms) string {
+	if terms.Limit == "" {
+		return terms.Rule
 	}
-	return mark.Rule + "/" + mark.Limit
+	return terms.Rule + "/" + terms.Limit
 }
 
 // addShadows adds a record for each shadow rule, and for each limit of the configuration in the mode shadow,
@@ -265,28 +252,26 @@ func addShadows(r *history.Record, q *Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range q.Verdict.ShadowMarks {
+	for _, m := range q.Verdict.ShadowTerms {
 		if m.Status != 0 { // else the rule exempts
 			addShadow(r, q, m, nil, nil)
 		}
 	}
 	last := "" // the limits of a rule are adjacent
 	for i := range q.Decisions {
-		m := MarkOf(q, i)
+		m := q.Terms[i]
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
-		if !h.Independent || d.Allowed || d.Source == ratelimit.Undecided || m != nil && m.Rule == last {
+		if !h.Independent || d.Allowed || d.Source == ratelimit.Undecided || m.Rule == last && last != "" {
 			continue
 		}
-		if m != nil {
-			last = m.Rule
-		}
+		last = m.Rule
 		addShadow(r, q, m, h, d)
 	}
 }
 
 // addShadow adds the record of a shadow limit, or of a shadow rule without a count, for which h is nil.
-func addShadow(r *history.Record, q *Request, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
+func addShadow(r *history.Record, q *Request, m *policy.Terms, h *ratelimit.Hit, d *ratelimit.Decision) {
 	shadow := history.Record{Outcome: outcome.Limited, Shadow: true, Time: r.Time, Duration: r.Duration,
 		Audit: r.Audit, User: r.User, KeyID: r.KeyID, Tier: r.Tier, Endpoint: r.Endpoint,
 		Address: r.Address, Method: r.Method, Host: r.Host, Path: r.Path}

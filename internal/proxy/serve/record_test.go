@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func requestOnFiveLimits() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdi
 	for i := range decisions {
 		decisions[i] = ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 5, Source: ratelimit.FromLease}
 	}
-	v := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
+	v := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Terms: []*policy.Terms{
 		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402},
 		{Rule: "trial", Limit: "per_hour", Shadow: true, Status: 429},
 	}}
@@ -120,7 +121,7 @@ func recordTests() map[string]recordTest {
 			outcome:   respond.Outcome{Hit: 1},
 			hits:      hits[4:],
 			decisions: decisions[4:],
-			verdict:   &policy.Verdict{User: "alice", Rule: "trial", Marks: verdict.Marks[2:]},
+			verdict:   &policy.Verdict{User: "alice", Rule: "trial", Terms: verdict.Terms[2:]},
 			want:      history.Record{User: "alice", Also: []string{"rule/trial", "alice"}},
 		},
 		"free": {
@@ -140,13 +141,13 @@ func recordTests() map[string]recordTest {
 		},
 		"blocked": {
 			outcome: respond.Outcome{Kind: policy.Blocked.Outcome(), Status: 451, Reason: policy.Blocked},
-			verdict: &policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}},
+			verdict: &policy.Verdict{Rule: "shut", Refusing: &policy.Terms{Rule: "shut"}},
 			want: history.Record{Outcome: outcome.Blocked, Reason: "blocked", Prefix: "rule/shut",
 				Status: 451},
 		},
 		"no quota": {
 			outcome: respond.Outcome{Kind: policy.NoQuota.Outcome(), Status: 429, Reason: policy.NoQuota},
-			verdict: &policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}},
+			verdict: &policy.Verdict{Rule: "plan", Refusing: &policy.Terms{Rule: "plan", Limit: "per_day"}},
 			want: history.Record{Outcome: outcome.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
 				Status: 429},
 		},
@@ -196,6 +197,8 @@ func TestRecordDescribesRequest(t *testing.T) {
 		if c.verdict != nil {
 			q.Verdict = *c.verdict
 		}
+		ofZones := len(c.hits) - len(q.Verdict.Terms)
+		q.Terms = append(slices.Repeat([]*policy.Terms{{Status: 429}}, ofZones), q.Verdict.Terms...)
 		audit := option.Audit{Level: option.AuditAll}
 		got := serve.RecordOf(q, audit, "")
 		c.want.Audit = audit

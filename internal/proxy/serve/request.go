@@ -26,6 +26,7 @@ type Request struct {
 
 	Limits    *LimitSet // the limits of the configuration that apply
 	Hits      []ratelimit.Hit
+	Terms     []*policy.Terms // Terms[i] describes Hits[i]
 	Decisions []ratelimit.Decision
 	Err       error         // the reason for missing Decisions
 	Upload    *Upload       // nil if the body is not read before the decision
@@ -59,7 +60,6 @@ type Request struct {
 
 	failure error  // the error of the policy's evaluation
 	waited  bool   // the store has to decide Hits
-	further []int  // the zones of the further hits: see Fill
 	matched []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
@@ -96,6 +96,7 @@ func Begin(q *Request) (waits bool, err error) {
 	q.Delivered = false
 	q.waited = false
 	q.Hits = q.Hits[:0]
+	q.Terms = q.Terms[:0]
 	q.Decisions = q.Decisions[:0]
 	q.Limits = s.none
 	q.Arrived = q.Began
@@ -132,7 +133,7 @@ func Begin(q *Request) (waits bool, err error) {
 	q.free = false
 	units := tokenUnits{}
 	if q.Asked && !q.Verdict.Simple {
-		units = tokenUnitsOf(q.Verdict.Marks)
+		units = tokenUnitsOf(q.Verdict.Terms)
 	}
 	if q.Limits.Tokens || units.tokens || units.shadowMoney {
 		q.Upload = newUpload(q, units)
@@ -168,12 +169,10 @@ func Fill(requests []*Request) {
 		hits := q.Hits[:0]
 		q.Hits = hits
 		hits = append(hits, f.Hits...)
-		q.further = q.further[:0]
+		q.Terms = append(q.Terms[:0], f.Terms...)
 		for i, z := range f.Zones {
 			if f.Varies && z.cost != nil {
 				hits[i].Cost = costOf(z, q)
-			} else if f.Varies && z.Settle.CountsTokens() {
-				hits[i].Cost = chargeOf(q, z.Settle, z.Limit.Events)
 			}
 			key := ""
 			if z.Frequent {
@@ -189,12 +188,16 @@ func Fill(requests []*Request) {
 		}
 		if q.Site.Hits != nil {
 			hits = append(hits, q.Site.Hits(q.HTTP)...)
+			for len(q.Terms) < len(hits) {
+				q.Terms = append(q.Terms, plain)
+			}
 		}
 		if q.Asked {
 			hits = append(hits, q.Verdict.Hits...)
-			if !q.Verdict.Simple {
-				chargeTokens(q, hits)
-			}
+			q.Terms = append(q.Terms, q.Verdict.Terms...)
+		}
+		if f.Varies || q.Asked && !q.Verdict.Simple {
+			chargeTokens(q, hits)
 		}
 		if q.Flight != nil {
 			q.Flight.Attach(hits)
@@ -209,6 +212,9 @@ func Fill(requests []*Request) {
 		}
 	}
 }
+
+// plain are the terms of the hits of Site.Hits.
+var plain = &policy.Terms{Status: http.StatusTooManyRequests}
 
 // background is the context of all decisions, instead of the request's context. The request's context ends
 // when the client closes its connection, which would fail the whole batch and be logged as a failure of the
@@ -312,7 +318,7 @@ func Judge(q *Request) respond.Outcome {
 	for i := range decisions {
 		h := &q.Hits[i]
 		d := &decisions[i]
-		if m := MarkOf(q, i); m != nil && (m.Overage || q.free) {
+		if m := q.Terms[i]; m.Overage || q.free && m.Rule != "" {
 			if beyond := countQuota(d, m.Quota); beyond > overage && m.Overage && !m.Shadow {
 				overage = beyond
 				over = i
@@ -338,7 +344,7 @@ func Judge(q *Request) respond.Outcome {
 	if decisions[at].Allowed {
 		out.Overage = overage
 		if overage > 0 {
-			out.OverageUnit = UnitOf(q, over)
+			out.OverageUnit = q.Terms[over].Settle.UnitOf()
 		}
 		if overage > out.ExceededBy {
 			out.Exceeded = over
@@ -347,24 +353,10 @@ func Judge(q *Request) respond.Outcome {
 		return out
 	}
 	out.Kind = outcome.Limited
-	if m := MarkOf(q, at); m != nil {
-		out.Status = m.Status
-		out.Message = m.Message
-		out.Wait = m.RetryAfter
-	} else {
-		out.Status = http.StatusTooManyRequests
-	}
+	out.Status = q.Terms[at].Status
+	out.Message = q.Terms[at].Message
+	out.Wait = q.Terms[at].RetryAfter
 	return out
-}
-
-// MarkOf returns the mark of a hit of the policy, or nil for a hit of the configuration. The hits of the
-// policy are the last.
-func MarkOf(q *Request, i int) *policy.Mark {
-	marks := q.Verdict.Marks
-	if i += len(marks) - len(q.Hits); i >= 0 {
-		return marks[i]
-	}
-	return nil
 }
 
 // Release prepares a Request for reuse and drops references to the memory of its request.

@@ -55,9 +55,9 @@ type settledHit struct {
 	// The interpreter looks for a promoted field, such as Key, in the fields before the embedded struct, too.
 	batch.Charge
 
-	how    *option.Settle
-	values []string // the texts of the cost in the response; nil without one
-	again  bool     // see isAgain
+	how      *option.Settle
+	values   []string // the texts of the cost in the response; nil without one
+	repeated bool     // see policy.Terms
 
 	// Set by settle: how the real cost differs from the charge, and why it is an estimate, or nil.
 	outcome SettledCost
@@ -83,20 +83,15 @@ var SettledCosts = []SettledCost{SettledMore, SettledLess, SettledSame, SettledM
 func NewSettling(site *Site, q *Request) *Settling {
 	s := &Settling{site: site, client: q.HTTP.Context(), unsettled: make([]bool, len(q.Hits)),
 		empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}}
-	settles := q.Limits.Settles
 	for i := range q.Hits {
-		var how *option.Settle
-		if zone := zoneAt(q, i); zone >= 0 {
-			how = settles[zone]
-		} else if m := MarkOf(q, i); m != nil {
-			how = m.Settle
-		}
+		terms := q.Terms[i]
+		how := terms.Settle
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
 		if how == nil {
 			continue
 		}
-		one := settledHit{how: how, again: isAgain(q, i)}
+		one := settledHit{how: how, repeated: terms.Repeated}
 		charged := d.Allowed && d.DecidedAt != 0 && h.Limit.Algorithm != ratelimit.InFlight ||
 			h.Limit.Reserves && (d.Allowed || q.Outcome.Err != nil) // costs even without a decision
 		free := q.free && how.Unit == option.Money
@@ -120,7 +115,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 				if output := outputOf(q, how); output > s.tokens.output {
 					s.tokens.output = output
 				}
-				one.Notice = noticeOf(MarkOf(q, i), h.Limit, h.StoredKey())
+				one.Notice = noticeOf(terms, h.Limit, h.StoredKey())
 				s.tokens.enforced = s.tokens.enforced || !h.Independent
 			}
 		} else if how.Header == "" {
@@ -310,7 +305,7 @@ func (s *Settling) release() {
 func (s *Settling) tell(one *settledHit) {
 	site := s.site
 	prefix := one.Limit.Prefix
-	if site.History != nil && !one.again {
+	if site.History != nil && !one.repeated {
 		s.recorded.Prefix, s.recorded.Unit = prefix, one.Limit.Unit
 		s.recorded.Units = one.Units
 		history.Settle(site.History, &s.recorded)

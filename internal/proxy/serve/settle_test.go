@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
@@ -42,7 +43,7 @@ func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, method, tex
 	}
 	return serve.NewSettling(site, &serve.Request{
 		HTTP:   httptest.NewRequestWithContext(ctx, method, "/", nil),
-		Limits: &serve.LimitSet{Settles: []*option.Settle{how}}, Hits: []ratelimit.Hit{hit},
+		Limits: &serve.LimitSet{}, Hits: []ratelimit.Hit{hit}, Terms: []*policy.Terms{{Settle: how}},
 		Decisions: []ratelimit.Decision{decision}})
 }
 

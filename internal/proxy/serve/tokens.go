@@ -41,16 +41,13 @@ type tokens struct {
 // holds reports whether the end of the response has to read what the reader holds, which takes time.
 func (t *tokens) holds() bool { return t.reader != nil && t.reader.Holds() }
 
-// chargeTokens sets the costs of the policy's hits on limits of tokens. hits are the hits of the request so
-// far, and the policy's are the last.
+// chargeTokens sets the costs of the hits of a request on limits of tokens. q.Terms[i] describes hits[i].
 func chargeTokens(q *Request, hits []ratelimit.Hit) {
-	marks := q.Verdict.Marks
-	first := len(hits) - len(marks)
-	for i, m := range marks {
+	for i, m := range q.Terms {
 		if !m.Settle.CountsTokens() {
 			continue
 		}
-		h := &hits[first+i]
+		h := &hits[i]
 		h.Cost = chargeOf(q, m.Settle, m.Quota)
 		if m.Settle.Unit != option.Money {
 			continue
@@ -74,9 +71,9 @@ type tokenUnits struct {
 }
 
 // tokenUnitsOf returns the tokenUnits of the hits of a policy.
-func tokenUnitsOf(marks []*policy.Mark) tokenUnits {
+func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	var units tokenUnits
-	for _, m := range marks {
+	for _, m := range terms {
 		if !m.Settle.CountsTokens() {
 			continue
 		}
@@ -109,8 +106,8 @@ func newBill(q *Request) *batch.Bill {
 }
 
 // noticeOf returns the notice of a hit on a limit, or nil if the limit has none.
-func noticeOf(m *policy.Mark, l *ratelimit.Limit, key string) *batch.Notice {
-	if m == nil || m.Notify == nil || m.Quota == 0 {
+func noticeOf(m *policy.Terms, l *ratelimit.Limit, key string) *batch.Notice {
+	if m.Notify == nil || m.Quota == 0 {
 		return nil
 	}
 	return &batch.Notice{Limit: l, Key: key, Unit: string(m.Settle.UnitOf()), Quota: m.Quota,
@@ -124,10 +121,10 @@ func notify(q *Request) {
 		return
 	}
 	for i := range q.Hits {
+		m := q.Terms[i]
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
-		m := MarkOf(q, i)
-		if m == nil || m.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
+		if m.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
 			continue
 		}
 		used := float64(m.Quota-d.Remaining) * 100

@@ -67,8 +67,7 @@ func NoDecision(onError settings.OnError, err error) respond.Outcome {
 func canRefuse(q *Request) bool {
 	for i := range q.Hits {
 		h := &q.Hits[i]
-		m := MarkOf(q, i)
-		if !h.Independent && !h.Peek && h.Cost >= 0 && (m == nil || !m.Overage) {
+		if !h.Independent && !h.Peek && h.Cost >= 0 && !q.Terms[i].Overage {
 			return true
 		}
 	}

@@ -64,7 +64,7 @@ func meetsLimits(s *Site, q *Request, exempt bool) (bool, error) {
 	}
 	v := &policy.Verdict{}
 	err := s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &f, v)
-	return err != nil || v.Refused() || tokenUnitsOf(v.Marks).tokens, nil
+	return err != nil || v.Refused() || tokenUnitsOf(v.Terms).tokens, nil
 }
 
 // removeOffers removes from a request the headers with another method, unless it is a POST, and an offer to

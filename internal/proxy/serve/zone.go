@@ -319,7 +319,7 @@ func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.H
 		if n > 0 {
 			at = len(hits)
 			hits = append(hits, hits[i])
-			q.further = append(q.further, i)
+			q.Terms = append(q.Terms, q.Terms[i])
 		}
 		hits[at].Key = key
 		// AlternativeKey replaces a secret by its digest. hits[i] may have the form of an earlier key.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -47,7 +49,8 @@ func (p *simProxy) ask(c map[*ratelimit.Limit]*flapCount) {
 				hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}}
 				decisions := make([]ratelimit.Decision, 1)
 				err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
-				q := &serve.Request{Hits: hits, Decisions: decisions}
+				q := &serve.Request{Hits: hits, Decisions: decisions,
+					Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
 				out := serve.Judge(q)
 				if err != nil {
 					out = serve.TakeLocal(p.site, q, err)

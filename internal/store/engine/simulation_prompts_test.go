@@ -3,11 +3,13 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -90,7 +92,8 @@ func (p *simProxy) handlePrompt(c chance) {
 	start := time.Now()
 	err := p.store.Take(context.Background(), p.run.plan.timeout, hits, decisions)
 	p.checkDuration("the decision", start, err)
-	q := &serve.Request{Hits: hits, Decisions: decisions}
+	q := &serve.Request{Hits: hits, Decisions: decisions,
+		Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
 	out := serve.Judge(q)
 	if err != nil {
 		c.with(3).sleepBriefly()

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,7 +123,8 @@ func (p *simProxy) handleRequest(c chance) {
 	start := time.Now()
 	err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
 	p.checkDuration("the decision", start, err)
-	q := &serve.Request{Hits: hits, Decisions: decisions}
+	q := &serve.Request{Hits: hits, Decisions: decisions,
+		Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
 	out := serve.Judge(q)
 	if err != nil {
 		c.with(5).sleepBriefly()

@@ -303,14 +303,14 @@ func FormatVerdict(v *policy.Verdict) string {
 		text = fmt.Sprintf("user %q tier %q key %d:", v.User, v.Tier, v.KeyID)
 		for i := range v.Hits {
 			h := &v.Hits[i]
-			text += FormatHit(h, v.Marks[i])
+			text += FormatHit(h, v.Terms[i])
 		}
 	}
 	return text + FormatShadow(v)
 }
 
-// FormatHit returns a hit and its mark as text.
-func FormatHit(h *ratelimit.Hit, m *policy.Mark) string {
+// FormatHit returns a hit and its terms as text.
+func FormatHit(h *ratelimit.Hit, m *policy.Terms) string {
 	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v",
 		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.AmountSource,
 		m.Shadow, m.Overage)
@@ -319,7 +319,7 @@ func FormatHit(h *ratelimit.Hit, m *policy.Mark) string {
 // FormatShadow returns the effects that shadow rules without hits would have had, as text.
 func FormatShadow(v *policy.Verdict) string {
 	text := ""
-	for _, m := range v.ShadowMarks {
+	for _, m := range v.ShadowTerms {
 		text += " would " + m.Rule + "/" + m.Limit
 	}
 	return text
