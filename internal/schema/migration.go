@@ -209,30 +209,39 @@ const lookTimeout = 2 * time.Second
 
 // look reads the state of a database, and returns its error.
 func look(ctx context.Context, db pgdb.DB) error {
-	statement := &pgdb.Statement{SQL: StateSQL, Unnamed: true}
-	if err := db.Run(ctx, lookTimeout, []*pgdb.Statement{statement}); err != nil {
+	lock := &pgdb.Statement{SQL: Locked, Unnamed: true}
+	tables := &pgdb.Statement{SQL: StateSQL, Unnamed: true}
+	if err := db.Run(ctx, lookTimeout, []*pgdb.Statement{lock, tables}); err != nil {
 		return fmt.Errorf("%s: %w: %w", looking, ratelimit.ErrUnavailable, err)
 	}
-	return ErrorOf(statement)
+	_, err := Seen(lock, tables)
+	return err
 }
 
 const looking = "looking for the tables"
 
-// ErrorOf returns the error of State.Err for a statement with StateSQL that has run.
-func ErrorOf(statement *pgdb.Statement) error {
-	texts, err := pg.Columns(statement.Result)
-	if statement.Err != nil {
-		err = statement.Err
+// Seen returns what a statement with Locked and one with StateSQL have read, which have run in this order:
+// whether another session holds the lock of migrations, and the error of State.Err. If it holds the lock,
+// tables in part are ErrMissing, because sessions can see a part of them while a migration commits.
+func Seen(lock, tables *pgdb.Statement) (locked bool, err error) {
+	locks := pg.Bigints(lock.Result)
+	locked = len(locks) == 1 && locks[0] == 1
+	texts, err := pg.Columns(tables.Result)
+	if tables.Err != nil {
+		err = tables.Err
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", looking, err)
+		return locked, fmt.Errorf("%s: %w", looking, err)
 	case len(texts) == 0:
-		return ErrMissing
+		return locked, ErrMissing
 	}
 	state, err := ParseState(texts[0])
 	if err == nil {
 		err = state.Err()
 	}
-	return err
+	if locked && errors.Is(err, ErrRestoring) {
+		err = ErrMissing
+	}
+	return locked, err
 }

@@ -137,7 +137,7 @@ func TestStoreKeepsEngines(t *testing.T) {
 type slowDB struct{ timeout time.Duration } // of the first statement
 
 func (d *slowDB) Run(_ context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	if statements[0].SQL == schema.StateSQL {
+	if statements[0].SQL == schema.Locked {
 		return nil // no rows: there are no tables
 	}
 	if d.timeout == 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -52,8 +53,11 @@ func (d *fakeDB) Run(ctx context.Context, timeout time.Duration, statements []*p
 		if answer == nil {
 			answer = answerRows([][]byte{int4(1)})
 		}
-	case strings.Contains(statements[0].SQL, "to_regclass"):
-		answer = answerRows([][]byte{[]byte(`{"number":1}`)})
+	case statements[0].SQL == schema.Locked:
+		answer = func(_ context.Context, statements []*pgdb.Statement) error {
+			addRow(statements[1], []byte(`{"number":1}`))
+			return nil
+		}
 	default:
 		d.runs++
 		if answer == nil {

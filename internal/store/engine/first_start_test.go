@@ -21,6 +21,7 @@ type emptyDB struct {
 	start     time.Time
 	answers   time.Duration // for how long the server answers
 	locked    time.Duration // for how long another session creates the tables
+	commits   bool          // whether the other session's tables are seen in part
 	restoring bool
 	creation  time.Duration // how long the creation takes
 	failures  int           // how many creations fail
@@ -33,7 +34,7 @@ func (d *emptyDB) Run(ctx context.Context, timeout time.Duration, statements []*
 	if time.Since(d.start) >= d.answers {
 		return within(ctx, timeout, func(ctx context.Context) error { return hang(ctx, nil) })
 	}
-	if statements[0].SQL != schema.StateSQL {
+	if statements[0].SQL != schema.Locked {
 		return d.fakeDB.Run(ctx, timeout, statements)
 	}
 	d.mu.Lock()
@@ -42,8 +43,9 @@ func (d *emptyDB) Run(ctx context.Context, timeout time.Duration, statements []*
 	locked := time.Since(d.start) < d.locked
 	d.created = d.created || d.locked > 0 && !locked
 	statements[0].Result, statements[1].Result = nil, nil
-	addRow(statements[0], fmt.Appendf(nil, `{"number":%d,"in_part":%v}`, number[d.created], d.restoring))
-	addRow(statements[1], int4(number[locked]))
+	addRow(statements[0], int4(number[locked]))
+	inPart := d.restoring || d.commits && locked
+	addRow(statements[1], fmt.Appendf(nil, `{"number":%d,"in_part":%v}`, number[d.created], inPart))
 	return nil
 }
 
@@ -79,6 +81,8 @@ func TestRequestsWaitForTheFirstTables(t *testing.T) {
 			"refused at 5s, refused at 7s"},
 		"created by another session": {&emptyDB{answers: always, locked: 3 * time.Second},
 			"decided at 3s, decided at 7s"},
+		"seen in part": {&emptyDB{answers: always, locked: 3 * time.Second, commits: true},
+			"decided at 3s, decided at 7s"},
 		"another session in 10 s": {&emptyDB{answers: always, locked: 10 * time.Second},
 			"refused at 5s, refused at 7s"},
 		"fails after 1 s": {&emptyDB{answers: always, creation: time.Second, failures: 9},
@@ -93,7 +97,7 @@ func TestRequestsWaitForTheFirstTables(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				db := &emptyDB{start: time.Now(), answers: test.db.answers, locked: test.db.locked,
-					restoring: test.db.restoring, creation: test.db.creation, failures: test.db.failures}
+					commits: test.db.commits, restoring: test.db.restoring, creation: test.db.creation, failures: test.db.failures}
 				store := openStore(t, db, engine.Options{CleanupProbability: -1, DisableMigration: !migrates},
 					nil)
 				first := db.take(t, store, timeout)

@@ -161,21 +161,20 @@ func (s *server) create() error {
 		"pg-ratelimit migrate, or schema.sql, instead): %w", failure)
 }
 
-// inspect returns nil if this program can use the tables, and otherwise the error of schema.State.Err. locked
+// inspect returns nil if this program can use the tables, and otherwise the error of schema.Seen. locked
 // reports whether another session holds the lock of migrations. inspect also reads the server's identity, to
 // detect a replaced server later. A connection failure counts for the health of the database. The timeout is
 // short, because a network may drop the packets of the first look.
 func (s *server) inspect() (locked bool, err error) {
 	sent := time.Now()
-	tables := &pgdb.Statement{SQL: schema.StateSQL}
 	lock := &pgdb.Statement{SQL: schema.Locked}
+	tables := &pgdb.Statement{SQL: schema.StateSQL}
 	identity := &pgdb.Statement{SQL: serverSQL}
-	failure := s.db.Run(s.closing, identityTimeout, []*pgdb.Statement{tables, lock, identity})
+	failure := s.db.Run(s.closing, identityTimeout, []*pgdb.Statement{lock, tables, identity})
 	if failure != nil {
 		return false, s.health.Failed(sent, identityTimeout, failure)
 	}
 	s.health.Answered()
 	s.checkIdentity(identity)
-	locks := pg.Bigints(lock.Result)
-	return len(locks) == 1 && locks[0] == 1, schema.ErrorOf(tables)
+	return schema.Seen(lock, tables)
 }
