@@ -83,9 +83,12 @@ func tryDemo(t *testing.T, demo, dsn string, args ...string) {
 	await(t, "the plan pro of ann", func() bool {
 		return strings.Contains(d.runInShell(demoAnn, demoAnnAsksAgain), "X-Ratelimit-Limit: 50\r")
 	})
-	// The tenth answer is the last one.
-	wantContains(t, d.runInShell(demoAnn, demoChat, demoSpend), `"total_tokens":150}}`+"\n",
-		`{"message":"Budget used up: budget/day opens on 20`)
+	// The tenth answer is the last one. Its cost counts a moment after it.
+	wantContains(t, d.runInShell(demoAnn, demoChat, demoSpend), `"total_tokens":150}}`+"\n", "budget/day")
+	await(t, "the refusal of a used budget", func() bool {
+		return strings.Contains(d.runInShell(demoAnn, demoChat, demoSpend),
+			`{"message":"Budget used up: budget/day opens on 20`)
+	})
 	await(t, "the invoice", func() bool {
 		return showsAll(d.words(demoInvoice), "CACHE WRITE OUTPUT MONEY ", " demo 10 1000 0 0 500 0.01")
 	})
