@@ -97,7 +97,8 @@ func TestRequestsWaitForTheFirstTables(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				db := &emptyDB{start: time.Now(), answers: test.db.answers, locked: test.db.locked,
-					commits: test.db.commits, restoring: test.db.restoring, creation: test.db.creation, failures: test.db.failures}
+					commits: test.db.commits, restoring: test.db.restoring, creation: test.db.creation,
+					failures: test.db.failures}
 				store := openStore(t, db, engine.Options{CleanupProbability: -1, DisableMigration: !migrates},
 					nil)
 				first := db.take(t, store, timeout)
