@@ -110,22 +110,6 @@ or had no decision, and sums up such requests of that minute.`,
 // requireUser fails if nobody knows the user.
 const requireUser = "SELECT rate_limit_require_user(@USER)"
 
-var invoiceCommand = commandSpec{
-	use:   "invoice USER [--from TIME] [--until TIME]",
-	short: "Shows what a user and all below it have used of language models, by billing period and model",
-	long: `Without times: in the billing period that is running. The rows are added up from the ledger, which
-has for each request the users that were above its user then.`,
-	example: `invoice acme
-invoice acme --from 2026-11-01 --until 2026-12-01`,
-	flags: []flag{
-		{name: "from", kind: pastTime, usage: "settled since: an age such as 30d, or a time"},
-		{name: "until", kind: moment, usage: "settled before this time"},
-	},
-	emptyText: "Nothing was used.",
-	beforeSQL: requireUser,
-	sql:       "SELECT * FROM rate_limit_invoice(@USER, @from::timestamptz, @until::timestamptz)",
-}
-
 var noticesCommand = commandSpec{
 	use:       "notices [-n 100]",
 	short:     "Lists the counters that have reached a percentage of their quota, newest first",

@@ -86,6 +86,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger (
 	search           bigint,
 	estimated_input  bigint,
 	estimated_output bigint,
+	estimated_money  numeric,
 	remainder        smallint,
 	tier             text,
 	answered         text,
@@ -96,6 +97,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger (
 		OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read,
 			audio_output, image_input, image_output, search, estimated_input, estimated_output, money,
 			money * 1000 + remainder, remainder + 999, -remainder) >= 0
+		AND estimated_money >= 0
 		AND NOT lines @? '$[*].* ? (@ < 0)'
 		AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))')
 ) PARTITION BY RANGE (day);
@@ -147,6 +149,8 @@ COMMENT ON COLUMN rate_limit_ledger.search IS 'The number of searches.';
 COMMENT ON COLUMN rate_limit_ledger.estimated_input IS
 	'How much of input or cache_write is an estimate, because the response did not report it.';
 COMMENT ON COLUMN rate_limit_ledger.estimated_output IS 'How much of output is an estimate.';
+COMMENT ON COLUMN rate_limit_ledger.estimated_money IS
+	'What the estimates of input and output cost, in millionths, exact. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_ledger.tier IS
 	'The tier of service of the prices. NULL: standard.';
 COMMENT ON COLUMN rate_limit_ledger.answered IS

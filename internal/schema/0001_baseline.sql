@@ -62,7 +62,9 @@ CREATE TABLE rate_limit_ledger_retention (
 	keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day'),
 	noticed_at timestamptz NOT NULL DEFAULT '-infinity',
 	noticed_limit text NOT NULL DEFAULT '',
-	noticed_key text NOT NULL DEFAULT ''
+	noticed_key text NOT NULL DEFAULT '',
+	currency text CONSTRAINT currency_must_be_a_code_of_three_letters_such_as_eur
+		CHECK (currency ~ '^[A-Z]{3}$')
 );
 INSERT INTO rate_limit_ledger_retention VALUES ('400 days');
 
@@ -78,6 +80,8 @@ CREATE TABLE rate_limit_totals (
 	day              date,
 	n                bigint,
 	user_id          text NOT NULL,
+	ancestors        text[] NOT NULL,
+	own              boolean NOT NULL,
 	settled          date NOT NULL,
 	kind             text NOT NULL,
 	model            text,
@@ -100,6 +104,7 @@ CREATE TABLE rate_limit_totals (
 	search           numeric,
 	estimated_input  numeric,
 	estimated_output numeric,
+	estimated_money  numeric,
 	PRIMARY KEY (day, n)
 );
 CREATE INDEX rate_limit_totals_user ON rate_limit_totals (user_id, settled);

@@ -62,9 +62,9 @@ COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this ro
 CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day              date NOT NULL, id               uuid NOT NULL, time             timestamptz NOT NULL, user_id          text, key_id           bigint,
 	ancestors        text[] NOT NULL DEFAULT '{}', model            text, input            bigint, cache_read       bigint, cache_write      bigint, output           bigint, money            bigint, charges          jsonb NOT NULL,
 	kind             text NOT NULL DEFAULT 'charge', cache_write_1h   bigint, audio_input      bigint, audio_cache_read bigint, audio_output     bigint, image_input      bigint, image_output     bigint, search           bigint,
-	estimated_input  bigint, estimated_output bigint, remainder        smallint, tier             text, answered         text, price            text, price_valid      tstzrange, lines            jsonb,
+	estimated_input  bigint, estimated_output bigint, estimated_money  numeric, remainder        smallint, tier             text, answered         text, price            text, price_valid      tstzrange, lines            jsonb,
 	CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge' OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read,
-			audio_output, image_input, image_output, search, estimated_input, estimated_output, money, money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND NOT lines @? '$[*].* ? (@ < 0)'
+			audio_output, image_input, image_output, search, estimated_input, estimated_output, money, money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND estimated_money >= 0 AND NOT lines @? '$[*].* ? (@ < 0)'
 		AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))') ) PARTITION BY RANGE (day);
 --;
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
@@ -123,6 +123,8 @@ COMMENT ON COLUMN rate_limit_ledger.estimated_input IS 'How much of input or cac
 --;
 COMMENT ON COLUMN rate_limit_ledger.estimated_output IS 'How much of output is an estimate.';
 --;
+COMMENT ON COLUMN rate_limit_ledger.estimated_money IS 'What the estimates of input and output cost, in millionths, exact. NULL: nothing.';
+--;
 COMMENT ON COLUMN rate_limit_ledger.tier IS 'The tier of service of the prices. NULL: standard.';
 --;
 COMMENT ON COLUMN rate_limit_ledger.answered IS 'The model that the response named. NULL: none, or the one of the request.';
@@ -156,16 +158,16 @@ CREATE TABLE rate_limit_notices ( rule       text NOT NULL, limit_name text NOT 
 CREATE INDEX rate_limit_notices_to_take ON rate_limit_notices (at) WHERE taken_at IS NULL;
 --;
 CREATE TABLE rate_limit_ledger_retention ( keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day'), noticed_at timestamptz NOT NULL DEFAULT '-infinity', noticed_limit text NOT NULL DEFAULT '',
-	noticed_key text NOT NULL DEFAULT '' );
+	noticed_key text NOT NULL DEFAULT '', currency text CONSTRAINT currency_must_be_a_code_of_three_letters_such_as_eur CHECK (currency ~ '^[A-Z]{3}$') );
 --;
 INSERT INTO rate_limit_ledger_retention VALUES ('400 days');
 --;
 CREATE TABLE rate_limit_ledger_days ( day        date PRIMARY KEY, summed     boolean NOT NULL DEFAULT false, open_until timestamptz NOT NULL DEFAULT '-infinity' );
 --;
-CREATE TABLE rate_limit_totals ( day              date, n                bigint, user_id          text NOT NULL, settled          date NOT NULL, kind             text NOT NULL, model            text, prefix           text,
-	unit             text, requests         bigint NOT NULL, units            numeric, input            numeric, cache_read       numeric, cache_write      numeric, output           numeric, money            numeric, remainder        numeric,
-	cache_write_1h   numeric, audio_input      numeric, audio_cache_read numeric, audio_output     numeric, image_input      numeric, image_output     numeric, search           numeric, estimated_input  numeric, estimated_output numeric,
-	PRIMARY KEY (day, n) );
+CREATE TABLE rate_limit_totals ( day              date, n                bigint, user_id          text NOT NULL, ancestors        text[] NOT NULL, own              boolean NOT NULL, settled          date NOT NULL,
+	kind             text NOT NULL, model            text, prefix           text, unit             text, requests         bigint NOT NULL, units            numeric, input            numeric, cache_read       numeric, cache_write      numeric,
+	output           numeric, money            numeric, remainder        numeric, cache_write_1h   numeric, audio_input      numeric, audio_cache_read numeric, audio_output     numeric, image_input      numeric, image_output     numeric,
+	search           numeric, estimated_input  numeric, estimated_output numeric, estimated_money  numeric, PRIMARY KEY (day, n) );
 --;
 CREATE INDEX rate_limit_totals_user ON rate_limit_totals (user_id, settled);
 --;
@@ -473,7 +475,7 @@ BEGIN
 			::text[], 'SELECT, INSERT, UPDATE, DELETE'),
 		('{proxy}', '{ledger}', 'SELECT (id), INSERT (day, id, time, user_id, key_id, ancestors, model, input, cache_read, cache_write, output, money, charges, cache_write_1h, audio_input, '
 			'audio_cache_read, audio_output, image_input, image_output, search, estimated_input, '
-			'estimated_output, remainder, tier, answered, price, price_valid, lines)'),
+			'estimated_output, estimated_money, remainder, tier, answered, price, price_valid, lines)'),
 		('{proxy}', '{shard/ledger}', 'SELECT, INSERT'),
 		('{proxy}', '{secrets,tiers,users,api_keys,rules,rule_limits,overrides,bans,prices}', 'SELECT'),
 		('{proxy}', '{changes}', 'SELECT (seq, xid, kind, ref)'),
@@ -484,7 +486,7 @@ BEGIN
 		('{administrator}', '{ephemeral,durable}', 'DELETE, UPDATE (ord)'),
 		('{administrator}', '{shard/ephemeral,shard/durable}', 'DELETE, UPDATE'),
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
-		('{administrator}', '{ledger_retention}', 'UPDATE (keep)'),
+		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
 		('{administrator}', '{notices}', 'UPDATE (taken_at)'),
 		('{administrator}', '{drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
@@ -855,7 +857,9 @@ CALL rate_limit_describe('rate_limit_totals', $$
 The sums of the ledger. rate_limit_invoice adds what they lack.
 day: The day of the rows.
 n: The number of the sum in its day.
-user_id: The user who has sent the requests, or who was above that user when they came.
+user_id: The user who has sent the requests, or who was above that user when they came. Empty: an unknown sender.
+ancestors: Who was above the user then, the nearest first.
+own: Whether the user has sent the requests.
 settled: The day on which the requests were charged, in UTC.
 kind: The kind of the rows.
 model: The model. NULL: none, or a sum by limit.
@@ -878,6 +882,7 @@ image_output: The sum of this column.
 search: The sum of this column.
 estimated_input: The sum of this column.
 estimated_output: The sum of this column.
+estimated_money: The sum of this column.
 $$);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
@@ -926,11 +931,11 @@ DECLARE
 	nulls text;
 BEGIN
 	SELECT string_agg(format('sum(%1$I) AS %1$I', a.attname), ', ' ORDER BY a.attnum), string_agg(format('NULL::numeric AS %I', a.attname), ', ' ORDER BY a.attnum) INTO sums, nulls
-		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 10;
-	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, g.settled, g.kind, g.model, g.prefix, g.unit, sum(g.requests)::bigint, sum(g.units), %2$s
+		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 12;
+	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, u.above, u.own, g.settled, g.kind, g.model, g.prefix, g.unit, sum(g.requests)::bigint, sum(g.units), %2$s
 		FROM (SELECT l.day, %3$s, (l.time AT TIME ZONE ''UTC'')::date AS settled, l.kind, %4$s,
 			count(l.charges) AS requests, %5$s FROM (%6$s) l %7$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8) g, %8$s
-		GROUP BY 1, 3, 4, 5, 6, 7, 8',
+		GROUP BY 1, 3, 4, 5, 6, 7, 8, 9, 10',
 		CASE WHEN by_limit THEN -1 ELSE 1 END, sums,
 		CASE WHEN user_id IS NULL THEN 'l.user_id, l.ancestors' ELSE 'NULL AS user_id, NULL AS ancestors' END,
 		CASE WHEN by_limit THEN 'NULL AS model, c.prefix, c.unit' ELSE 'l.model, NULL AS prefix, NULL AS unit' END,
@@ -938,12 +943,15 @@ BEGIN
 		source,
 		CASE WHEN by_limit THEN format(', LATERAL (SELECT regexp_replace(c ->> ''prefix'', %L, ''\1'') AS prefix, c ->> ''unit'' AS unit, max((c ->> ''units'')::numeric) AS units
 			FROM jsonb_path_query(l.charges, ''$[*][*]'') c GROUP BY 1, 2) c', own_unit) END,
-		CASE WHEN user_id IS NULL THEN 'LATERAL (SELECT DISTINCT u FROM unnest(g.ancestors || g.user_id) u WHERE u <> '''') u' ELSE format('(SELECT %L::text AS u) u', user_id) END);
+		CASE WHEN user_id IS NULL THEN 'LATERAL (SELECT DISTINCT ON (u) coalesce(u, '''') AS u, g.ancestors[i:] AS above, '
+				'i = 1 AS own FROM unnest(array_prepend(g.user_id, g.ancestors)) WITH ORDINALITY AS c(u, i) '
+				'WHERE u <> '''' OR i = 1 ORDER BY u, i) u'
+			ELSE format('(SELECT %L::text AS u, ''{}''::text[] AS above, false AS own) u', user_id) END);
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_sums IS 'A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, by model or by limit.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL) RETURNS SETOF rate_limit_totals
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_user($1);
@@ -954,18 +962,26 @@ DECLARE
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
 	source text;
 BEGIN
-	RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	IF each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
+			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
+	ELSE
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
-			WHERE t.user_id = counted AND t.settled = ANY (edges) AND t.day = ANY (summed)),
-		format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted));
+			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges) AND t.day = ANY (summed)),
+		CASE WHEN counted IS NOT NULL THEN
+			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
 	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
 		OR time >= $7)', source);
-	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM ($1, $2)', rate_limit_sums(source, counted, $4 IS NOT NULL),
+	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM ($1, $2) AND (t.own OR NOT $8)',
+		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
 		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
-		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC';
+		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of rate_limit_totals: by model, or on a limit in a unit.';
+COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of '
+	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model. Then user_id NULL stands for all rows.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_sum_day(one date) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -1029,6 +1045,8 @@ COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_not
 COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS 'The prefix of the counters that it has read last.';
 --;
 COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS 'The key at which it goes on. Empty: at the next limit.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.currency IS 'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE rate_limit_ledger_retention SET currency = ''EUR''.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1101,7 +1119,7 @@ CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-i
 RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
 	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange, cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
 	image_input bigint, image_output bigint, search bigint, estimated_input bigint,
-	estimated_output bigint) LANGUAGE plpgsql STABLE AS $$
+	estimated_output bigint, estimated_money numeric) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
 			l.input, l.cache_read, l.cache_write, l.output,
@@ -1112,7 +1130,8 @@ BEGIN
 			CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END, l.answered,
 			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
 			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
-			l.image_output, l.search, l.estimated_input, l.estimated_output
+			l.image_output, l.search, l.estimated_input, l.estimated_output,
+			round(l.estimated_money * 0.000001, 9)
 		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source( rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
 				format(CASE WHEN below THEN 'AND (user_id = %1$L '
 				'OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])' ELSE 'AND user_id = %1$L' END,
@@ -1131,6 +1150,16 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
+	END IF;
+	RETURN nullif($1, '');
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_user_of IS 'The present name of a user who counts by a name. NULL: an unknown user.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1177,21 +1206,26 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL) RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
-	cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint,
-	estimated_input bigint, estimated_output bigint) LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL, by_user boolean DEFAULT false)
+RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
+	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint, estimated_input bigint, estimated_output bigint, estimated_money numeric, currency text, "user" text,
+	parent text) LANGUAGE sql STABLE AS $$
 	SELECT p.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint, coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
 		coalesce(sum(t.output), 0)::bigint,
 		round((sum(t.money) + coalesce(sum(t.remainder), 0) * 0.001) * 0.000001, 9),
 		sum(t.cache_write_1h)::bigint, sum(t.audio_input)::bigint, sum(t.audio_cache_read)::bigint,
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
-		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint
-	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends) t
-	WHERE $1 IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
+		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
+		round(sum(t.estimated_money) * 0.000001, 9),
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(s.sender),
+		CASE WHEN s.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(s.above) END
+	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t, LATERAL (SELECT CASE WHEN $4 THEN t.user_id END AS sender,
+			CASE WHEN $4 THEN t.ancestors[1] END AS above) s
+	WHERE $1 IS NOT NULL GROUP BY p.starts, t.model, s.sender, s.above ORDER BY 1, s.sender, s.above, 2
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and '
-	'model. Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. estimated_input and estimated_output are parts of them.';
+COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model; by_user: and by who has sent the requests, with its parent then. '
+	'Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
 	texts text[]) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -1204,7 +1238,7 @@ BEGIN
 	EXECUTE format('WITH changed AS (%s RETURNING day) SELECT count(*), array_agg(DISTINCT day) FROM changed', command) INTO rows, days USING counted, keys, texts;
 	SET LOCAL pg_ratelimit.forgets = '';
 	UPDATE rate_limit_ledger_days d SET summed = false WHERE d.day = ANY (days);
-	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted);
+	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted) OR t.ancestors && counted;
 	RETURN rows;
 END $$;
 --;
@@ -3836,9 +3870,9 @@ COMMENT ON COLUMN rate_limit_processes.seen IS 'When the process renewed this ro
 CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day              date NOT NULL, id               uuid NOT NULL, time             timestamptz NOT NULL, user_id          text, key_id           bigint,
 	ancestors        text[] NOT NULL DEFAULT '{}', model            text, input            bigint, cache_read       bigint, cache_write      bigint, output           bigint, money            bigint, charges          jsonb NOT NULL,
 	kind             text NOT NULL DEFAULT 'charge', cache_write_1h   bigint, audio_input      bigint, audio_cache_read bigint, audio_output     bigint, image_input      bigint, image_output     bigint, search           bigint,
-	estimated_input  bigint, estimated_output bigint, remainder        smallint, tier             text, answered         text, price            text, price_valid      tstzrange, lines            jsonb,
+	estimated_input  bigint, estimated_output bigint, estimated_money  numeric, remainder        smallint, tier             text, answered         text, price            text, price_valid      tstzrange, lines            jsonb,
 	CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge' OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read,
-			audio_output, image_input, image_output, search, estimated_input, estimated_output, money, money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND NOT lines @? '$[*].* ? (@ < 0)'
+			audio_output, image_input, image_output, search, estimated_input, estimated_output, money, money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND estimated_money >= 0 AND NOT lines @? '$[*].* ? (@ < 0)'
 		AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))') ) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors) WHERE ancestors <> '{}';
@@ -3868,6 +3902,7 @@ COMMENT ON COLUMN rate_limit_ledger.image_output IS 'The tokens of pictures in t
 COMMENT ON COLUMN rate_limit_ledger.search IS 'The number of searches.';
 COMMENT ON COLUMN rate_limit_ledger.estimated_input IS 'How much of input or cache_write is an estimate, because the response did not report it.';
 COMMENT ON COLUMN rate_limit_ledger.estimated_output IS 'How much of output is an estimate.';
+COMMENT ON COLUMN rate_limit_ledger.estimated_money IS 'What the estimates of input and output cost, in millionths, exact. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_ledger.tier IS 'The tier of service of the prices. NULL: standard.';
 COMMENT ON COLUMN rate_limit_ledger.answered IS 'The model that the response named. NULL: none, or the one of the request.';
 COMMENT ON COLUMN rate_limit_ledger.price IS 'The model of the row of prices, such as gpt-*. NULL: as model.';

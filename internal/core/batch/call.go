@@ -238,6 +238,8 @@ type Line struct {
 	EstimatedOutput int64 `json:"estimated_output,omitempty"`
 
 	Money json.Number `json:"money,omitempty"` // the exact cost in millionths; "" without a price
+	// EstimatedMoney is what the estimates add to Money; "" for 0.
+	EstimatedMoney json.Number `json:"estimated_money,omitempty"`
 }
 
 // Exact returns a number of units without a number of thousandths of a unit, from 0 to 999.

@@ -3,6 +3,7 @@ package serve
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"math/big"
 	"net/http"
 	"time"
@@ -310,9 +311,32 @@ func (t *tokens) fill(b *batch.Bill) {
 			cost := t.cost - before
 			units := (cost + 999) / 1000
 			line.Money = batch.Exact(units, units*1000-cost)
+			if one.input+one.output > 0 {
+				line.EstimatedMoney = one.estimates(cost, t.tier)
+			}
 		}
 		b.Lines = append(b.Lines, line)
 	}
+}
+
+// estimates returns what the estimates add to a cost in billionths.
+func (one *priced) estimates(cost int64, tier string) json.Number {
+	reported := option.Parts{}
+	for i, n := range one.Parts {
+		reported[i] = n
+	}
+	part := option.Input
+	if reported[part] < one.input {
+		part = option.CacheWrite
+	}
+	reported[part] -= one.input
+	reported[option.Output] -= one.output
+	added := cost - policy.Billionths(one.price.Cost(reported, tier))
+	if added <= 0 { // a step with lower prices
+		return ""
+	}
+	units := (added + 999) / 1000
+	return batch.Exact(units, units*1000-added)
 }
 
 // The longest names in the ledger, in bytes.

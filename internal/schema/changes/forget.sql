@@ -15,7 +15,7 @@ BEGIN
 		command) INTO rows, days USING counted, keys, texts;
 	SET LOCAL pg_ratelimit.forgets = '';
 	UPDATE rate_limit_ledger_days d SET summed = false WHERE d.day = ANY (days);
-	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted);
+	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted) OR t.ancestors && counted;
 	RETURN rows;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_in_ledger IS

@@ -47,7 +47,7 @@ BEGIN
 		('{proxy}', '{ledger}', 'SELECT (id), INSERT (day, id, time, user_id, key_id, ancestors, model, '
 			'input, cache_read, cache_write, output, money, charges, cache_write_1h, audio_input, '
 			'audio_cache_read, audio_output, image_input, image_output, search, estimated_input, '
-			'estimated_output, remainder, tier, answered, price, price_valid, lines)'),
+			'estimated_output, estimated_money, remainder, tier, answered, price, price_valid, lines)'),
 		('{proxy}', '{shard/ledger}', 'SELECT, INSERT'),
 		('{proxy}', '{secrets,tiers,users,api_keys,rules,rule_limits,overrides,bans,prices}', 'SELECT'),
 		('{proxy}', '{changes}', 'SELECT (seq, xid, kind, ref)'),
@@ -60,7 +60,7 @@ BEGIN
 		('{administrator}', '{ephemeral,durable}', 'DELETE, UPDATE (ord)'),
 		('{administrator}', '{shard/ephemeral,shard/durable}', 'DELETE, UPDATE'),
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
-		('{administrator}', '{ledger_retention}', 'UPDATE (keep)'),
+		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
 		('{administrator}', '{notices}', 'UPDATE (taken_at)'),
 		('{administrator}', '{drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN (

@@ -10,6 +10,9 @@ COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS
 	'The prefix of the counters that it has read last.';
 COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS
 	'The key at which it goes on. Empty: at the next limit.';
+COMMENT ON COLUMN rate_limit_ledger_retention.currency IS
+	'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE '
+	'rate_limit_ledger_retention SET currency = ''EUR''.';
 
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -100,7 +103,7 @@ RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint
 	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange,
 	cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
 	image_input bigint, image_output bigint, search bigint, estimated_input bigint,
-	estimated_output bigint) LANGUAGE plpgsql STABLE AS $$
+	estimated_output bigint, estimated_money numeric) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
 			l.input, l.cache_read, l.cache_write, l.output,
@@ -111,7 +114,8 @@ BEGIN
 			CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END, l.answered,
 			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
 			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
-			l.image_output, l.search, l.estimated_input, l.estimated_output
+			l.image_output, l.search, l.estimated_input, l.estimated_output,
+			round(l.estimated_money * 0.000001, 9)
 		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source(
 			rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
 				format(CASE WHEN below THEN 'AND (user_id = %1$L '
@@ -133,6 +137,17 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_counted_user IS
 	'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+
+CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u
+			WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
+	END IF;
+	RETURN nullif($1, '');
+END $$;
+COMMENT ON FUNCTION rate_limit_user_of IS
+	'The present name of a user who counts by a name. NULL: an unknown user.';
 
 -- The policy and the history may be on other servers.
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
@@ -190,23 +205,29 @@ COMMENT ON FUNCTION rate_limit_periods IS
 	'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
 
 CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL,
-	until timestamptz DEFAULT NULL)
+	until timestamptz DEFAULT NULL, by_user boolean DEFAULT false)
 RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
 	cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
 	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint,
-	estimated_input bigint, estimated_output bigint) LANGUAGE sql STABLE AS $$
+	estimated_input bigint, estimated_output bigint, estimated_money numeric, currency text, "user" text,
+	parent text) LANGUAGE sql STABLE AS $$
 	SELECT p.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint,
 		coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
 		coalesce(sum(t.output), 0)::bigint,
 		round((sum(t.money) + coalesce(sum(t.remainder), 0) * 0.001) * 0.000001, 9),
 		sum(t.cache_write_1h)::bigint, sum(t.audio_input)::bigint, sum(t.audio_cache_read)::bigint,
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
-		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint
-	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends) t
-	WHERE $1 IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
+		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
+		round(sum(t.estimated_money) * 0.000001, 9),
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(s.sender),
+		CASE WHEN s.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(s.above) END
+	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t,
+		LATERAL (SELECT CASE WHEN $4 THEN t.user_id END AS sender,
+			CASE WHEN $4 THEN t.ancestors[1] END AS above) s
+	WHERE $1 IS NOT NULL GROUP BY p.starts, t.model, s.sender, s.above ORDER BY 1, s.sender, s.above, 2
 $$;
 COMMENT ON FUNCTION rate_limit_invoice IS
 	'What a user and all who were below it then have used from a time until another, by billing period and '
-	'model. Without times: in the period that is running. money NULL: the model had no price. input and the '
-	'columns of other parts have no tokens in common. estimated_input and estimated_output are parts of '
-	'them.';
+	'model; by_user: and by who has sent the requests, with its parent then. '
+	'Without times: in the period that is running. money NULL: the model had no price. input and the '
+	'columns of other parts have no tokens in common. The estimates are parts of input, output and money.';

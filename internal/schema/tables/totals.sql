@@ -19,7 +19,10 @@ CALL rate_limit_describe('rate_limit_totals', $$
 The sums of the ledger. rate_limit_invoice adds what they lack.
 day: The day of the rows.
 n: The number of the sum in its day.
-user_id: The user who has sent the requests, or who was above that user when they came.
+user_id: The user who has sent the requests, or who was above that user when they came. Empty: an unknown
+	sender.
+ancestors: Who was above the user then, the nearest first.
+own: Whether the user has sent the requests.
 settled: The day on which the requests were charged, in UTC.
 kind: The kind of the rows.
 model: The model. NULL: none, or a sum by limit.
@@ -42,6 +45,7 @@ image_output: The sum of this column.
 search: The sum of this column.
 estimated_input: The sum of this column.
 estimated_output: The sum of this column.
+estimated_money: The sum of this column.
 $$);
 
 CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
@@ -105,12 +109,12 @@ DECLARE
 BEGIN
 	SELECT string_agg(format('sum(%1$I) AS %1$I', a.attname), ', ' ORDER BY a.attnum),
 		string_agg(format('NULL::numeric AS %I', a.attname), ', ' ORDER BY a.attnum) INTO sums, nulls
-		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 10;
-	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, g.settled, g.kind, g.model, g.prefix, '
-			'g.unit, sum(g.requests)::bigint, sum(g.units), %2$s
+		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 12;
+	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, u.above, u.own, g.settled, g.kind, '
+			'g.model, g.prefix, g.unit, sum(g.requests)::bigint, sum(g.units), %2$s
 		FROM (SELECT l.day, %3$s, (l.time AT TIME ZONE ''UTC'')::date AS settled, l.kind, %4$s,
 			count(l.charges) AS requests, %5$s FROM (%6$s) l %7$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8) g, %8$s
-		GROUP BY 1, 3, 4, 5, 6, 7, 8',
+		GROUP BY 1, 3, 4, 5, 6, 7, 8, 9, 10',
 		CASE WHEN by_limit THEN -1 ELSE 1 END, sums,
 		CASE WHEN user_id IS NULL THEN 'l.user_id, l.ancestors' ELSE 'NULL AS user_id, NULL AS ancestors' END,
 		CASE WHEN by_limit THEN 'NULL AS model, c.prefix, c.unit'
@@ -122,15 +126,18 @@ BEGIN
 			'prefix, c ->> ''unit'' AS unit, max((c ->> ''units'')::numeric) AS units
 			FROM jsonb_path_query(l.charges, ''$[*][*]'') c GROUP BY 1, 2) c', own_unit) END,
 		CASE WHEN user_id IS NULL
-			THEN 'LATERAL (SELECT DISTINCT u FROM unnest(g.ancestors || g.user_id) u WHERE u <> '''') u'
-			ELSE format('(SELECT %L::text AS u) u', user_id) END);
+			THEN 'LATERAL (SELECT DISTINCT ON (u) coalesce(u, '''') AS u, g.ancestors[i:] AS above, '
+				'i = 1 AS own FROM unnest(array_prepend(g.user_id, g.ancestors)) WITH ORDINALITY AS c(u, i) '
+				'WHERE u <> '''' OR i = 1 ORDER BY u, i) u'
+			ELSE format('(SELECT %L::text AS u, ''{}''::text[] AS above, false AS own) u', user_id) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_sums IS
 	'A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, '
 	'by model or by limit.';
 
 CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
-	prefix text DEFAULT NULL, unit text DEFAULT NULL) RETURNS SETOF rate_limit_totals
+	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
+	RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_user($1);
@@ -144,25 +151,35 @@ DECLARE
 		coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
 	source text;
 BEGIN
-	RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first
-		AND t.settled < last AND t.day = ANY (summed)
-		AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	IF each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL
+				OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
+			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
+	ELSE
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first
+			AND t.settled < last AND t.day = ANY (summed)
+			AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}')
 			FROM rate_limit_totals t
-			WHERE t.user_id = counted AND t.settled = ANY (edges) AND t.day = ANY (summed)),
-		format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted));
+			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges)
+				AND t.day = ANY (summed)),
+		CASE WHEN counted IS NOT NULL THEN
+			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
 	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
 		OR time >= $7)', source);
 	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM '
-		'($1, $2)', rate_limit_sums(source, counted, $4 IS NOT NULL),
+		'($1, $2) AND (t.own OR NOT $8)',
+		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
 		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
 			WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
 		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC',
-			last::timestamp AT TIME ZONE 'UTC';
+			last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_totals_of IS
 	'What a user and all who were below it then have used from a time until another, as several rows of '
-	'rate_limit_totals: by model, or on a limit in a unit.';
+	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent '
+	'requests, by model. Then user_id NULL stands for all rows.';
 
 -- See rate_limit_ledger_drop for the settings. The SHARE lock waits for whoever forgets a person, and keeps
 -- the day from being opened.

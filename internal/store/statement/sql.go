@@ -144,14 +144,15 @@ const partsSQL = "input, cache_read, cache_write, cache_write_1h, output, audio_
 // in the transaction, it returns and sets pg_ratelimit.settled: to the time if all settlements are new, and
 // to "" if none is. Otherwise they fail, and the caller settles each by itself.
 const ledgerSQL = clockSQL + `, new AS (INSERT INTO {table} (day, id, time, user_id, key_id, ancestors, tier,
-	answered, lines, charges, model, price, price_valid, {parts}, money, remainder)
+	answered, lines, charges, model, price, price_valid, {parts}, estimated_money, money, remainder)
 SELECT greatest(today - 7, least(today + 7, date 'epoch' + day::int)), id, now,
 	nullif(user_id, ''), nullif(key_id, 0), coalesce(ancestors, '{}'), tier, answered,
-	nullif(lines - 0, '[]'), charges, nullif(model, ''), price, price_valid, {parts}, ceil(money),
-	nullif((money - ceil(money)) * 1000, 0)
+	nullif(lines - 0, '[]'), charges, nullif(model, ''), price, price_valid, {parts}, estimated_money,
+	ceil(money), nullif((money - ceil(money)) * 1000, 0)
 FROM clock, jsonb_to_recordset($3::text::jsonb) AS u(day bigint, id uuid, user_id text, key_id bigint,
 	ancestors text[], tier text, answered text, lines jsonb, charges jsonb),
-	jsonb_to_record(lines -> 0) AS l(model text, price text, price_valid tstzrange, {typed}, money numeric),
+	jsonb_to_record(lines -> 0) AS l(model text, price text, price_valid tstzrange, {typed},
+		estimated_money numeric, money numeric),
 	(SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS today) t
 ON CONFLICT DO NOTHING RETURNING id)
 SELECT set_config('pg_ratelimit.settled', CASE count(*) WHEN $2::bigint
