@@ -70,7 +70,7 @@ func TestAnswersOfAllAPIsCostTheirBills(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	proxies := bothProxies(t, dsn, upstream.URL, object{"policy": object{}})
 	awaitPolicyApplied(t, dsn, 2)
-	var want []string
+	var want, estimates []string
 	for proxy, url := range proxies {
 		for name, a := range answers {
 			if a.PriceOf == "" {
@@ -84,6 +84,9 @@ func TestAnswersOfAllAPIsCostTheirBills(t *testing.T) {
 				tokens, money := billOf(a, rates[a.PriceOf])
 				if tokens > 0 || money != "0.000000000" {
 					want = append(want, fmt.Sprint(proxy, "-", sent, name, " ", tokens, " ", money))
+				}
+				if a.Charged == nil && a.Parts[option.Input] < 0 { // nothing was reported
+					estimates = append(estimates, proxy+"-"+sent+name+" "+money)
 				}
 			}
 		}
@@ -104,5 +107,9 @@ func TestAnswersOfAllAPIsCostTheirBills(t *testing.T) {
 			jsonb_array_elements(l.charges) c WHERE l.money > 0 GROUP BY c ->> 'key', l.charges, l.money`)
 	slices.Sort(got)
 	check.Equal(t, "the ledger", strings.Join(got, "\n"), strings.Join(want, "\n"))
-
+	got = cluster.Texts(t, dsn, `SELECT DISTINCT concat_ws(' ', c ->> 'key', l.estimated_money)
+		FROM rate_limit_ledger_rows() l, jsonb_array_elements(l.charges) c WHERE l.estimated_money > 0`)
+	slices.Sort(got)
+	slices.Sort(estimates)
+	check.Equal(t, "the estimates", strings.Join(got, "\n"), strings.Join(estimates, "\n"))
 }

@@ -321,10 +321,7 @@ func (t *tokens) fill(b *batch.Bill) {
 
 // estimates returns what the estimates add to a cost in billionths.
 func (one *priced) estimates(cost int64, tier string) json.Number {
-	reported := option.Parts{}
-	for i, n := range one.Parts {
-		reported[i] = n
-	}
+	reported := one.Parts
 	part := option.Input
 	if reported[part] < one.input {
 		part = option.CacheWrite

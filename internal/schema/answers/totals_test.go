@@ -126,7 +126,8 @@ func TestForgottenUserIsInNoTotal(t *testing.T) {
 			"0.000014000")
 	}
 	sum()
-	const users = "SELECT string_agg(user_id, ' ' ORDER BY user_id) FROM rate_limit_totals WHERE user_id <> ''"
+	const users = `SELECT string_agg(user_id, ' ' ORDER BY user_id) FROM rate_limit_totals
+		WHERE user_id <> ''`
 	s.Expect(users, "ann org")
 	s.Exec("SELECT rate_limit_forget_person('ann')")
 	s.Expect(users, "org")
