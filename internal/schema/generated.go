@@ -917,7 +917,8 @@ BEGIN
 			jsonb_populate_record(NULL::rate_limit_ledger, a.one || jsonb_build_object(''day'', l.day,
 				''id'', l.id, ''time'', l.time, ''user_id'', l.user_id, ''key_id'', l.key_id,
 				''ancestors'', l.ancestors, ''kind'', l.kind, ''tier'', l.tier, ''answered'', l.answered,
-				''lines'', a.n, ''money'', ceil(m), ''remainder'', (m - ceil(m)) * 1000)) p) x', parts,
+				''lines'', a.n, ''money'', ceil(m),
+				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p) x', parts,
 		(SELECT string_agg('l.' || quote_ident(c), ', ' ORDER BY n) FROM unnest(columns) WITH ORDINALITY AS u(c, n)));
 END $$;
 --;
