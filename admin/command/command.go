@@ -166,6 +166,9 @@ func (g *globalFlags) addSubcommands(cmd *cobra.Command, spec *commandSpec) {
 			cmd.Example = strings.TrimPrefix(cmd.Example+"\n"+first, "\n")
 		}
 	}
+	if spec.sql != "" { // the command also runs by itself
+		return
+	}
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -111,12 +111,19 @@ or had no decision, and sums up such requests of that minute.`,
 const requireUser = "SELECT rate_limit_require_user(@USER)"
 
 var noticesCommand = commandSpec{
-	use:       "notices [-n 100]",
-	short:     "Lists the counters that have reached a percentage of their quota, newest first",
+	use:   "notices [-n 100]",
+	short: "Lists the counters that have reached a percentage of their quota, newest first",
+	long: `STATE is waiting, taken (delivered, or by a job of yours), failed (for a day) or void (no longer
+true, since used has become smaller).`,
+	example:   "notices -n 20",
 	flags:     []flag{linesFlag("100")},
 	emptyText: "There are no notices.",
-	sql: `SELECT rule, limit_name, key, period, percent, used, quota, at, taken_at FROM rate_limit_notices
+	sql: `SELECT rule, limit_name, key, period, percent, used, quota, at, taken_at,
+	CASE WHEN void_at < 'infinity' THEN 'void' WHEN taken_at IS NOT NULL THEN 'taken'
+		WHEN try_at = 'infinity' THEN 'failed' ELSE 'waiting' END AS state, error
+FROM rate_limit_notices
 ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT @number::bigint`,
+	commands: []commandSpec{deliverCommand},
 }
 
 var usageCommand = commandSpec{

@@ -129,7 +129,8 @@ const (
 	// beginSQL overrides settings of the role or the database that would slow down or end statements, and
 	// makes statements fail where row level security would hide rows.
 	beginSQL = "BEGIN; SET LOCAL jit = off; SET LOCAL row_security = off; SET LOCAL lock_timeout = '10s'; " +
-		"SET LOCAL statement_timeout = 0; SET LOCAL timezone = 'UTC'"
+		"SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; " +
+		"SET LOCAL timezone = 'UTC'"
 )
 
 // movedShard matches the server's error message for a table that Citus has moved to another server.

@@ -52,9 +52,14 @@ CREATE TABLE rate_limit_notices (
 	taken_at   timestamptz,
 	resets_at  timestamptz,
 	void_at    timestamptz NOT NULL DEFAULT 'infinity',
+	id         uuid NOT NULL DEFAULT gen_random_uuid(),
+	tried_at   timestamptz,
+	try_at     timestamptz NOT NULL DEFAULT '-infinity',
+	error      text,
 	PRIMARY KEY (rule, limit_name, key, period, percent, quota, void_at)
 );
-CREATE INDEX rate_limit_notices_to_take ON rate_limit_notices (at) WHERE taken_at IS NULL;
+CREATE INDEX rate_limit_notices_to_take ON rate_limit_notices (try_at, at)
+	WHERE taken_at IS NULL AND void_at = 'infinity';
 
 -- The retention of the ledger, and where the search for notices goes on.
 

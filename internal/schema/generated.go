@@ -152,10 +152,10 @@ CREATE TABLE rate_limit_secrets ( name  text PRIMARY KEY, value text NOT NULL );
 INSERT INTO rate_limit_secrets (name, value) VALUES ('partition', gen_random_uuid()::text || gen_random_uuid()::text);
 --;
 CREATE TABLE rate_limit_notices ( rule       text NOT NULL, limit_name text NOT NULL, key        text COLLATE "C" NOT NULL, period     timestamptz NOT NULL, percent    bigint NOT NULL, used       numeric NOT NULL,
-	quota      numeric NOT NULL, at         timestamptz NOT NULL DEFAULT now(), taken_at   timestamptz, resets_at  timestamptz, void_at    timestamptz NOT NULL DEFAULT 'infinity',
-	PRIMARY KEY (rule, limit_name, key, period, percent, quota, void_at) );
+	quota      numeric NOT NULL, at         timestamptz NOT NULL DEFAULT now(), taken_at   timestamptz, resets_at  timestamptz, void_at    timestamptz NOT NULL DEFAULT 'infinity', id         uuid NOT NULL DEFAULT gen_random_uuid(),
+	tried_at   timestamptz, try_at     timestamptz NOT NULL DEFAULT '-infinity', error      text, PRIMARY KEY (rule, limit_name, key, period, percent, quota, void_at) );
 --;
-CREATE INDEX rate_limit_notices_to_take ON rate_limit_notices (at) WHERE taken_at IS NULL;
+CREATE INDEX rate_limit_notices_to_take ON rate_limit_notices (try_at, at) WHERE taken_at IS NULL AND void_at = 'infinity';
 --;
 CREATE TABLE rate_limit_ledger_retention ( keep interval PRIMARY KEY CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day'), noticed_at timestamptz NOT NULL DEFAULT '-infinity', noticed_limit text NOT NULL DEFAULT '',
 	noticed_key text NOT NULL DEFAULT '', currency text CONSTRAINT currency_must_be_a_code_of_three_letters_such_as_eur CHECK (currency ~ '^[A-Z]{3}$') );
@@ -487,7 +487,7 @@ BEGIN
 		('{administrator}', '{shard/ephemeral,shard/durable}', 'DELETE, UPDATE'),
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
 		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
-		('{administrator}', '{notices}', 'UPDATE (taken_at)'),
+		('{administrator}', '{notices}', 'UPDATE (taken_at, tried_at, try_at, error)'),
 		('{administrator}', '{drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
 			c.oid::regclass::text AS object, c.relowner AS owner, false AS is_function,
@@ -742,8 +742,8 @@ END;
 COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
 	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
 --;
-COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period for each quota. A job of '
-	'yours takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted row would come back.';
+COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period for each quota. '
+	'notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted row would come back.';
 --;
 COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
 --;
@@ -765,7 +765,15 @@ COMMENT ON COLUMN rate_limit_notices.resets_at IS 'When the window of the counte
 --;
 COMMENT ON COLUMN rate_limit_notices.void_at IS 'When upkeep found that it is no longer true, since a reset or a correction has made used smaller: it may come again. infinity: it is true, or its window has ended.';
 --;
-COMMENT ON COLUMN rate_limit_notices.taken_at IS 'When a job of yours has taken the row. NULL: not yet.';
+COMMENT ON COLUMN rate_limit_notices.taken_at IS 'When the row was delivered, or a job of yours has taken it. NULL: not yet.';
+--;
+COMMENT ON COLUMN rate_limit_notices.id IS 'The idempotency key of each try to deliver the row.';
+--;
+COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to deliver the row. NULL: not yet.';
+--;
+COMMENT ON COLUMN rate_limit_notices.try_at IS 'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
+--;
+COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
 	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
@@ -829,10 +837,11 @@ BEGIN
 			FROM (SELECT c.key COLLATE "C" AS key, c.count FROM rate_limit_counters(%L, %L) c
 				WHERE c.key COLLATE "C" >= $3 ORDER BY c.key COLLATE "C" LIMIT %L) c',
 			lim.prefix, lim.durable, size) INTO slice USING size, lim.low, place.noticed_key;
-		UPDATE rate_limit_notices n SET void_at = clock_timestamp() WHERE (n.rule, n.limit_name) = (split_part(lim.prefix, '/', 2), split_part(lim.prefix, '/', 3))
-				AND n.key >= place.noticed_key AND (slice.last IS NULL OR n.key <= slice.last)
+		UPDATE rate_limit_notices v SET void_at = clock_timestamp() WHERE v.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n
+			WHERE (n.rule, n.limit_name) = (split_part(lim.prefix, '/', 2), split_part(lim.prefix, '/', 3)) AND n.key >= place.noticed_key AND (slice.last IS NULL OR n.key <= slice.last)
 				AND n.void_at = 'infinity' AND n.resets_at > now() AND NOT EXISTS ( SELECT FROM rate_limit_counters(lim.prefix, lim.durable, ARRAY[n.key]) c
-					WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period AND rate_limit_decimal(c.count, lim.unit) * 100 >= n.quota * n.percent);
+					WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period AND rate_limit_decimal(c.count, lim.unit) * 100 >= n.quota * n.percent)
+			FOR UPDATE OF n SKIP LOCKED));
 		IF slice.keys IS NOT NULL THEN
 			made := made + rate_limit_notice((SELECT coalesce(jsonb_agg(c), '[]') FROM rate_limit_noticed(lim.rule, lim.name, slice.keys) c));
 		END IF;
@@ -1108,9 +1117,10 @@ BEGIN
 	END LOOP;
 	DELETE FROM rate_limit_totals t WHERE t.day < first;
 	DELETE FROM rate_limit_ledger_days d WHERE d.day < first;
-	DELETE FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS ( SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/'
-			|| n.limit_name, d.durable, ARRAY[n.key]) c
-		WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period);
+	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
+			SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/' || n.limit_name, d.durable, ARRAY[n.key]) c
+			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
+		FOR UPDATE OF n SKIP LOCKED));
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '

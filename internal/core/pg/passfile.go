@@ -29,9 +29,8 @@ func CheckPassfile(values map[string]string, env func(string) (string, bool)) er
 	}
 	info, err := os.Stat(path)
 	if err == nil && info.Mode().IsRegular() {
-		if mode := info.Mode().Perm(); mode&0o007 != 0 && runtime.GOOS != "windows" {
-			return fmt.Errorf("%s has the mode %04o, must be for its owner and group alone, such as 0600 "+
-				"or 0440", name, mode)
+		if err := CheckMode(name, info); err != nil {
+			return err
 		}
 	}
 	if err == nil && (info.Mode().IsRegular() || info.IsDir()) { // a pipe would wait
@@ -39,6 +38,15 @@ func CheckPassfile(values map[string]string, env func(string) (string, bool)) er
 	}
 	if err != nil && named {
 		return fmt.Errorf("passfile cannot be read: %w", errors.Unwrap(err))
+	}
+	return nil
+}
+
+// CheckMode returns an error if all accounts may use a file with a secret, which the error calls name.
+func CheckMode(name string, info os.FileInfo) error {
+	if mode := info.Mode().Perm(); mode&0o007 != 0 && runtime.GOOS != "windows" {
+		return fmt.Errorf("%s has the mode %04o, must be for its owner and group alone, such as 0600 "+
+			"or 0440", name, mode)
 	}
 	return nil
 }

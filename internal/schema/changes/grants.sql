@@ -61,7 +61,7 @@ BEGIN
 		('{administrator}', '{shard/ephemeral,shard/durable}', 'DELETE, UPDATE'),
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
 		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
-		('{administrator}', '{notices}', 'UPDATE (taken_at)'),
+		('{administrator}', '{notices}', 'UPDATE (taken_at, tried_at, try_at, error)'),
 		('{administrator}', '{drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN (
 		SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,

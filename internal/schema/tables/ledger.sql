@@ -85,10 +85,12 @@ BEGIN
 	DELETE FROM rate_limit_totals t WHERE t.day < first;
 	DELETE FROM rate_limit_ledger_days d WHERE d.day < first;
 	-- A notice of a window that is not over would come back.
-	DELETE FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
-		SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/'
-			|| n.limit_name, d.durable, ARRAY[n.key]) c
-		WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period);
+	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY(
+		SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
+			SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/'
+				|| n.limit_name, d.durable, ARRAY[n.key]) c
+			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
+		FOR UPDATE OF n SKIP LOCKED));
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
 	'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '

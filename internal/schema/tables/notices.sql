@@ -2,8 +2,9 @@
 -- which may be on another server, so that proxies pass them.
 
 COMMENT ON TABLE rate_limit_notices IS
-	'Counters that have reached a percentage of their quota: one row in each period for each quota. A job of '
-	'yours takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted row would come back.';
+	'Counters that have reached a percentage of their quota: one row in each period for each quota. '
+	'notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted '
+	'row would come back.';
 COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
 COMMENT ON COLUMN rate_limit_notices.limit_name IS 'The limit.';
 COMMENT ON COLUMN rate_limit_notices.key IS 'The key of the counter, such as the user.';
@@ -17,7 +18,13 @@ COMMENT ON COLUMN rate_limit_notices.resets_at IS
 COMMENT ON COLUMN rate_limit_notices.void_at IS
 	'When upkeep found that it is no longer true, since a reset or a correction has made used smaller: it '
 	'may come again. infinity: it is true, or its window has ended.';
-COMMENT ON COLUMN rate_limit_notices.taken_at IS 'When a job of yours has taken the row. NULL: not yet.';
+COMMENT ON COLUMN rate_limit_notices.taken_at IS
+	'When the row was delivered, or a job of yours has taken it. NULL: not yet.';
+COMMENT ON COLUMN rate_limit_notices.id IS 'The idempotency key of each try to deliver the row.';
+COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to deliver the row. NULL: not yet.';
+COMMENT ON COLUMN rate_limit_notices.try_at IS
+	'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
+COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
 
 CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
 	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
@@ -99,13 +106,16 @@ BEGIN
 			FROM (SELECT c.key COLLATE "C" AS key, c.count FROM rate_limit_counters(%L, %L) c
 				WHERE c.key COLLATE "C" >= $3 ORDER BY c.key COLLATE "C" LIMIT %L) c',
 			lim.prefix, lim.durable, size) INTO slice USING size, lim.low, place.noticed_key;
-		UPDATE rate_limit_notices n SET void_at = clock_timestamp()
+		-- A row that is being delivered is left for the next time.
+		UPDATE rate_limit_notices v SET void_at = clock_timestamp() WHERE v.ctid = ANY (ARRAY(
+			SELECT n.ctid FROM rate_limit_notices n
 			WHERE (n.rule, n.limit_name) = (split_part(lim.prefix, '/', 2), split_part(lim.prefix, '/', 3))
 				AND n.key >= place.noticed_key AND (slice.last IS NULL OR n.key <= slice.last)
 				AND n.void_at = 'infinity' AND n.resets_at > now() AND NOT EXISTS (
 					SELECT FROM rate_limit_counters(lim.prefix, lim.durable, ARRAY[n.key]) c
 					WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period
-						AND rate_limit_decimal(c.count, lim.unit) * 100 >= n.quota * n.percent);
+						AND rate_limit_decimal(c.count, lim.unit) * 100 >= n.quota * n.percent)
+			FOR UPDATE OF n SKIP LOCKED));
 		IF slice.keys IS NOT NULL THEN
 			made := made + rate_limit_notice((SELECT coalesce(jsonb_agg(c), '[]')
 				FROM rate_limit_noticed(lim.rule, lim.name, slice.keys) c));
