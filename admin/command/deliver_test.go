@@ -150,10 +150,6 @@ func TestNoticeThatFailsIsTriedAgainForADay(t *testing.T) {
 			w.WriteHeader(status)
 		}
 	}
-	pause("10s", func() {
-		r.expect(r.deliver(), "good  80  delivered", "bad  80  again at", "status 500", "error: 1 of 2 notices")
-	})
-	check.Equal(t, "the next run", r.deliver(), "No notice is due.\n")
 	// pause compares the time of the next try with the times between which the command has run.
 	pause := func(want string, run func()) {
 		t.Helper()
@@ -167,6 +163,10 @@ func TestNoticeThatFailsIsTriedAgainForADay(t *testing.T) {
 			t.Errorf("the next try is at %v, want %v after %v", next, want, from)
 		}
 	}
+	pause("10s", func() {
+		r.expect(r.deliver(), "good  80  delivered", "bad  80  again at", "status 500", "error: 1 of 2 notices")
+	})
+	check.Equal(t, "the next run", r.deliver(), "No notice is due.\n")
 	status = http.StatusTemporaryRedirect
 	for ago, want := range map[string]string{"80s": "80s", "5h": "1h"} {
 		r.again()
