@@ -28,7 +28,7 @@ var deliverCommand = commandSpec{
 	long: `The file contains the URL, which is a secret, and may only be readable by its owner and group.
 Each notice is a POST, and is delivered if the status is 2xx within 10 seconds. Redirects are not
 followed. Otherwise it is tried again after 10 seconds, then after twice that and so on, up to an
-hour, and has failed after a day. Several processes can run at once.
+hour, and has failed after a day. Several processes share the notices.
 
 If the process is killed while it sends a notice, the notice is sent again. The header field
 Idempotency-Key, which is also the field id in JSON, is then the same.
@@ -222,7 +222,11 @@ func readURL(path string) (*url.URL, error) {
 	if errors.As(err, &pathErr) {
 		return nil, fmt.Errorf("--to: must be a file that contains the URL: %w", pathErr.Err)
 	}
-	target, err := url.Parse(strings.TrimSpace(string(data)))
+	words := strings.Fields(string(data))
+	if len(words) != 1 {
+		words = []string{""}
+	}
+	target, err := url.Parse(words[0])
 	if err != nil || target.Hostname() == "" || target.Scheme != "https" && target.Scheme != "http" {
 		return nil, errors.New("--to: the file must contain one URL, which begins with https:// or http://")
 	}

@@ -43,8 +43,8 @@ func newReceiver(t *testing.T, keys ...string) *receiver {
 	t.Cleanup(server.Close)
 	r.file = r.write(server.URL+secretPath+"\n", 0o600)
 	for _, key := range keys {
-		r.sql("INSERT INTO rate_limit_notices (rule, limit_name, key, period, percent, used, quota, resets_at) " +
-			"VALUES ('org', 'budget', '" + strings.ReplaceAll(key, "'", "''") +
+		r.sql("INSERT INTO rate_limit_notices (rule, limit_name, key, period, percent, used, quota, " +
+			"resets_at) VALUES ('org', 'budget', '" + strings.ReplaceAll(key, "'", "''") +
 			"', '2026-11-01Z', 80, 8.5, 10, '2026-12-01Z')")
 	}
 	return r
@@ -119,7 +119,8 @@ func TestNoticeIsDeliveredOnce(t *testing.T) {
 			t.Errorf("the body is %s, error %v; want the id %s", body, err, r.ids[i])
 		}
 		got = append(got, n.Key)
-		r.expect(body, `"rule" : "org", "limit_name" : "budget"`, `"percent" : 80, "used" : 8.5, "quota" : 10`)
+		r.expect(body, `"rule" : "org", "limit_name" : "budget"`,
+			`"percent" : 80, "used" : 8.5, "quota" : 10`)
 	}
 	slices.Sort(got)
 	slices.Sort(names)
@@ -164,8 +165,10 @@ func TestNoticeThatFailsIsTriedAgainForADay(t *testing.T) {
 		}
 	}
 	pause("10s", func() {
-		r.expect(r.deliver(), "good  80  delivered", "bad  80  again at", "status 500", "error: 1 of 2 notices")
+		r.expect(r.deliver(), "good  80  delivered", "bad  80  again at", "status 500",
+			"error: 1 of 2 notices")
 	})
+	r.sql("UPDATE rate_limit_notices SET try_at = try_at + interval '1 h'") // the test may be slow
 	check.Equal(t, "the next run", r.deliver(), "No notice is due.\n")
 	status = http.StatusTemporaryRedirect
 	for ago, want := range map[string]string{"80s": "80s", "5h": "1h"} {
@@ -208,7 +211,8 @@ func TestTwoProcessesSendEachNoticeOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan string, 2)
 	for range 2 {
-		root := r.root("pg-ratelimit", "--dsn", r.dsn, "--json", "notices", "deliver", "--follow", "--to", r.file)
+		root := r.root("pg-ratelimit", "--dsn", r.dsn, "--json",
+			"notices", "deliver", "--follow", "--format", "json", "--to", r.file)
 		var out bytes.Buffer
 		root.SetOut(&out)
 		go func() {
@@ -218,12 +222,13 @@ func TestTwoProcessesSendEachNoticeOnce(t *testing.T) {
 	}
 	<-both
 	<-both
-	r.sql(`SET lock_timeout = '1ms'; SELECT rate_limit_rule('org', limits => '{budget=10 money/1mo calendar}',
+	r.sql(`SET lock_timeout = '3s'; SELECT rate_limit_rule('org', limits => '{budget=10 money/1mo calendar}',
 			notify => '{80}');
 		SELECT rate_limit_notice_upkeep();
 		UPDATE rate_limit_ledger_retention SET keep = '1 day'; SELECT rate_limit_ledger_upkeep();
 		INSERT INTO rate_limit_notices (rule, limit_name, key, period, percent, used, quota)
-			SELECT rule, limit_name, key, period, percent, used, quota FROM rate_limit_notices ON CONFLICT DO NOTHING`)
+			SELECT rule, limit_name, key, period, percent, used, quota FROM rate_limit_notices
+			ON CONFLICT DO NOTHING`)
 	cancel()
 	close(answered)
 	for range 2 {
@@ -236,20 +241,42 @@ func TestTwoProcessesSendEachNoticeOnce(t *testing.T) {
 		"SELECT count(*) FROM rate_limit_notices WHERE taken_at IS NOT NULL"), 2)
 }
 
+// A notice whose process dies between the response and COMMIT is sent again, with the same idempotency key.
+func TestNoticeOfAKilledProcessIsSentAgain(t *testing.T) {
+	r := newReceiver(t, "ann")
+	dsn := r.dsn
+	r.dsn += "&application_name=killed"
+	r.answer = func(http.ResponseWriter, string) {
+		cluster.Query[bool](t, dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "+
+			"WHERE application_name = 'killed' AND datname = current_database()")
+		for cluster.Query[bool](t, dsn, "SELECT EXISTS (SELECT FROM pg_stat_activity "+
+			"WHERE application_name = 'killed' AND datname = current_database())") {
+		}
+	}
+	r.expect(r.deliver(), "error: ")
+	r.answer = func(http.ResponseWriter, string) {}
+	r.expect(r.deliver(), "ann  80  delivered")
+	check.Equal(t, "the next run", r.deliver(), "No notice is due.\n")
+	if len(r.ids) != 2 || r.ids[0] != r.ids[1] || r.bodies[0] != r.bodies[1] {
+		t.Errorf("the receiver got %q with the keys %q, want one notice twice", r.bodies, r.ids)
+	}
+}
+
 // The URL is only in a file that others cannot read, and no error has it. Who cannot note what was delivered
 // sends nothing.
 func TestDeliverRefusesBeforeItSends(t *testing.T) {
 	r := newReceiver(t, "ann")
 	good := r.file
 	for file, want := range map[string]string{
-		"https://example.com" + secretPath:                          "error: --to: must be a file that contains",
+		"https://example.com" + secretPath:                          "--to: must be a file that contains",
 		r.t.TempDir():                                               "must be a regular file",
-		r.write("https://example.com"+secretPath, 0o604):            "has the mode 0604, must be for its owner",
+		r.write("https://example.com"+secretPath, 0o604):            "has the mode 0604, must be for its",
 		r.write("example.com"+secretPath, 0o600):                    "must contain one URL",
 		r.write("ftp://example.com"+secretPath, 0o600):              "must contain one URL",
 		r.write("https://a.com/x\nhttps://a.com"+secretPath, 0o600): "must contain one URL",
+		r.write("https://a.com/x https://a.com"+secretPath, 0o600):  "must contain one URL",
 		r.write("", 0o440):                                          "must contain one URL",
-		r.write("http://127.0.0.1:1"+secretPath+"?x=1", 0o640):      "dial tcp the host: connect: connection refused",
+		r.write("http://127.0.0.1:1"+secretPath+"?x=1", 0o640):      "the host: connect: connection refused",
 	} {
 		r.file = file
 		r.expect(r.deliver(), want)
@@ -266,9 +293,15 @@ func TestDeliverRefusesBeforeItSends(t *testing.T) {
 	r.expect(r.deliver(), "error: the server is read-only", "use the primary")
 	check.Equal(t, "the POSTs", len(r.bodies), 0)
 	r.shell = &shell{t: t, dsn: dsn}
-	r.sql("SELECT rate_limit_grant('" + role + "', 'administrator')")
-	r.shell = r.asRole(role)
-	r.expect(r.deliver(), "delivered")
+	for _, rights := range []string{
+		"GRANT SELECT, UPDATE (taken_at, tried_at, try_at, error) ON rate_limit_notices TO " + role,
+		"SELECT rate_limit_grant('" + role + "', 'administrator')",
+	} {
+		r.sql("UPDATE rate_limit_notices SET taken_at = NULL; DROP OWNED BY " + role + "; " + rights)
+		r.shell = r.asRole(role)
+		r.expect(r.deliver(), "delivered")
+		r.shell = &shell{t: t, dsn: dsn}
+	}
 }
 
 // A receiver that does not answer within 10 seconds has not taken the notice.

@@ -115,7 +115,6 @@ var noticesCommand = commandSpec{
 	short: "Lists the counters that have reached a percentage of their quota, newest first",
 	long: `STATE is waiting, taken (delivered, or by a job of yours), failed (for a day) or void (no longer
 true, since used has become smaller).`,
-	example:   "notices -n 20",
 	flags:     []flag{linesFlag("100")},
 	emptyText: "There are no notices.",
 	sql: `SELECT rule, limit_name, key, period, percent, used, quota, at, taken_at,

@@ -111,7 +111,7 @@ func TestHelpExamplesAreValid(t *testing.T) {
 			if err == nil && target.Args != nil {
 				err = target.ValidateArgs(target.Flags().Args())
 			}
-			if err != nil || target.HasSubCommands() {
+			if err != nil || isGroup(target) {
 				t.Errorf("the example %q: error %v, want a command with its flags", line[1], err)
 			}
 			// The next example of the command must not inherit the flags of this one.

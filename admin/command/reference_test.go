@@ -58,6 +58,19 @@ var sourcesOfCommands = [][2]string{
 	{"policy export", "rate_limit_policy()"},
 }
 
+// rowOf returns the row of a command.
+func rowOf(cmd *cobra.Command) string {
+	var flags []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			flags = append(flags, "`--"+f.Name+"`")
+		}
+	})
+	_, use, _ := strings.Cut(cmd.CommandPath(), " ")
+	return "| `" + use + "` | " + strings.ReplaceAll(cmd.Short, "|", `\|`) + " | " +
+		strings.Join(flags, " ") + " |\n"
+}
+
 // The page of commands has each command of the help, with its flags.
 func TestPageListsEachCommand(t *testing.T) {
 	tool := &cobra.Command{Use: "pg-ratelimit"}
@@ -65,21 +78,12 @@ func TestPageListsEachCommand(t *testing.T) {
 	page := introOfCommands
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
+		if !isGroup(cmd) {
+			page += rowOf(cmd)
+		}
 		for _, c := range cmd.Commands() {
 			visit(c)
 		}
-		if cmd.HasSubCommands() || cmd == tool {
-			return
-		}
-		var flags []string
-		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" {
-				flags = append(flags, "`--"+f.Name+"`")
-			}
-		})
-		_, use, _ := strings.Cut(cmd.CommandPath(), " ")
-		page += "| `" + use + "` | " + strings.ReplaceAll(cmd.Short, "|", `\|`) + " | " +
-			strings.Join(flags, " ") + " |\n"
 	}
 	visit(tool)
 	page += introOfSources
@@ -90,7 +94,7 @@ func TestPageListsEachCommand(t *testing.T) {
 			t.Errorf("the source of %s: SELECT * FROM %s: %v", s[0], s[1], err)
 		}
 		words := strings.Fields(s[0])
-		if cmd, rest, err := tool.Find(words); err != nil || cmd == tool || cmd.HasSubCommands() {
+		if cmd, rest, err := tool.Find(words); err != nil || isGroup(cmd) {
 			t.Errorf("no command %s, which has the source %s: it leaves %q", s[0], s[1], rest)
 		}
 		page += "| `" + s[0] + "` | `" + s[1] + "` |\n"

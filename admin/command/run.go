@@ -127,9 +127,10 @@ const (
 	// maxAttempts bounds the attempts of a transaction.
 	maxAttempts = 10
 	// beginSQL overrides settings of the role or the database that would slow down or end statements, and
-	// makes statements fail where row level security would hide rows.
+	// makes statements fail where row level security would hide rows. The locks of a machine that died are
+	// released after a minute.
 	beginSQL = "BEGIN; SET LOCAL jit = off; SET LOCAL row_security = off; SET LOCAL lock_timeout = '10s'; " +
-		"SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; " +
+		"SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '1min'; " +
 		"SET LOCAL timezone = 'UTC'"
 )
 

@@ -742,8 +742,8 @@ END;
 COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
 	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
 --;
-COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period for each quota. '
-	'notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted row would come back.';
+COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period for each quota. notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A '
+	'deleted row would come back.';
 --;
 COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
 --;

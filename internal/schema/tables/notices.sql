@@ -3,8 +3,8 @@
 
 COMMENT ON TABLE rate_limit_notices IS
 	'Counters that have reached a percentage of their quota: one row in each period for each quota. '
-	'notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted '
-	'row would come back.';
+	'notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A '
+	'deleted row would come back.';
 COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
 COMMENT ON COLUMN rate_limit_notices.limit_name IS 'The limit.';
 COMMENT ON COLUMN rate_limit_notices.key IS 'The key of the counter, such as the user.';
