@@ -59,6 +59,18 @@ FROM rate_limit_refused(now() - interval '1 hour') AS r`},
 SELECT rule, limit_name, key, rate_limit_key_name(NULL, rule, key) AS key_name, used, held, quota, unit,
 	percent, count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
+	"money": {counterData, 5 * time.Second, maxAge, askTimeout, `
+SELECT s.*, (SELECT max(currency) FROM rate_limit_ledger_retention) AS currency FROM rate_limit_spent() s`},
+	"prices": {policyData, 5 * time.Second, maxAge, askTimeout, `
+SELECT p.model, lower(p.valid) AS since, upper(p.valid) AS until, p.input, p.output, ARRAY(
+		SELECT rtrim(r.key, '.') || '=' || r.value FROM jsonb_each_text(rate_limit_rates(p)) r
+		WHERE r.key NOT IN ('input', 'output') ORDER BY r.key) AS parts, count(*) OVER () AS total
+FROM (SELECT DISTINCT ON (model) * FROM rate_limit_prices WHERE valid @> now()
+	ORDER BY model, lower(valid) DESC NULLS LAST) AS p ORDER BY p.model LIMIT 50`},
+	"notices": {counterData, 5 * time.Second, maxAge, askTimeout, `
+SELECT rule, limit_name, key, percent, used, quota, at, void_at < 'infinity' AS void,
+	count(*) OVER () AS total
+FROM rate_limit_notices ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT 50`},
 	"bans": {policyData, 2 * time.Second, maxAge, askTimeout, `
 SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},

@@ -10,6 +10,9 @@ const questions = {
 	refused: [3000, showRefused, 'lists'],
 	near: [5000, showNear, 'near-list'],
 	bans: [5000, showBans, 'bans-list'],
+	money: [10000, showMoney, 'money-list'],
+	prices: [10000, showPrices, 'prices-list'],
+	notices: [5000, showNotices, 'notices-list'],
 }
 const answers = {} // the last answer with rows, by question
 const $ = (id) => document.getElementById(id)
@@ -210,6 +213,43 @@ function showNear(answer) {
 function showBans(answer) {
 	fill('bans-list', missing(answer, 'policy', 'None.') ?? [table('Bans', ['Banned', 'Until', 'Reason', 'By'],
 		answer.rows.map((row) => [`${row.kind} ${row.banned}`, when(row.until, answer.time), row.reason ?? '', row.banned_by])), ...more(answer.rows)])
+}
+
+const money = (n) => n === null ? '' : amount(n, 'money')
+
+function showMoney(answer) {
+	const nothing = missing(answer, 'ledger', '')
+	const all = answer.rows.find((row) => row.list === 'all' && row.name === null)
+	if (nothing || !all) return fill('money-list', nothing ?? none('Nothing was used in this month or the one before.'))
+	const currency = all.currency ?? ''
+	const sums = [['Today', all.today], ['This month', all.this_month], ['The month before', all.month_before]].map(([title, n]) =>
+		element('div', '', element('dt', '', title), element('dd', '', `${amount(n ?? 0, 'money')} ${currency}`)))
+	const notes = [all.estimated && `This month has ${money(all.estimated)} ${currency} of estimates, because responses did not report their usage.`,
+		all.corrected && `Corrections of this month have changed it by ${money(all.corrected)} ${currency}.`].filter(Boolean).map((text) => element('p', 'note', text))
+	const unpriced = answer.rows.filter((row) => row.list === 'model' && row.requests && row.this_month === null)
+	if (unpriced.length) notes.push(element('p', 'warn', `Models without a price, and their requests of this month: ${unpriced.map((row) =>
+		`${row.others ? 'others' : row.name ?? 'unnamed'} (${number(row.requests)})`).join(', ')}.`))
+	const lists = {organization: 'Organizations', team: 'Teams', person: 'Persons', model: 'Models'}
+	fill('money-list', element('dl', '', ...sums), notes,
+		element('div', 'costs', ...Object.entries(lists).flatMap(([list, title]) => {
+			const rows = answer.rows.filter((row) => row.list === list)
+			if (!rows.length) return []
+			return element('div', '', element('h3', '', title), table(title, ['Name', 'Today', 'This month', 'Month before'], rows.map((row) =>
+				[row.others ? element('td', 'none', `${number(row.others)} other`) : row.name ?? element('td', 'none', 'unknown'),
+					...[row.today, row.this_month, row.month_before].map((n) => element('td', 'number', money(n)))])))
+		})))
+}
+
+function showPrices(answer) {
+	fill('prices-list', missing(answer, 'policy', 'No model has a price.') ?? [table('Prices in force', ['Model', 'Input', 'Output', 'Further prices', 'Since (UTC)', 'Until'],
+		answer.rows.map((row) => [row.model, number(row.input), number(row.output), row.parts.join(', '), ...[row.since, row.until].map((time) =>
+			time === null || time.endsWith('infinity') ? '' : when(time, answer.time))])), ...more(answer.rows)])
+}
+
+function showNotices(answer) {
+	fill('notices-list', missing(answer, 'ledger', 'None.') ?? [table('Notices', ['At (UTC)', 'Key', 'Limit', 'Percent', 'Used'],
+		answer.rows.map((row) => [when(row.at, answer.time), row.key, `${row.rule}/${row.limit_name}`, `${row.percent} %${row.void ? ', no longer' : ''}`,
+			`${number(row.used)} of ${number(row.quota)}`])), ...more(answer.rows)])
 }
 
 let why = new AbortController() // aborts the last question
