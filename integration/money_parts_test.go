@@ -112,4 +112,8 @@ func TestAnswersOfAllAPIsCostTheirBills(t *testing.T) {
 	slices.Sort(got)
 	slices.Sort(estimates)
 	check.Equal(t, "the estimates", strings.Join(got, "\n"), strings.Join(estimates, "\n"))
+	text := run(t, ".", buildCaddy(t), "pg-ratelimit", "--dsn", dsn, "prices", "correct", "*", "--from", "1d")
+	if !strings.Contains(text, "The requests cost what the prices say.") {
+		t.Errorf("billed again: got %s\nwant no difference", text)
+	}
 }

@@ -9,7 +9,8 @@ var invoiceCommand = commandSpec{
 	use:   "invoice USER [--from TIME] [--until TIME] [--by user] [--csv]",
 	short: "Shows what a user and all below it have used of language models, by billing period and model",
 	long: `Without times: in the billing period that is running. The rows are added up from the ledger, which
-has for each request the users that were above its user then. PARENT is the nearest of them.
+has for each request the users that were above its user then. PARENT is the nearest of them. CORRECTS is
+the start of a period that was billed again.
 
 The last line has the sums. PAYABLE is the sum of MONEY, rounded once to two decimals. --csv prints all
 columns for spreadsheets (RFC 4180). A name that a spreadsheet would take for a formula begins with '.`,
@@ -34,7 +35,7 @@ invoice acme --from 2026-11-01 --until 2026-12-01 --by user --csv > november.csv
 		}
 		sums := strings.ReplaceAll(invoiceNumbers, ", ", "), sum(")
 		rows, err := c.change(invoiceSQL("to_json(i.period) #>> '{}' AS period", invoiceNumbers+
-			", NULL::numeric AS payable") + ` UNION ALL SELECT 'total', NULL, NULL, NULL, sum(` + sums +
+			", NULL::numeric AS payable") + ` UNION ALL SELECT 'total', NULL, NULL, NULL, NULL, sum(` + sums +
 			`), coalesce(round(sum(money), 2), 0.00),
 	(SELECT max(r.currency) FROM rate_limit_ledger_retention r) FROM i
 HAVING count(money) > 0 OR @csv::boolean`)
@@ -57,7 +58,7 @@ const invoiceNumbers = "requests, input, cache_read, cache_write, cache_write_1h
 func invoiceSQL(period, numbers string) string {
 	return `WITH i AS MATERIALIZED (SELECT * FROM rate_limit_invoice(@USER, @from::timestamptz,
 	@until::timestamptz, @by::text IS NOT NULL))
-SELECT ` + period + `, i."user", i.parent, i.model, ` + numbers + ", i.currency FROM i"
+SELECT ` + period + `, i.corrects, i."user", i.parent, i.model, ` + numbers + ", i.currency FROM i"
 }
 
 // csvOf returns rows that have the same fields as CSV, with a line of names.

@@ -79,7 +79,7 @@ prices set gpt-4o parts=audio_input=40,input@128000=5,output@128000=20,search=0.
 prices set gpt-4o tiers=flex=0.5,priority.input=4.25,priority.output=17`,
 		flags: []flag{forcePrice},
 		runGo: setPrice,
-	}, importCommand, {
+	}, importCommand, correctCommand, {
 		use:      "delete MODEL",
 		short:    "Deletes the prices of a model",
 		doneText: "deleted",

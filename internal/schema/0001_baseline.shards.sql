@@ -93,6 +93,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger (
 	price            text,
 	price_valid      tstzrange,
 	lines            jsonb,
+	corrects         uuid,
+	corrects_time    timestamptz,
+	corrected_by     text,
+	reason           text,
 	CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge'
 		OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read,
 			audio_output, image_input, image_output, search, estimated_input, estimated_output, money,
@@ -107,9 +111,11 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger 
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_parts ON rate_limit_ledger (time)
 	WHERE num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search,
 		lines) > 0;
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_corrects ON rate_limit_ledger (corrects)
+	WHERE corrects IS NOT NULL;
 COMMENT ON TABLE rate_limit_ledger IS
 	'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each '
-	'part of it.';
+	'part of it, and one for each correction.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
 COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
@@ -133,7 +139,9 @@ COMMENT ON COLUMN rate_limit_ledger.money IS
 COMMENT ON COLUMN rate_limit_ledger.charges IS
 	'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and '
 	'the units.';
-COMMENT ON COLUMN rate_limit_ledger.kind IS 'charge: what a request has cost.';
+COMMENT ON COLUMN rate_limit_ledger.kind IS
+	'charge: what a request has cost. correction: how much more or less it costs by a later price. A '
+	'correction has the users and the model of the request, money, charges and lines.';
 COMMENT ON COLUMN rate_limit_ledger.remainder IS
 	'The billionths by which money is too much, negated, from -999. NULL: 0.';
 COMMENT ON COLUMN rate_limit_ledger.cache_write_1h IS
@@ -162,3 +170,7 @@ COMMENT ON COLUMN rate_limit_ledger.price_valid IS
 COMMENT ON COLUMN rate_limit_ledger.lines IS
 	'What further models have cost: a list of objects with model and the columns of the parts, and with '
 	'money, which is exact here. NULL: none. Function rate_limit_ledger_rows has a row for each.';
+COMMENT ON COLUMN rate_limit_ledger.corrects IS 'The request that a correction corrects.';
+COMMENT ON COLUMN rate_limit_ledger.corrects_time IS 'When that request was charged.';
+COMMENT ON COLUMN rate_limit_ledger.corrected_by IS 'The role that has made a correction.';
+COMMENT ON COLUMN rate_limit_ledger.reason IS 'The reason for a correction.';

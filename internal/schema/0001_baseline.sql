@@ -92,6 +92,7 @@ CREATE TABLE rate_limit_totals (
 	model            text,
 	prefix           text,
 	unit             text,
+	corrects         timestamptz,
 	requests         bigint NOT NULL,
 	units            numeric,
 	input            numeric,

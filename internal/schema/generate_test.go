@@ -82,9 +82,9 @@ var (
 		"changes/amounts.sql", "tables/rules.sql", "tables/overrides.sql", "tables/known_zone.sql",
 		"tables/zones.sql", "tables/changes.sql", "tables/override_amounts.sql", "tables/usable.sql",
 		"tables/renames.sql", "tables/triggers.sql", "changes/functions.sql", "changes/prices.sql",
-		"changes/rule_function.sql", "tables/proxy_functions.sql", "answers/policy.sql",
-		"answers/spent.sql", "answers/states.sql", "changes/commands.sql", "changes/document.sql",
-		"end.sql"}
+		"changes/corrections.sql", "changes/rule_function.sql", "tables/proxy_functions.sql",
+		"answers/policy.sql", "answers/spent.sql", "answers/states.sql", "changes/commands.sql",
+		"changes/document.sql", "end.sql"}
 	// others are not part of a migration: they read the state, are the migration, or are for Citus.
 	others = []string{"state.sql", "migration.sql", "tables/shards.sql"}
 )

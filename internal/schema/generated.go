@@ -63,9 +63,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day              date NOT NULL, i
 	ancestors        text[] NOT NULL DEFAULT '{}', model            text, input            bigint, cache_read       bigint, cache_write      bigint, output           bigint, money            bigint, charges          jsonb NOT NULL,
 	kind             text NOT NULL DEFAULT 'charge', cache_write_1h   bigint, audio_input      bigint, audio_cache_read bigint, audio_output     bigint, image_input      bigint, image_output     bigint, search           bigint,
 	estimated_input  bigint, estimated_output bigint, estimated_money  numeric, remainder        smallint, tier             text, answered         text, price            text, price_valid      tstzrange, lines            jsonb,
-	CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge' OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read,
-			audio_output, image_input, image_output, search, estimated_input, estimated_output, money, money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND estimated_money >= 0 AND NOT lines @? '$[*].* ? (@ < 0)'
-		AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))') ) PARTITION BY RANGE (day);
+	corrects         uuid, corrects_time    timestamptz, corrected_by     text, reason           text, CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge'
+		OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read, audio_output, image_input, image_output, search, estimated_input, estimated_output, money,
+			money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND estimated_money >= 0 AND NOT lines @? '$[*].* ? (@ < 0)' AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))')
+) PARTITION BY RANGE (day);
 --;
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 --;
@@ -73,7 +74,9 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger 
 --;
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_parts ON rate_limit_ledger (time) WHERE num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0;
 --;
-COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_corrects ON rate_limit_ledger (corrects) WHERE corrects IS NOT NULL;
+--;
+COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it, and one for each correction.';
 --;
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 --;
@@ -101,7 +104,7 @@ COMMENT ON COLUMN rate_limit_ledger.money IS 'The cost in millionths of the curr
 --;
 COMMENT ON COLUMN rate_limit_ledger.charges IS 'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and the units.';
 --;
-COMMENT ON COLUMN rate_limit_ledger.kind IS 'charge: what a request has cost.';
+COMMENT ON COLUMN rate_limit_ledger.kind IS 'charge: what a request has cost. correction: how much more or less it costs by a later price. A correction has the users and the model of the request, money, charges and lines.';
 --;
 COMMENT ON COLUMN rate_limit_ledger.remainder IS 'The billionths by which money is too much, negated, from -999. NULL: 0.';
 --;
@@ -136,6 +139,14 @@ COMMENT ON COLUMN rate_limit_ledger.price_valid IS 'The column valid of that row
 COMMENT ON COLUMN rate_limit_ledger.lines IS 'What further models have cost: a list of objects with model and the columns of the parts, and with '
 	'money, which is exact here. NULL: none. Function rate_limit_ledger_rows has a row for each.';
 --;
+COMMENT ON COLUMN rate_limit_ledger.corrects IS 'The request that a correction corrects.';
+--;
+COMMENT ON COLUMN rate_limit_ledger.corrects_time IS 'When that request was charged.';
+--;
+COMMENT ON COLUMN rate_limit_ledger.corrected_by IS 'The role that has made a correction.';
+--;
+COMMENT ON COLUMN rate_limit_ledger.reason IS 'The reason for a correction.';
+--;
 `
 
 const sql0001_baseline = `CREATE TABLE rate_limit_grants ( role text, kind text, PRIMARY KEY (role, kind) );
@@ -165,9 +176,9 @@ INSERT INTO rate_limit_ledger_retention VALUES ('400 days');
 CREATE TABLE rate_limit_ledger_days ( day        date PRIMARY KEY, summed     boolean NOT NULL DEFAULT false, open_until timestamptz NOT NULL DEFAULT '-infinity' );
 --;
 CREATE TABLE rate_limit_totals ( day              date, n                bigint, user_id          text NOT NULL, ancestors        text[] NOT NULL, own              boolean NOT NULL, settled          date NOT NULL,
-	kind             text NOT NULL, model            text, prefix           text, unit             text, requests         bigint NOT NULL, units            numeric, input            numeric, cache_read       numeric, cache_write      numeric,
-	output           numeric, money            numeric, remainder        numeric, cache_write_1h   numeric, audio_input      numeric, audio_cache_read numeric, audio_output     numeric, image_input      numeric, image_output     numeric,
-	search           numeric, estimated_input  numeric, estimated_output numeric, estimated_money  numeric, PRIMARY KEY (day, n) );
+	kind             text NOT NULL, model            text, prefix           text, unit             text, corrects         timestamptz, requests         bigint NOT NULL, units            numeric, input            numeric,
+	cache_read       numeric, cache_write      numeric, output           numeric, money            numeric, remainder        numeric, cache_write_1h   numeric, audio_input      numeric, audio_cache_read numeric, audio_output     numeric,
+	image_input      numeric, image_output     numeric, search           numeric, estimated_input  numeric, estimated_output numeric, estimated_money  numeric, PRIMARY KEY (day, n) );
 --;
 CREATE INDEX rate_limit_totals_user ON rate_limit_totals (user_id, settled);
 --;
@@ -488,7 +499,7 @@ BEGIN
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
 		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
 		('{administrator}', '{notices}', 'UPDATE (taken_at, tried_at, try_at, error)'),
-		('{administrator}', '{drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
+		('{administrator}', '{correct,drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
 			c.oid::regclass::text AS object, c.relowner AS owner, false AS is_function,
 			c.relname !~ '_secrets$|[0-9]' AS is_read
@@ -874,7 +885,8 @@ kind: The kind of the rows.
 model: The model. NULL: none, or a sum by limit.
 prefix: The limit, rule/RULE/LIMIT, by the names by which it counts. NULL: a sum by model.
 unit: The unit of a sum by limit.
-requests: The number of requests, each for the model that it named.
+corrects: The quarter of an hour in which the requests were charged that corrections correct. NULL: charges.
+requests: The number of requests, each for the model that it named. Corrections have none.
 units: What they have cost on the limit.
 input: The sum of this column of the ledger.
 cache_read: The sum of this column.
@@ -926,6 +938,8 @@ BEGIN
 			jsonb_populate_record(NULL::rate_limit_ledger, a.one || jsonb_build_object(''day'', l.day,
 				''id'', l.id, ''time'', l.time, ''user_id'', l.user_id, ''key_id'', l.key_id,
 				''ancestors'', l.ancestors, ''kind'', l.kind, ''tier'', l.tier, ''answered'', l.answered,
+				''corrects'', l.corrects, ''corrects_time'', l.corrects_time,
+				''corrected_by'', l.corrected_by, ''reason'', l.reason,
 				''lines'', a.n, ''money'', ceil(m),
 				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p) x', parts,
 		(SELECT string_agg('l.' || quote_ident(c), ', ' ORDER BY n) FROM unnest(columns) WITH ORDINALITY AS u(c, n)));
@@ -941,11 +955,13 @@ DECLARE
 	nulls text;
 BEGIN
 	SELECT string_agg(format('sum(%1$I) AS %1$I', a.attname), ', ' ORDER BY a.attnum), string_agg(format('NULL::numeric AS %I', a.attname), ', ' ORDER BY a.attnum) INTO sums, nulls
-		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 12;
-	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, u.above, u.own, g.settled, g.kind, g.model, g.prefix, g.unit, sum(g.requests)::bigint, sum(g.units), %2$s
+		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 13;
+	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, u.above, u.own, g.settled, g.kind, g.model, g.prefix, g.unit, g.corrects, sum(g.requests)::bigint, sum(g.units), %2$s
 		FROM (SELECT l.day, %3$s, (l.time AT TIME ZONE ''UTC'')::date AS settled, l.kind, %4$s,
-			count(l.charges) AS requests, %5$s FROM (%6$s) l %7$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8) g, %8$s
-		GROUP BY 1, 3, 4, 5, 6, 7, 8, 9, 10',
+			date_bin(''15 min'', l.corrects_time, ''2000-01-01Z'') AS corrects,
+			count(l.charges) FILTER (WHERE l.kind = ''charge'') AS requests, %5$s
+			FROM (%6$s) l %7$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9) g, %8$s
+		GROUP BY 1, 3, 4, 5, 6, 7, 8, 9, 10, 11',
 		CASE WHEN by_limit THEN -1 ELSE 1 END, sums,
 		CASE WHEN user_id IS NULL THEN 'l.user_id, l.ancestors' ELSE 'NULL AS user_id, NULL AS ancestors' END,
 		CASE WHEN by_limit THEN 'NULL AS model, c.prefix, c.unit' ELSE 'l.model, NULL AS prefix, NULL AS unit' END,
@@ -1129,8 +1145,8 @@ COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the l
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
 RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
 	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange, cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
-	image_input bigint, image_output bigint, search bigint, estimated_input bigint,
-	estimated_output bigint, estimated_money numeric) LANGUAGE plpgsql STABLE AS $$
+	image_input bigint, image_output bigint, search bigint, estimated_input bigint, estimated_output bigint, estimated_money numeric, kind text, corrects uuid,
+	corrects_time timestamptz, corrected_by text, reason text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
 			l.input, l.cache_read, l.cache_write, l.output,
@@ -1142,14 +1158,16 @@ BEGIN
 			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
 			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
 			l.image_output, l.search, l.estimated_input, l.estimated_output,
-			round(l.estimated_money * 0.000001, 9)
+			round(l.estimated_money * 0.000001, 9), l.kind, l.corrects, l.corrects_time, l.corrected_by,
+			l.reason
 		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source( rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
 				format(CASE WHEN below THEN 'AND (user_id = %1$L '
 				'OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])' ELSE 'AND user_id = %1$L' END,
 				rate_limit_counted_user(user_id)) END)) USING "from", until;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one for each further model of its response (line 1 and so on), without charges. '
+COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
+	'for each further model of its response (line 1 and so on), without charges. Corrections that were made in that time have rows of their own, by kind. '
 	'user_id selects the requests of a user, and with below also of all who were below it then.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -1191,12 +1209,27 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_require_user IS 'Fails if neither the policy nor the history nor the ledger knows a user.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 DECLARE
 	anchor date;
 	zone text;
 	month CONSTANT interval := '1 month';
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
+	END IF;
+	anchor := coalesce(anchor, '2000-01-01');
+	zone := coalesce(zone, 'UTC');
+	RETURN QUERY SELECT p.s, p.e FROM ( SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
+		FROM generate_series(date_trunc('month', $2 AT TIME ZONE zone) - month, $3 AT TIME ZONE zone, month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
+	WHERE p.s <= $3 AND p.e > $2 ORDER BY 1;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_whole_periods IS 'The billing periods of a user in a time, as a whole.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
 		IF num_nonnulls($2, $3) < 2 THEN
@@ -1205,14 +1238,10 @@ BEGIN
 		RETURN QUERY SELECT $2, $3;
 		RETURN;
 	END IF;
-	SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
-	anchor := coalesce(anchor, '2000-01-01');
-	zone := coalesce(zone, 'UTC');
 	$2 := CASE WHEN $2 IS NOT NULL THEN least(greatest($2, '2000-01-01Z'), now()) END;
-	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + month) END;
-	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM ( SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
-		FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - month, coalesce($3, now()) AT TIME ZONE zone, month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
-	WHERE p.s < coalesce($3, 'infinity') AND p.s <= now() AND p.e > coalesce($2, now()) ORDER BY 1;
+	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + interval '1 month') END;
+	RETURN QUERY SELECT greatest(p.starts, $2), least(p.ends, $3) FROM rate_limit_whole_periods($1, coalesce($2, now()), coalesce($3, now())) p
+		WHERE p.starts <= now() AND p.starts < coalesce($3, 'infinity') ORDER BY 1;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
@@ -1220,23 +1249,29 @@ COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a ti
 CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL, by_user boolean DEFAULT false)
 RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
 	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint, estimated_input bigint, estimated_output bigint, estimated_money numeric, currency text, "user" text,
-	parent text) LANGUAGE sql STABLE AS $$
-	SELECT p.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint, coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
+	parent text, corrects timestamptz) LANGUAGE sql STABLE AS $$
+	WITH t AS MATERIALIZED ( SELECT p.starts, CASE WHEN $4 THEN t.user_id END AS sender, CASE WHEN $4 THEN t.ancestors[1] END AS above, t.*
+		FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
+		WHERE $1 IS NOT NULL
+	), c AS MATERIALIZED ( SELECT c.* FROM (SELECT min(t.corrects) AS first, max(t.corrects) AS last FROM t) r, rate_limit_whole_periods($1, r.first, r.last) c
+	)
+	SELECT t.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint, coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
 		coalesce(sum(t.output), 0)::bigint,
 		round((sum(t.money) + coalesce(sum(t.remainder), 0) * 0.001) * 0.000001, 9),
 		sum(t.cache_write_1h)::bigint, sum(t.audio_input)::bigint, sum(t.audio_cache_read)::bigint,
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
 		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
 		round(sum(t.estimated_money) * 0.000001, 9),
-		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(s.sender),
-		CASE WHEN s.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(s.above) END
-	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t, LATERAL (SELECT CASE WHEN $4 THEN t.user_id END AS sender,
-			CASE WHEN $4 THEN t.ancestors[1] END AS above) s
-	WHERE $1 IS NOT NULL GROUP BY p.starts, t.model, s.sender, s.above ORDER BY 1, s.sender, s.above, 2
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(t.sender),
+		CASE WHEN t.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(t.above) END, c.starts
+	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends
+	GROUP BY t.starts, t.model, t.sender, t.above, c.starts
+	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
 $$;
 --;
 COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model; by_user: and by who has sent the requests, with its parent then. '
-	'Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money.';
+	'Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money. '
+	'corrects is the start of a period that was billed again. NULL: requests of the period itself.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
 	texts text[]) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -1246,6 +1281,7 @@ DECLARE
 BEGIN
 	SET LOCAL citus.propagate_set_commands = 'local';
 	SET LOCAL pg_ratelimit.forgets = 'on';
+	PERFORM pg_advisory_xact_lock(1885827697); -- see rate_limit_correct
 	EXECUTE format('WITH changed AS (%s RETURNING day) SELECT count(*), array_agg(DISTINCT day) FROM changed', command) INTO rows, days USING counted, keys, texts;
 	SET LOCAL pg_ratelimit.forgets = '';
 	UPDATE rate_limit_ledger_days d SET summed = false WHERE d.day = ANY (days);
@@ -1582,7 +1618,8 @@ COMMENT ON FUNCTION rate_limit_hidden IS 'A sentence about each role from which 
 CREATE OR REPLACE FUNCTION rate_limit_unpriced() RETURNS TABLE (price text, part text)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
-	condition CONSTANT text := 'num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0 AND day > (now() AT TIME ZONE ''UTC'')::date - 8';
+	condition CONSTANT text := 'num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0 AND day > (now() AT TIME ZONE ''UTC'')::date - 8 '
+		'AND kind = ''charge''';
 	source text;
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_prices'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
@@ -3143,6 +3180,78 @@ COMMENT ON FUNCTION rate_limit_import_prices IS 'Makes the prices of a list hold
 	'that is created or changed, or that is kept, because its row was made by hand, unless replace. A row in force that differs ends. source names the list. force permits a price that differs by more than ten '
 	'times from the one in force. dry_run checks everything and changes nothing.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_bills("from" timestamptz, until timestamptz, model text DEFAULT NULL, ids uuid[] DEFAULT NULL) RETURNS TABLE (id uuid, "time" timestamptz, user_id text, key_id bigint, ancestors text[], tier text,
+	lines jsonb) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	days CONSTANT datemultirange := rate_limit_ledger_window("from", greatest(until, "from"));
+	named CONSTANT text := rate_limit_model(model);
+	among CONSTANT text := CASE WHEN ids IS NOT NULL THEN format(' = ANY (%L::uuid[])', ids) END;
+BEGIN
+	IF until <= "from" THEN
+		RAISE invalid_parameter_value USING MESSAGE = 'until: must be after from';
+	END IF;
+	RETURN QUERY EXECUTE format('WITH b AS (
+			SELECT b.*, CASE WHEN b.charges IS NULL THEN b.lines::bigint ELSE 0 END AS n,
+				b.money * 1000::numeric + coalesce(b.remainder, 0) AS billionths FROM (%s) b
+			WHERE b.time >= $1 AND b.time < $2 AND b.input IS NOT NULL
+		), c AS (
+			SELECT c.corrects AS id, CASE WHEN c.charges IS NULL THEN c.lines::bigint ELSE 0 END AS n,
+				sum(c.money * 1000::numeric + coalesce(c.remainder, 0)) AS billionths
+			FROM (%s) c GROUP BY 1, 2
+		)
+		SELECT b.id, b.time, b.user_id, b.key_id, b.ancestors, b.tier, jsonb_agg(jsonb_build_object(
+			''model'', b.model, ''billionths'', CASE WHEN c.billionths IS NULL THEN b.billionths
+				ELSE coalesce(b.billionths, 0) + c.billionths END, ''parts'',
+			ARRAY[b.input, b.cache_read, b.cache_write, b.cache_write_1h, b.output, b.audio_input,
+				b.audio_cache_read, b.audio_output, b.image_input, b.image_output, b.search,
+				CASE n WHEN 0 THEN 1 END]) ORDER BY n)
+		FROM b LEFT JOIN c USING (id, n)
+		GROUP BY b.day, b.id, b.time, b.user_id, b.key_id, b.ancestors, b.tier
+		HAVING $3 IS NULL OR bool_or(CASE WHEN $3 LIKE ''%%*''
+			THEN starts_with(rate_limit_model(b.model), left($3, -1))
+			ELSE rate_limit_model(b.model) = $3 END)',
+		rate_limit_ledger_source(days, concat('AND kind = ''charge''', ' AND id' || among)),
+		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')), concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_bills IS 'The requests that were charged in a time, with what each of their lines costs in billionths by the last '
+	'correction. parts has the columns of the ledger in the order of prices, and then 1 for the request. model selects those with a line of a model, or of the models of a pattern.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_correct(bills jsonb, reason text) RETURNS bigint
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+	corrected bigint;
+BEGIN
+	IF coalesce(btrim(reason), '') = '' THEN
+		RAISE invalid_parameter_value USING MESSAGE = 'reason: must be given';
+	END IF;
+	PERFORM pg_advisory_xact_lock(1885827697);
+	IF to_regclass('rate_limit_ledger' || to_char(today, '_YYYYMMDD')) IS NULL THEN
+		PERFORM rate_limit_ledger_upkeep();
+	END IF;
+	INSERT INTO rate_limit_ledger (day, id, time, user_id, key_id, ancestors, tier, charges, kind, corrects, corrects_time, corrected_by, reason, model, money, remainder, price, price_valid, lines)
+	SELECT today, gen_random_uuid(), now(), o.user_id, o.key_id, o.ancestors, o.tier, '[]', 'correction', o.id, o.time, rate_limit_caller(), $2, o.lines -> 0 ->> 'model', ceil(d.all[1] * 0.001),
+		nullif(d.all[1] - ceil(d.all[1] * 0.001) * 1000, 0), b.lines -> 0 ->> 'price',
+		(b.lines -> 0 ->> 'price_valid')::tstzrange, d.further
+	FROM jsonb_to_recordset($1) AS b(id uuid, "time" timestamptz, lines jsonb)
+	JOIN (SELECT min(t.time) AS first, max(t.time) AS last, array_agg(t.id) AS ids FROM jsonb_to_recordset($1) AS t(id uuid, "time" timestamptz)) r ON true
+	JOIN LATERAL rate_limit_bills(r.first, r.last + interval '1 us', ids => r.ids) o ON o.id = b.id
+	CROSS JOIN LATERAL ( SELECT array_agg(x.more ORDER BY x.n) AS all, jsonb_agg(jsonb_build_object('model', x.old ->> 'model',
+			'money', x.more * 0.001, 'price', x.new -> 'price', 'price_valid', x.new -> 'price_valid')
+			ORDER BY x.n) FILTER (WHERE x.n > 1) AS further
+		FROM (SELECT p.n, p.old, n.new, (n.new ->> 'billionths')::numeric - coalesce((p.old ->> 'billionths')::numeric, 0) AS more FROM jsonb_array_elements(o.lines) WITH ORDINALITY AS p(old, n)
+			LEFT JOIN jsonb_array_elements(b.lines) WITH ORDINALITY AS n(new, n) ON n.n = p.n) x
+	) d
+	WHERE 0 <> ANY (d.all);
+	GET DIAGNOSTICS corrected = ROW_COUNT;
+	RETURN corrected;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_correct IS 'Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less '
+	'now, and returns the number of these rows. bills is a list of objects with the id and the time of a request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of '
+	'prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.';
+--;
 CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
@@ -3914,13 +4023,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_ledger ( day              date NOT NULL, i
 	ancestors        text[] NOT NULL DEFAULT '{}', model            text, input            bigint, cache_read       bigint, cache_write      bigint, output           bigint, money            bigint, charges          jsonb NOT NULL,
 	kind             text NOT NULL DEFAULT 'charge', cache_write_1h   bigint, audio_input      bigint, audio_cache_read bigint, audio_output     bigint, image_input      bigint, image_output     bigint, search           bigint,
 	estimated_input  bigint, estimated_output bigint, estimated_money  numeric, remainder        smallint, tier             text, answered         text, price            text, price_valid      tstzrange, lines            jsonb,
-	CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge' OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read,
-			audio_output, image_input, image_output, search, estimated_input, estimated_output, money, money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND estimated_money >= 0 AND NOT lines @? '$[*].* ? (@ < 0)'
-		AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))') ) PARTITION BY RANGE (day);
+	corrects         uuid, corrects_time    timestamptz, corrected_by     text, reason           text, CONSTRAINT amounts_of_a_charge_must_be_0_or_more CHECK (kind <> 'charge'
+		OR least(input, cache_read, cache_write, cache_write_1h, output, audio_input, audio_cache_read, audio_output, image_input, image_output, search, estimated_input, estimated_output, money,
+			money * 1000 + remainder, remainder + 999, -remainder) >= 0 AND estimated_money >= 0 AND NOT lines @? '$[*].* ? (@ < 0)' AND NOT charges @? '$[*] ? (!(@.units.type() == "number" && @.units >= 0 && @.units < 1e18))')
+) PARTITION BY RANGE (day);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_user ON rate_limit_ledger (user_id, time);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_ancestors ON rate_limit_ledger USING gin (ancestors) WHERE ancestors <> '{}';
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_parts ON rate_limit_ledger (time) WHERE num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, image_output, search, lines) > 0;
-COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it.';
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ledger_corrects ON rate_limit_ledger (corrects) WHERE corrects IS NOT NULL;
+COMMENT ON TABLE rate_limit_ledger IS 'What requests have cost on limits of tokens and money: a row for each request, or on Citus for each part of it, and one for each correction.';
 COMMENT ON COLUMN rate_limit_ledger.day IS 'The day on which the request came, in UTC.';
 COMMENT ON COLUMN rate_limit_ledger.id IS 'The number of the request.';
 COMMENT ON COLUMN rate_limit_ledger.time IS 'When the request was charged, after its response.';
@@ -3934,7 +4045,7 @@ COMMENT ON COLUMN rate_limit_ledger.cache_write IS 'The tokens of the prompt tha
 COMMENT ON COLUMN rate_limit_ledger.output IS 'The tokens of the answer, without sound and pictures, as input.';
 COMMENT ON COLUMN rate_limit_ledger.money IS 'The cost in millionths of the currency of the prices, rounded up. NULL: the model has no price.';
 COMMENT ON COLUMN rate_limit_ledger.charges IS 'What was charged: a list of objects with the prefix, key and durable of a counter, the unit, and the units.';
-COMMENT ON COLUMN rate_limit_ledger.kind IS 'charge: what a request has cost.';
+COMMENT ON COLUMN rate_limit_ledger.kind IS 'charge: what a request has cost. correction: how much more or less it costs by a later price. A correction has the users and the model of the request, money, charges and lines.';
 COMMENT ON COLUMN rate_limit_ledger.remainder IS 'The billionths by which money is too much, negated, from -999. NULL: 0.';
 COMMENT ON COLUMN rate_limit_ledger.cache_write_1h IS 'The tokens of the prompt that were written to a cache for an hour. In this and the following columns, NULL is 0.';
 COMMENT ON COLUMN rate_limit_ledger.audio_input IS 'The tokens of sound in the prompt.';
@@ -3952,6 +4063,10 @@ COMMENT ON COLUMN rate_limit_ledger.price IS 'The model of the row of prices, su
 COMMENT ON COLUMN rate_limit_ledger.price_valid IS 'The column valid of that row. NULL: without bounds.';
 COMMENT ON COLUMN rate_limit_ledger.lines IS 'What further models have cost: a list of objects with model and the columns of the parts, and with '
 	'money, which is exact here. NULL: none. Function rate_limit_ledger_rows has a row for each.';
+COMMENT ON COLUMN rate_limit_ledger.corrects IS 'The request that a correction corrects.';
+COMMENT ON COLUMN rate_limit_ledger.corrects_time IS 'When that request was charged.';
+COMMENT ON COLUMN rate_limit_ledger.corrected_by IS 'The role that has made a correction.';
+COMMENT ON COLUMN rate_limit_ledger.reason IS 'The reason for a correction.';
 `
 
 // Shards creates the functions that the shards share, and prevents programs from counting in the tables

@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -204,7 +206,7 @@ func PanicError(f func()) error { return Try(func() error { f(); return nil }) }
 // request's row in the ledger.
 type Bill struct {
 	Day   int64  `json:"day"`     // the day of the reservation in UTC, in days since 1970
-	ID    string `json:"id"`      // a UUID that no other request has; "" without limits that reserve
+	ID    string `json:"id"`      // see BillID; "" without limits that reserve
 	User  string `json:"user_id"` // the name by which it counts; "" for an unknown one
 	KeyID int64  `json:"key_id"`  // of the API key; 0 without one
 	// Ancestors are the users above User, the nearest first, by the names by which they count.
@@ -213,6 +215,34 @@ type Bill struct {
 	Answered  string   `json:"answered,omitempty"` // the model that answered; "" for that of Lines[0]
 	Lines     []Line   `json:"lines"`              // one for each model, and first that of the request
 	Charges   []Charge `json:"charges"`
+}
+
+// BillID returns a UUID of version 7 that no other request has. at is the time of the request's prices, in
+// microseconds since the Unix epoch: the UUID has its milliseconds, and what is left in 4096ths of one.
+func BillID(at int64) string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	stamp := uint64(at/1000)<<16 | 7<<12 | uint64(at%1000*4096/1000)
+	for i := range id[:8] {
+		id[i] = byte(stamp >> uint(56-8*i))
+	}
+	id[8] = id[8]&0x3f | 0x80
+	text := hex.EncodeToString(id[:])
+	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+}
+
+// PricedAt returns the time in a UUID of BillID, or 0 if id is another one.
+func PricedAt(id string) int64 {
+	const version = 14
+	if len(id) <= version || id[version] != '7' {
+		return 0
+	}
+	text := id[:8] + id[9:13] + id[15:18]
+	stamp, err := strconv.ParseInt(text, 16, 64)
+	if err != nil {
+		return 0
+	}
+	return stamp>>12*1000 + (stamp&0xfff*1000+4095)/4096
 }
 
 // Line has the cost of a model.

@@ -190,3 +190,11 @@ func TestEachCallIsDecidedOnce(t *testing.T) {
 		t.Errorf("%d calls, up to %d concurrent batches; want %d and 3", decided, d.maxInFlight, 32*300)
 	}
 }
+
+// The number of a bill has the time of its prices, to the microsecond. A random one has none.
+func TestBillIDHasItsTime(t *testing.T) {
+	for at := int64(1796000000000000); at < 1796000000001000; at++ {
+		check.Equal(t, "the time", batch.PricedAt(batch.BillID(at)), at)
+	}
+	check.Equal(t, "a random one", batch.PricedAt("8a6e0804-2bd0-4672-b79d-d97027f9071a"), int64(0))
+}

@@ -191,6 +191,19 @@ func Billionths(cost *big.Rat) int64 {
 	return n
 }
 
+// Total adds up costs, and rounds their sum once. The zero Total is 0.
+type Total struct {
+	Billionths int64 // the sum, rounded up
+	exact      big.Rat
+}
+
+// Add adds a cost in millionths, and returns what it adds to Billionths.
+func (t *Total) Add(cost *big.Rat) int64 {
+	before := t.Billionths
+	t.Billionths = Billionths(t.exact.Add(&t.exact, cost))
+	return t.Billionths - before
+}
+
 // priceList finds the prices of models.
 type priceList struct {
 	exact    map[string][]*Price // by name; the price that began last comes first
@@ -254,7 +267,7 @@ func priceAt(prices []*Price, at int64) *Price {
 // Prices finds the prices of one moment.
 type Prices struct {
 	snapshot *Snapshot // nil has no prices
-	at       int64
+	At       int64     // in microseconds since the Unix epoch
 }
 
 // Of is like PriceOf.
@@ -262,7 +275,7 @@ func (p Prices) Of(model string) *Price {
 	if p.snapshot == nil {
 		return nil
 	}
-	return PriceOf(p.snapshot, model, p.at)
+	return PriceOf(p.snapshot, model, p.At)
 }
 
 // Prices returns the prices in force.

@@ -63,6 +63,10 @@ func algorithms() string {
 	return strings.Join(names, ",")
 }
 
+// PriceSQL is an expression for a row p of rate_limit_prices, as the JSON of a Price.
+var PriceSQL = `json_build_object('Model', p.model, ` + validSQL("p") + `,
+	'Valid', nullif(p.valid, '(,)')::text, 'MaxOutput', p.max_output, 'Rates', rate_limit_rates(p))`
+
 // OverrideSQL is an expression for a row o of rate_limit_overrides, as the JSON of an Override.
 var OverrideSQL = `(to_jsonb(o)
 	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
@@ -94,9 +98,7 @@ UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
 	WHERE o.tier IS NOT NULL AND ` + relevantSQL("o") + `
 UNION ALL
-SELECT json_build_object('Price', json_build_object('Model', p.model, ` + validSQL("p") + `,
-	'Valid', nullif(p.valid, '(,)')::text, 'MaxOutput', p.max_output, 'Rates', rate_limit_rates(p)))
-	FROM rate_limit_prices p WHERE ` + relevantSQL("p"))
+SELECT json_build_object('Price', ` + PriceSQL + `) FROM rate_limit_prices p WHERE ` + relevantSQL("p"))
 }
 
 // banSQL returns the field Ban for a row b of rate_limit_bans. user, key and digest are expressions for the

@@ -1,10 +1,7 @@
 package serve
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
-	"math/big"
 	"net/http"
 	"time"
 
@@ -91,11 +88,12 @@ func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 
 // newBill returns the settlement of a request on limits of tokens, without its cost.
 func newBill(q *Request) *batch.Bill {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // it never fails
-	text := hex.EncodeToString(id[:])
-	one := &batch.Bill{Day: time.Now().Unix() / (24 * 3600),
-		ID: text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]}
+	now := time.Now().UnixMicro()
+	at := now
+	if q.Upload != nil && q.Upload.prices.At != 0 {
+		at = q.Upload.prices.At
+	}
+	one := &batch.Bill{Day: now / (24 * 3600 * 1000000), ID: batch.BillID(at)}
 	one.User, one.KeyID = senderOf(q)
 	if id := q.Verdict.Sender; q.Asked && id != nil && one.User == id.User {
 		one.User = id.CountsAs()
@@ -288,7 +286,7 @@ func (t *tokens) fill(b *batch.Bill) {
 	if answered := history.CleanText(option.ModelName(t.usage.Model), maxModel); answered != model {
 		b.Answered = answered
 	}
-	sum := new(big.Rat)
+	var total policy.Total
 	for i := range t.shares {
 		one := &t.shares[i]
 		if i > 0 {
@@ -306,9 +304,7 @@ func (t *tokens) fill(b *batch.Bill) {
 				line.Price = one.price.Model
 			}
 			line.PriceValid = one.price.Valid
-			before := t.cost
-			t.cost = policy.Billionths(sum.Add(sum, one.price.Cost(p, t.tier)))
-			cost := t.cost - before
+			cost := total.Add(one.price.Cost(p, t.tier))
 			units := (cost + 999) / 1000
 			line.Money = batch.Exact(units, units*1000-cost)
 			if one.input+one.output > 0 {
@@ -317,6 +313,7 @@ func (t *tokens) fill(b *batch.Bill) {
 		}
 		b.Lines = append(b.Lines, line)
 	}
+	t.cost = total.Billionths
 }
 
 // estimates returns what the estimates add to a cost in billionths.

@@ -209,7 +209,8 @@ CREATE OR REPLACE FUNCTION rate_limit_unpriced() RETURNS TABLE (price text, part
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	condition CONSTANT text := 'num_nonnulls(audio_input, audio_cache_read, audio_output, image_input, '
-		'image_output, search, lines) > 0 AND day > (now() AT TIME ZONE ''UTC'')::date - 8';
+		'image_output, search, lines) > 0 AND day > (now() AT TIME ZONE ''UTC'')::date - 8 '
+		'AND kind = ''charge''';
 	source text;
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_prices'), 'SELECT')

@@ -27,16 +27,16 @@ func TestSpentMoneyIsListedByWhoAndModel(t *testing.T) {
 	s := sqltest.Open(t, schema.File)
 	s.Exec(spentRows)
 	s.Expect(`SELECT concat_ws(' ', list, name, others, requests, today, this_month, month_before, estimated,
-			corrected) FROM rate_limit_spent(3)`, `all 6 9.499999999 9.499999999 0.500000250 -0.500000000
+			corrected) FROM rate_limit_spent(3)`, `all 5 9.499999999 9.499999999 0.500000250 -0.500000000
 model 1 4.000000000 4.000000000
-model m-1 3 3.499999999 3.499999999 -0.500000000
+model m-1 2 3.499999999 3.499999999 -0.500000000
 model m-2 1 2.000000000 2.000000000 0.500000250
 model 1 1
 organization org 3 5.999999999 5.999999999 0.500000250
 person 1 4.000000000 4.000000000
 person ann 1 2.999999999 2.999999999
 person bob 1 2.000000000 2.000000000 0.500000250
-person 3 3 0.500000000 0.500000000 -0.500000000
+person 3 2 0.500000000 0.500000000 -0.500000000
 team red 1 2.999999999 2.999999999
 team blue 1 2.000000000 2.000000000 0.500000250`)
 }

@@ -33,14 +33,19 @@ func drawRow(t *rapid.T) (row, day string) {
 	day = fmt.Sprintf("(now() AT TIME ZONE 'UTC')::date - %d", rapid.IntRange(0, ledgerDays-1).Draw(t, "day"))
 	ancestors := rapid.SampledFrom([]string{"{}", "{team,org}", "{org}", "{''}"}).Draw(t, "ancestors")
 	user := rapid.SampledFrom([]string{"'ann'", "'bob'", "'org'", "NULL"}).Draw(t, "user")
-	units := rapid.IntRange(0, 9).Draw(t, "units")
+	units, kind := rapid.IntRange(-9, 9).Draw(t, "units"), "correction"
+	if units >= 0 {
+		kind = "charge"
+	}
 	return fmt.Sprintf(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, model, input, money,
-			charges)
+			charges, kind, corrects_time)
 		SELECT d, gen_random_uuid(), d::timestamp AT TIME ZONE 'UTC' + %d * interval '1 h', %s,
 			replace('%s', '''''', '""')::text[], %s, %d, nullif(%d, 5), '[{"prefix": "rule/r/l", "key": "org",
 			"unit": "money", "units": %[6]d}, {"prefix": "rule/r/l:2", "key": "ann", "unit": "money",
-			"units": %[6]d}]' FROM (SELECT %[7]s AS d) d`, rapid.IntRange(0, 30).Draw(t, "hour"), user,
-		ancestors, rapid.SampledFrom([]string{"'m'", "'n'", "NULL"}).Draw(t, "model"), units, units, day), day
+			"units": %[6]d}]', '%[8]s', CASE WHEN '%[8]s' <> 'charge' THEN now() - %[9]d * interval '1 h' END
+		FROM (SELECT %[7]s AS d) d`, rapid.IntRange(0, 30).Draw(t, "hour"), user,
+		ancestors, rapid.SampledFrom([]string{"'m'", "'n'", "NULL"}).Draw(t, "model"), units, units, day,
+		kind, rapid.IntRange(0, 2000).Draw(t, "age")), day
 }
 
 // checkInvoice compares the sums of a user with those of the rows, from a time until another.
@@ -53,7 +58,8 @@ func checkInvoice(t *rapid.T, s *sqltest.DB) {
 		`, rate_limit_totals_of('` + user + `', a, b) t GROUP BY 1 ORDER BY 1`)
 	mine := ` FROM ` + window + `, rate_limit_ledger WHERE time >= a AND time < b AND ('` + user +
 		`' = user_id OR '` + user + `' = ANY (ancestors))`
-	want := s.Query(`SELECT model, count(*), sum(input), sum(money)` + mine + ` GROUP BY 1 ORDER BY 1`)
+	want := s.Query(`SELECT model, count(*) FILTER (WHERE kind = 'charge'), sum(input), sum(money)` + mine +
+		` GROUP BY 1 ORDER BY 1`)
 	if got != want {
 		t.Fatalf("the sums of %s: got\n%s\nwant those of the rows\n%s", user, got, want)
 	}
@@ -64,7 +70,8 @@ func checkInvoice(t *rapid.T, s *sqltest.DB) {
 	}
 	got = s.Query(`SELECT sum(t.requests), sum(t.units) FROM ` + window + `, rate_limit_totals_of('` + user +
 		`', a, b, 'rule/r/l', 'money') t`)
-	want = s.Query(`SELECT nullif(count(*), 0), sum((charges -> 0 ->> 'units')::bigint)` + mine)
+	want = s.Query(`SELECT CASE WHEN count(*) > 0 THEN count(*) FILTER (WHERE kind = 'charge') END,
+		sum((charges -> 0 ->> 'units')::bigint)` + mine)
 	if got != want {
 		t.Fatalf("the sums of %s on a limit: got %s, want %s", user, got, want)
 	}

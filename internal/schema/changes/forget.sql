@@ -11,6 +11,7 @@ DECLARE
 BEGIN
 	SET LOCAL citus.propagate_set_commands = 'local';
 	SET LOCAL pg_ratelimit.forgets = 'on';
+	PERFORM pg_advisory_xact_lock(1885827697); -- see rate_limit_correct
 	EXECUTE format('WITH changed AS (%s RETURNING day) SELECT count(*), array_agg(DISTINCT day) FROM changed',
 		command) INTO rows, days USING counted, keys, texts;
 	SET LOCAL pg_ratelimit.forgets = '';

@@ -105,7 +105,8 @@ RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint
 	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange,
 	cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
 	image_input bigint, image_output bigint, search bigint, estimated_input bigint,
-	estimated_output bigint, estimated_money numeric) LANGUAGE plpgsql STABLE AS $$
+	estimated_output bigint, estimated_money numeric, kind text, corrects uuid,
+	corrects_time timestamptz, corrected_by text, reason text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
 			l.input, l.cache_read, l.cache_write, l.output,
@@ -117,7 +118,8 @@ BEGIN
 			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
 			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
 			l.image_output, l.search, l.estimated_input, l.estimated_output,
-			round(l.estimated_money * 0.000001, 9)
+			round(l.estimated_money * 0.000001, 9), l.kind, l.corrects, l.corrects_time, l.corrected_by,
+			l.reason
 		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source(
 			rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
 				format(CASE WHEN below THEN 'AND (user_id = %1$L '
@@ -126,7 +128,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS
 	'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
-	'for each further model of its response (line 1 and so on), without charges. '
+	'for each further model of its response (line 1 and so on), without charges. Corrections that were made '
+	'in that time have rows of their own, by kind. '
 	'user_id selects the requests of a user, and with below also of all who were below it then.';
 
 -- The policy may be on another server.
@@ -174,12 +177,30 @@ COMMENT ON FUNCTION rate_limit_require_user IS
 
 -- Periods are as in limits that count by user: months from the day of the user's period_start, which is the
 -- 1st if it has none, in the user's time zone. A day that a month lacks is its last.
-CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 DECLARE
 	anchor date;
 	zone text;
 	month CONSTANT interval := '1 month';
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone
+			FROM rate_limit_users u WHERE u.user_id = $1;
+	END IF;
+	anchor := coalesce(anchor, '2000-01-01');
+	zone := coalesce(zone, 'UTC');
+	RETURN QUERY SELECT p.s, p.e FROM (
+		SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
+		FROM generate_series(date_trunc('month', $2 AT TIME ZONE zone) - month, $3 AT TIME ZONE zone,
+				month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
+	WHERE p.s <= $3 AND p.e > $2 ORDER BY 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_whole_periods IS
+	'The billing periods of a user in a time, as a whole.';
+
+CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
 		IF num_nonnulls($2, $3) < 2 THEN
@@ -189,19 +210,12 @@ BEGIN
 		RETURN QUERY SELECT $2, $3;
 		RETURN;
 	END IF;
-	SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone
-		FROM rate_limit_users u WHERE u.user_id = $1;
-	anchor := coalesce(anchor, '2000-01-01');
-	zone := coalesce(zone, 'UTC');
 	-- A time can be infinite, but there is nothing before the first ledger, or in the future.
 	$2 := CASE WHEN $2 IS NOT NULL THEN least(greatest($2, '2000-01-01Z'), now()) END;
-	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + month) END;
-	RETURN QUERY SELECT greatest(p.s, $2), least(p.e, $3) FROM (
-		SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
-		FROM generate_series(date_trunc('month', coalesce($2, now()) AT TIME ZONE zone) - month,
-				coalesce($3, now()) AT TIME ZONE zone, month) m,
-			age(m, date_trunc('month', anchor::timestamp)) a) p
-	WHERE p.s < coalesce($3, 'infinity') AND p.s <= now() AND p.e > coalesce($2, now()) ORDER BY 1;
+	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + interval '1 month') END;
+	RETURN QUERY SELECT greatest(p.starts, $2), least(p.ends, $3)
+		FROM rate_limit_whole_periods($1, coalesce($2, now()), coalesce($3, now())) p
+		WHERE p.starts <= now() AND p.starts < coalesce($3, 'infinity') ORDER BY 1;
 END $$;
 COMMENT ON FUNCTION rate_limit_periods IS
 	'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
@@ -212,8 +226,17 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 	cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
 	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint,
 	estimated_input bigint, estimated_output bigint, estimated_money numeric, currency text, "user" text,
-	parent text) LANGUAGE sql STABLE AS $$
-	SELECT p.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint,
+	parent text, corrects timestamptz) LANGUAGE sql STABLE AS $$
+	WITH t AS MATERIALIZED (
+		SELECT p.starts, CASE WHEN $4 THEN t.user_id END AS sender,
+			CASE WHEN $4 THEN t.ancestors[1] END AS above, t.*
+		FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
+		WHERE $1 IS NOT NULL
+	), c AS MATERIALIZED (
+		SELECT c.* FROM (SELECT min(t.corrects) AS first, max(t.corrects) AS last FROM t) r,
+			rate_limit_whole_periods($1, r.first, r.last) c
+	)
+	SELECT t.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint,
 		coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
 		coalesce(sum(t.output), 0)::bigint,
 		round((sum(t.money) + coalesce(sum(t.remainder), 0) * 0.001) * 0.000001, 9),
@@ -221,15 +244,15 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
 		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
 		round(sum(t.estimated_money) * 0.000001, 9),
-		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(s.sender),
-		CASE WHEN s.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(s.above) END
-	FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t,
-		LATERAL (SELECT CASE WHEN $4 THEN t.user_id END AS sender,
-			CASE WHEN $4 THEN t.ancestors[1] END AS above) s
-	WHERE $1 IS NOT NULL GROUP BY p.starts, t.model, s.sender, s.above ORDER BY 1, s.sender, s.above, 2
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(t.sender),
+		CASE WHEN t.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(t.above) END, c.starts
+	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends
+	GROUP BY t.starts, t.model, t.sender, t.above, c.starts
+	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
 $$;
 COMMENT ON FUNCTION rate_limit_invoice IS
 	'What a user and all who were below it then have used from a time until another, by billing period and '
 	'model; by_user: and by who has sent the requests, with its parent then. '
 	'Without times: in the period that is running. money NULL: the model had no price. input and the '
-	'columns of other parts have no tokens in common. The estimates are parts of input, output and money.';
+	'columns of other parts have no tokens in common. The estimates are parts of input, output and money. '
+	'corrects is the start of a period that was billed again. NULL: requests of the period itself.';

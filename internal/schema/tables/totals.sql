@@ -28,7 +28,8 @@ kind: The kind of the rows.
 model: The model. NULL: none, or a sum by limit.
 prefix: The limit, rule/RULE/LIMIT, by the names by which it counts. NULL: a sum by model.
 unit: The unit of a sum by limit.
-requests: The number of requests, each for the model that it named.
+corrects: The quarter of an hour in which the requests were charged that corrections correct. NULL: charges.
+requests: The number of requests, each for the model that it named. Corrections have none.
 units: What they have cost on the limit.
 input: The sum of this column of the ledger.
 cache_read: The sum of this column.
@@ -90,6 +91,8 @@ BEGIN
 			jsonb_populate_record(NULL::rate_limit_ledger, a.one || jsonb_build_object(''day'', l.day,
 				''id'', l.id, ''time'', l.time, ''user_id'', l.user_id, ''key_id'', l.key_id,
 				''ancestors'', l.ancestors, ''kind'', l.kind, ''tier'', l.tier, ''answered'', l.answered,
+				''corrects'', l.corrects, ''corrects_time'', l.corrects_time,
+				''corrected_by'', l.corrected_by, ''reason'', l.reason,
 				''lines'', a.n, ''money'', ceil(m),
 				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p) x', parts,
 		(SELECT string_agg('l.' || quote_ident(c), ', ' ORDER BY n) FROM unnest(columns)
@@ -100,7 +103,8 @@ COMMENT ON FUNCTION rate_limit_ledger_source IS
 	'response is a row without charges, and with its number in lines.';
 
 -- The inner query has a row for each way in which users are above each other, so that the outer one repeats
--- few rows. Columns that the totals and the ledger have in common are added up.
+-- few rows. Columns that the totals and the ledger have in common are added up. In each zone, a day begins
+-- with a quarter of an hour.
 CREATE OR REPLACE FUNCTION rate_limit_sums(source text, user_id text, by_limit boolean) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -110,12 +114,14 @@ DECLARE
 BEGIN
 	SELECT string_agg(format('sum(%1$I) AS %1$I', a.attname), ', ' ORDER BY a.attnum),
 		string_agg(format('NULL::numeric AS %I', a.attname), ', ' ORDER BY a.attnum) INTO sums, nulls
-		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 12;
+		FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 13;
 	RETURN format('SELECT g.day, row_number() OVER () * %1$s, u.u, u.above, u.own, g.settled, g.kind, '
-			'g.model, g.prefix, g.unit, sum(g.requests)::bigint, sum(g.units), %2$s
+			'g.model, g.prefix, g.unit, g.corrects, sum(g.requests)::bigint, sum(g.units), %2$s
 		FROM (SELECT l.day, %3$s, (l.time AT TIME ZONE ''UTC'')::date AS settled, l.kind, %4$s,
-			count(l.charges) AS requests, %5$s FROM (%6$s) l %7$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8) g, %8$s
-		GROUP BY 1, 3, 4, 5, 6, 7, 8, 9, 10',
+			date_bin(''15 min'', l.corrects_time, ''2000-01-01Z'') AS corrects,
+			count(l.charges) FILTER (WHERE l.kind = ''charge'') AS requests, %5$s
+			FROM (%6$s) l %7$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9) g, %8$s
+		GROUP BY 1, 3, 4, 5, 6, 7, 8, 9, 10, 11',
 		CASE WHEN by_limit THEN -1 ELSE 1 END, sums,
 		CASE WHEN user_id IS NULL THEN 'l.user_id, l.ancestors' ELSE 'NULL AS user_id, NULL AS ancestors' END,
 		CASE WHEN by_limit THEN 'NULL AS model, c.prefix, c.unit'

@@ -10,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -144,4 +145,12 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 	await.Within(t, 30*time.Second, "the settlements, "+text, func() bool {
 		return cluster.Query[string](t, s.DSN(), sums) == text
 	})
+	correct := fmt.Sprintf(`SELECT rate_limit_correct(jsonb_agg(jsonb_build_object('id', b.id, 'time', b.time,
+		'lines', jsonb_build_array(jsonb_build_object('billionths', 7)))), 'a test')
+		FROM rate_limit_bills('-infinity', 'infinity') b WHERE b.user_id = '%s'`, driver)
+	check.Equal(t, "corrections", cluster.Query[int64](t, s.DSN(), correct), int64(60))
+	check.Equal(t, "further ones", cluster.Query[int64](t, s.DSN(), correct), int64(0))
+	invoice := fmt.Sprintf("SELECT concat_ws(' ', sum(requests), sum(money)) FROM rate_limit_invoice('%s')",
+		driver)
+	check.Equal(t, "the invoice", cluster.Query[string](t, s.DSN(), invoice), "60 0.000000420")
 }

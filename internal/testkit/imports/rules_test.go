@@ -114,7 +114,8 @@ var importRules = []importRule{
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// Package command prints the rows of SQL, and what other packages of admin return. It runs without Caddy.
 	{"admin/command",
-		"archive explain migrate history option page host outcome ratelimit policy pgxdb schema settings pg",
+		"archive batch explain migrate history option page host outcome ratelimit policy pgxdb schema " +
+			"settings pg",
 		"github.com/jackc/pgx/v5 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// Package admin adds the commands and the page to a Caddy.
 	{"admin", "command admin/page caddymodule host settings ratelimit",
