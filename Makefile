@@ -123,7 +123,7 @@ test-race: need-go
 	$(SHARED) $(GO) test $(RACE) -short -vet=off -timeout 30m $(RACED:%=./%)
 
 test-long: need-go
-	@$(QUICK) set -x; $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- $(GO) test -vet=off -timeout 30m \
+	@$(QUICK) set -x; $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- $(GO) test -vet=off -p 4 -timeout 30m \
 		-tags $(TAGS) -run '^($(LONG_TESTS)Test[a-zA-Z]*Conformance)$$' $(LONG_PACKAGES:%/=$(MODULE)/%)
 
 test-integration: need-go

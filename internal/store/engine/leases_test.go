@@ -45,6 +45,7 @@ func chargedUnits(t *testing.T, s *testDB, h ratelimit.Hit) int64 {
 // A charge for a lease may wait until Close, or until the row is charged again, 2 seconds later. After Close,
 // the row has no other charges than those of requests.
 func TestCloseRefundsWaitingCharge(t *testing.T) {
+	t.Parallel()
 	for _, again := range []bool{false, true} {
 		s := newTestDB(t)
 		store := s.openEngine(longLeaseOptions)

@@ -208,6 +208,7 @@ func TestUnitsOfLostProcessAreFree(t *testing.T) {
 
 // After a pause that ended its session, a process holds again what its running requests hold.
 func TestUnitsAreHeldAgainAfterThePauseOfAProcess(t *testing.T) {
+	t.Parallel()
 	s := newTestDB(t)
 	store := s.openEngine(bareOptions)
 	l := budget(100)
@@ -224,6 +225,7 @@ func TestUnitsAreHeldAgainAfterThePauseOfAProcess(t *testing.T) {
 // A settlement for a day without a partition makes the partition. A settlement that the ledger refuses makes
 // none, is reported, and holds up no other.
 func TestRefusedSettlementIsNoMissingPartition(t *testing.T) {
+	t.Parallel()
 	s, l := newTestDB(t), budget(100)
 	var made atomic.Int64
 	store := s.openEngineOn(drivers.All["pgwire"](t, s.dsn), engine.Options{CleanupProbability: -1,
@@ -337,6 +339,7 @@ func (s *settlesTest) wait(t failer) {
 // A settlement counts once, whatever happens on its way: lost and late answers, an end of the session, a
 // reset of the counter, and however often it is sent. In the end, nothing is held.
 func TestSettlementsCountOnce(t *testing.T) {
+	t.Parallel()
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			s := &settlesTest{testDB: newTestDB(t), limit: budget(1 << 40)}

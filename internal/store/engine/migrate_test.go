@@ -69,6 +69,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 // A store makes tables of counts again that somebody has dropped. Without one of the other tables it changes
 // nothing, since a restore may be under way.
 func TestDroppedTablesOfCountsAreMadeAgain(t *testing.T) {
+	t.Parallel()
 	s := newTestDB(t)
 	store := s.openEngine(engine.Options{})
 	s.checkCounts(store, "before")

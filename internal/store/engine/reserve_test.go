@@ -108,6 +108,7 @@ func (r *reservesTest) check(t *rapid.T, l *ratelimit.Limit) {
 // In random schedules of reservations and settlements, the SQL statements and the Go steps make the same
 // decisions and rows, and a settlement that is sent again counts once.
 func TestReservationsInSQLAndGoAreEqual(t *testing.T) {
+	t.Parallel()
 	s := newTestDB(t)
 	s.exec(engine.TableSQL + microsSQL)
 	m := &modelTest{clock: conformance.NewClock()}

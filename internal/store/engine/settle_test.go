@@ -25,6 +25,7 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, units int64) *batch.Cha
 // decisions and rows. The statement of settlements also refunds units of leases. Such a refund names the time
 // of its charge (claim), because the row may have started a later window since then.
 func TestSQLAndGoStepsAreEqual(t *testing.T) {
+	t.Parallel()
 	m := newModelTest(t)
 	type charge struct {
 		hit      ratelimit.Hit
