@@ -1,6 +1,7 @@
 package imports
 
 import (
+	_ "embed"
 	"go/ast"
 	"go/doc"
 	"strings"
@@ -9,66 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-// ways are the sections of the page of ways. Each has the functions that decide or convert data to its next
-// form, in their order, as FILE FUNCTION.
-var ways = []struct{ title, steps string }{
-	{"An exact request through Caddy", `
-		caddymodule/serve.go ServeHTTP
-		internal/proxy/serve/request.go Begin
-		internal/proxy/serve/request.go Fill
-		internal/proxy/serve/request.go Take
-		internal/store/engine/store.go Call
-		internal/store/engine/memory.go decideFromMemory
-		internal/core/batch/queue.go Enter
-		internal/core/batch/queue.go runWorker
-		internal/store/engine/decide.go decideRequests
-		internal/store/engine/round.go decideRound
-		internal/store/engine/plan.go addRequests
-		internal/store/engine/plan.go write
-		internal/store/engine/server.go run
-		internal/store/engine/apply.go applySingles
-		internal/proxy/serve/request.go deliverOne`},
-	{"A request with policy", `
-		internal/proxy/serve/request.go Begin
-		internal/proxy/serve/ask.go ask
-		internal/proxy/serve/ask.go setFacts
-		internal/plane/policy/policy.go Evaluate
-		internal/plane/policy/lookup.go get
-		internal/plane/policy/evaluate.go evaluateInFull
-		internal/plane/policy/match.go match
-		internal/plane/policy/evaluate.go selectRules
-		internal/plane/policy/evaluate.go setAmounts
-		internal/proxy/serve/request.go Fill
-		internal/store/engine/transaction.go newTransactions
-		internal/store/engine/transaction.go apply
-		internal/store/engine/transaction.go simulate
-		internal/proxy/serve/request.go Judge
-		internal/proxy/serve/record.go record`},
-	{"The tokens of a streamed answer", `
-		internal/proxy/serve/upload.go ReadUpload
-		internal/proxy/serve/upload.go prepare
-		internal/proxy/serve/estimate.go chargeOf
-		internal/store/ledger/ledger.go Session
-		internal/store/ledger/ledger.go Hold
-		internal/proxy/serve/settle.go NewSettling
-		internal/proxy/serve/running.go Begin
-		internal/proxy/usage/reader.go readEvent
-		internal/proxy/serve/settle.go End
-		internal/proxy/serve/settle.go costOf
-		internal/store/ledger/ledger.go Settle
-		internal/store/ledger/send.go write
-		internal/store/ledger/send.go send`},
-	{"From a changed row to a rule", `
-		internal/plane/policy/poll.go poll
-		internal/plane/policy/poll.go refresh
-		internal/plane/policy/changes.go findChanges
-		internal/plane/policy/poll.go load
-		internal/plane/policy/read.go readWhole
-		internal/plane/policy/read.go decodePolicy
-		internal/plane/policy/compile.go newRuleSet
-		internal/plane/policy/compile.go compileRule
-		internal/plane/policy/amount.go newAmount`},
-}
+// ways has the sections of the page of ways. Each has its title, and functions as FILE FUNCTION.
+//
+//go:embed ways.txt
+var ways string
 
 const introOfWays = `# Ways through the code
 
@@ -80,10 +25,11 @@ internal/testkit/imports.
 // The page of ways has, for each function that it follows, the first sentence of its comment.
 func TestPageFollowsRequestsThroughTheCode(t *testing.T) {
 	page := introOfWays
-	for _, way := range ways {
-		page += "\n## " + way.title + "\n\n| function | file | what it does |\n|---|---|---|\n"
-		for _, step := range strings.Split(strings.TrimSpace(way.steps), "\n") {
-			path, name, _ := strings.Cut(strings.TrimSpace(step), " ")
+	for line := range strings.Lines(ways) {
+		if title, isTitle := strings.CutSuffix(line, ":\n"); isTitle {
+			page += "\n## " + title + "\n\n| function | file | what it does |\n|---|---|---|\n"
+		}
+		if path, name, isStep := strings.Cut(strings.TrimSpace(line), " "); isStep && line[0] == '\t' {
 			comment := commentOf(t, path, name)
 			if comment == "" {
 				t.Errorf("%s declares no function %s with a comment, want one for the page", path, name)
