@@ -3,66 +3,119 @@ package serve_test
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-// Each spelling of a header's name and value gives one text. Equal lines count as one.
-func TestHeaderHasOneFormInEachSpelling(t *testing.T) {
-	for _, test := range []struct {
-		header http.Header
-		name   string
-		want   string
-	}{
-		{http.Header{"Authorization": {"Bearer K"}}, "Authorization", "bearer K"},
-		{http.Header{"Authorization": {"BEARER \t K"}}, "Authorization", "bearer K"},
-		{http.Header{"Authorization": {" beARer  K "}}, "Authorization", "bearer K"},
-		{http.Header{"Authorization": {"Bearer K", "bearer K"}}, "Authorization", "bearer K"},
-		{http.Header{"authorization": {"Bearer K"}}, "Authorization", "bearer K"},
-		{http.Header{"Proxy-Authorization": {"basic YW5uOng-"}}, "Proxy-Authorization",
-			"basic YW5uOng+,basic YW5uOng="},
-		{http.Header{"Authorization": {"Basic YW5uOnB3"}}, "Authorization", "basic YW5uOnB3"},
-		{http.Header{"Authorization": {"Basic YW5uOnA"}}, "Authorization", "basic YW5uOnA="},
-		{http.Header{"Authorization": {"Basic YW5uOnB="}}, "Authorization", "basic YW5uOnA="},
-		{http.Header{"Authorization": {"Basic YW5u OnB3"}}, "Authorization", "basic YW5uOnB3"},
-		{http.Header{"Authorization": {"Basic YW5u.OnB3==.w"}}, "Authorization", "basic YW5uOnB3"},
-		{http.Header{"Authorization": {"K"}}, "Authorization", "K"},
-		{http.Header{"X-User": {"Bearer K"}}, "X-User", "Bearer K"},
-		{http.Header{"X-User": {"L", "L"}}, "X-User", "L"},
-		{http.Header{"X-User": {"L", "M", "L"}}, "X-User", "L,M"},
-		{http.Header{"x-user": {"ann"}}, "X-User", "ann"},
-		{http.Header{"X-User": {"ann"}, "x-useR": {"bob"}}, "X-User", "ann,bob"},
-		{http.Header{"X-Used": {"ann"}}, "X-User", ""},
-	} {
-		if got := strings.Join(policy.HeaderValues(test.header, test.name), ","); got != test.want {
-			t.Errorf("%s of %v: got %q, want %q", test.name, test.header, got, test.want)
+// A client that writes a value in several ways has one key. The lines of the transcript are:
+//
+//	header NAME ~ LINES          the values of a header
+//	cookie LINE                  the values of the cookie session
+//	query TEXT                   the values of the parameter q
+//	texts NAMES ~ LINES          the texts of placeholders
+//	host HOST                    the labels of a host, and its {hostport}
+//	cost, path, url TEXT         each in its form
+//	network V4/V6 ADDRESS        the client of an address, for the prefixes of IPv4 and IPv6
+//	key KEY ~ LINES              the keys of a request, for a key of a zone
+//	accepted KEY ~ LINES         the same with the policy's API key K; unknown: without it
+//	without HOW/MODE METHOD ~ …  what becomes of a request, for a setting without_key
+//
+// LINES are lines of headers, between " ~ ". A quoted value is a Go string.
+func TestValuesHaveOneForm(t *testing.T) {
+	golden.ReplayLines(t, "testdata/values.txt", func(t *testing.T, kind, text string) string {
+		text, rest, _ := strings.Cut(text, " ~ ")
+		var lines []string
+		if rest != "" {
+			lines = strings.Split(rest, " ~ ")
 		}
-	}
+		r := requestWith(t, lines...)
+		switch kind {
+		case "header":
+			return strings.Join(policy.HeaderValues(r.Header, text), ",")
+		case "cookie":
+			r.Header["Cookie"] = []string{text}
+			return strings.Join(serve.CookieValues(r, "session"), ",")
+		case "query":
+			return strings.Join(serve.QueryValues(&url.URL{RawQuery: text}, "q"), ",")
+		case "texts":
+			return valuesIn(t, r, strings.Fields(text)...)
+		case "host":
+			r.Host = text
+			return valuesIn(t, r, "labels.0") + " " + valuesIn(t, r, "labels.1") + " " +
+				valuesIn(t, r, "labels.2") + " " + valuesIn(t, r, "labels.3") + valuesIn(t, r, "hostport")
+		case "cost":
+			return fmt.Sprint(serve.ParseCost(text))
+		case "network":
+			prefixes, address, _ := strings.Cut(text, " ")
+			v4, v6, _ := strings.Cut(prefixes, "/")
+			l, err := settings.ReadLimit(settings.Values{"prefix": "a", "limit": "5 1m", "ipv4_prefix": v4,
+				"ipv6_prefix": v6})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return serve.Network(address, l.IPv4, l.IPv6)
+		case "key":
+			return keysOf(newKeySite(t, "", text), r, "")
+		case "accepted", "unknown":
+			key := map[string]string{"accepted": "K"}[kind]
+			return keysOf(newKeySite(t, "{header.Authorization} | {header.X-Api-Key}", text), r, key)
+		case "without":
+			return withoutKey(t, r, text)
+		}
+		return pathOf(t, kind, text)
+	})
 }
 
-// A cookie is found by its exact name. Quotes and escapes do not change the value.
-func TestCookieHasOneFormInEachSpelling(t *testing.T) {
-	for line, want := range map[string]string{
-		"session=S":              "S",
-		"Session=1; session=S":   "S",
-		"SESSION=1; session=S;":  "S",
-		"session=%53":            "S",
-		`session="S"`:            "S",
-		"session=100%":           "100%",
-		"session=%53%":           "S%",
-		"session=S; session=%53": "S",
-		"session=S; session=17":  "S,17",
-		`session=a\b`:            `a\b`, // net/http ignores the cookie, and other servers do not
-		"Session=S":              "",
-	} {
-		r := &http.Request{Header: http.Header{"Cookie": {line}}}
-		if got := strings.Join(serve.CookieValues(r, "session"), ","); got != want {
-			t.Errorf("session of %q: got %q, want %q", line, got, want)
+// pathOf returns the form of a path or a URL. Traefik passes a path that it has normalized.
+func pathOf(t *testing.T, kind, text string) string {
+	if kind == "path" {
+		got, u := serve.NormalizePath(text), url.URL{Path: text}
+		if text != "" && text != "*" {
+			check.Equal(t, text+" in Traefik", u.JoinPath().Path, got)
 		}
+		return got
 	}
+	u, err := url.ParseRequestURI(text)
+	if err != nil || kind != "url" {
+		t.Fatalf("%s %s: %v", kind, text, err)
+	}
+	got := serve.CleanURL(u).RequestURI()
+	check.Equal(t, text+" after CleanURL", u.RequestURI(), text)
+	check.Equal(t, text+" in Traefik", serve.CleanURL(u.JoinPath()).RequestURI(), got)
+	return got
+}
+
+// withoutKey returns what becomes of a request, for a setting without_key and a mode.
+func withoutKey(t *testing.T, r *http.Request, text string) string {
+	how, method, _ := strings.Cut(text, " ")
+	how, mode, _ := strings.Cut(how, "/")
+	site := newKeySite(t, "", "{header.X}")
+	site.Zones[0].WithoutKey = option.Without(strings.TrimPrefix(how, "default"))
+	if mode != "" {
+		site.Zones[0].Mode = option.Mode(mode)
+	}
+	site.Prepare()
+	r.Method = method
+	q := &serve.Request{Site: site, HTTP: r}
+	waits, err := serve.Begin(q)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case q.Outcome.Status != 0:
+		return fmt.Sprint(q.Outcome.Status, " ", q.Outcome.Reason)
+	case waits:
+		serve.Fill([]*serve.Request{q})
+		return "[" + q.Hits[0].StoredKey() + "]"
+	}
+	return "passes"
 }
 
 // valuesIn returns the values of a text of placeholders in a request.
@@ -79,55 +132,4 @@ func valuesIn(t *testing.T, r *http.Request, names ...string) string {
 		return "too many"
 	}
 	return strings.Join(values, ",")
-}
-
-// A final dot, a port and upper case do not move the labels of a host. A port has no leading zeros.
-func TestHostHasOneFormInEachSpelling(t *testing.T) {
-	for host, hostport := range map[string]string{"ten.example.com": "ten.example.com",
-		"ten.example.com.": "ten.example.com", "TEN.Example.com:8080": "ten.example.com:8080",
-		"ten.example.com.:080": "ten.example.com:80"} {
-		r := &http.Request{Host: host}
-		for n, want := range []string{"com", "example", "ten", ""} {
-			if got := valuesIn(t, r, fmt.Sprint("labels.", n)); got != want {
-				t.Errorf("label %d of %q: got %q, want %q", n, host, got, want)
-			}
-		}
-		if got := valuesIn(t, r, "hostport"); got != hostport {
-			t.Errorf("hostport of %q: got %q, want %q", host, got, hostport)
-		}
-	}
-}
-
-// Several values of several placeholders make a text for each combination, up to four.
-func TestSeveralValuesMakeSeveralTexts(t *testing.T) {
-	r := &http.Request{Header: http.Header{"A": {"1", "2"}, "B": {"x", "x", "y"}, "C": {"", "z"},
-		"D": {"1", "2", "3", "4", "5"}}}
-	for _, test := range []struct {
-		names []string
-		want  string
-	}{
-		{[]string{"header.A"}, "1,2"},
-		{[]string{"header.A", "header.B"}, "1x,1y,2x,2y"},
-		{[]string{"header.C"}, ",z"},
-		{[]string{"header.A", "header.B", "header.C"}, "too many"},
-		{[]string{"header.A", "header.E"}, "1,2"},
-		{[]string{"header.D", "header.E"}, "too many"},
-		{[]string{"header.D"}, "1,2,3,4,5"},
-	} {
-		if got := valuesIn(t, r, test.names...); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.names, got, test.want)
-		}
-	}
-}
-
-// Of several costs, the largest counts.
-func TestLargestCostCounts(t *testing.T) {
-	for text, want := range map[string]int64{
-		"1,100": 100, "100,1": 100, "1, 7": 7, "x,3": 3, "x": 1, "-5,0": 1, "": 1,
-		"2,99999999999999999999": 1 << 62,
-	} {
-		if got := serve.ParseCost(text); got != want {
-			t.Errorf("cost %q: got %d, want %d", text, got, want)
-		}
-	}
 }

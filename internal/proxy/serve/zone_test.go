@@ -35,19 +35,6 @@ func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, er
 	return site, err
 }
 
-// The cost of a request is from 1 to 2^62, even if the client chooses it. A text other than a whole number,
-// and a number below 1, count as 1. A number above 2^62 counts as 2^62.
-func TestCostIsClamped(t *testing.T) {
-	for text, want := range map[string]int64{
-		"1": 1, "7": 7, "0": 1, "00": 1, "": 1, "-3": 1, "-0": 1, "2.5": 1, "many": 1,
-		"4611686018427387904": 1 << 62, "18446744073709551615": 1 << 62, "99999999999999999999": 1 << 62,
-	} {
-		if got := serve.ParseCost(text); got != want {
-			t.Errorf("ParseCost(%q) = %d, want %d", text, got, want)
-		}
-	}
-}
-
 // Two zones with the same prefix and the same durability must have keys that cannot be equal, because their
 // limits would otherwise share rows.
 func TestLimitsOnOneRowAreRejected(t *testing.T) {

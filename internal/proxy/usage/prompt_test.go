@@ -35,102 +35,6 @@ func prompt(t testing.TB, path, body string) string {
 	return fmt.Sprint(p.Model, " ", p.Output, " ", p.Background)
 }
 
-func TestPromptNamesItsOutput(t *testing.T) {
-	for body, want := range map[string]string{
-		`{"model":"m","max_tokens":7}`:                                "m 7 false",
-		`{"max_completion_tokens":7,"max_tokens":9}`:                  " 9 false",
-		`{"max_output_tokens":7,"n":3}`:                               " 21 false",
-		`{"max_tokens":1e3,"n":2.0}`:                                  " 2000 false",
-		`{"max_tokens":9007199254740991,"n":2}`:                       " 9007199254740992 false",
-		`{"max_tokens":1e400}`:                                        " 9007199254740992 false",
-		`{"max_tokens":1,"n":1e99}`:                                   " 9007199254740992 false",
-		`{"max_tokens":0}`:                                            " 0 false",
-		`{"max_tokens":-5,"n":-1}`:                                    " 0 false",
-		`{"max_tokens":1.5}`:                                          " 0 false",
-		`{"max_tokens":"7","n":[2]}`:                                  " 0 false",
-		`{"max_tokens":null,"n":null,"model":null}`:                   " 0 false",
-		`{"max_tokens":5,"n":0}`:                                      " 5 false",
-		`{"n":5}`:                                                     " 0 false",
-		`{"generationConfig":{"maxOutputTokens":8}}`:                  " 8 false",
-		`{"options":{"num_predict":8},"max_tokens":4}`:                " 8 false",
-		`{"maxOutputTokens":8,"num_predict":9}`:                       " 0 false",
-		`{"options":{"max_tokens":8},"options_":{"num_predict":9}}`:   " 0 false",
-		`{"options":[{"num_predict":8}],"generationConfig":"x"}`:      " 0 false",
-		`{"messages":[{"model":"x","max_tokens":9}],"model":"m"}`:     "m 0 false",
-		`{"model":"m","tools":[{"n":1,"N":2,"model":{"model":"x"}}]}`: "m 0 false",
-		`{"text":"say \"model\"","model":"m"}`:                        "m 0 false",
-		`{"m\u006fdel":"l\u0061rge","M\u0041X_TOKENS":5}`:             "large 5 false",
-		`{"Model":"m","MAX_TO` + "\u212a" + `ENS":5,"option` + "\u017f" + `":{"num_predict":6}}`: "m 6 false",
-		`{"model":["m"]}`: " 0 false",
-		`{"model":"` + strings.Repeat("m", 257) + `"}`: " 0 false",
-		`{"background":true}`:                          " 0 true",
-		`{"background":"transparent"}`:                 " 0 false",
-		"\ufeff\r\n\t {\"max_tokens\":7} \n":           " 7 false",
-		`[{"max_tokens":7}]`:                           " 0 false",
-		`"max_tokens"`:                                 " 0 false",
-		`--boundary`:                                   " 0 false",
-		"\x1f\x8b\x08":                                 " 0 false",
-		" \n":                                          " 0 false",
-		"":                                             " 0 false",
-	} {
-		check.Equal(t, body, prompt(t, "/v1/chat/completions", body), want)
-	}
-}
-
-// Servers differ in which of two members they read, and in what they take for JSON.
-func TestAmbiguousPromptsAreRefused(t *testing.T) {
-	for _, body := range []string{
-		`{"max_tokens":1,"max_tokens":9}`,
-		`{"max_tokens":1,"Max_Tokens":9}`,
-		`{"max_tokens":1,"max\u005ftokens":9}`,
-		`{"MODEL":"a","Model":"b"}`,
-		`{"background":false,"bac` + "\u212a" + `ground":true}`,
-		`{"n":1,"x":{"n":1},"N":9}`,
-		`{"options":{},"options":{"num_predict":9}}`,
-		`{"options":{"num_predict":1,"NUM_PREDICT":9}}`,
-		`{"generationConfig":{"maxOutputTokens":1,"maxoutputtokens":9},"GenerationConfig":null}`,
-		`{"generationConfig":{"maxOutputTokens":1,"maxOutputTokens":9}}`,
-		`{"max_tokens":9,"x":NaN}`,
-		`{"max_tokens":9,}`,
-		`{"max_tokens":9`,
-		`{"max_tokens":9} {"max_tokens":1}`,
-		`{max_tokens:9}`,
-		"\ufeff\ufeff{}",
-		"\xff\xfe{\x00\"\x00n\x00\"\x00:\x002\x00}\x00",
-		"\xfe\xff\x00{\x00\"\x00n\x00\"\x00:\x002\x00}",
-		"{\x00\"\x00n\x00\"\x00:\x002\x00}\x00",
-		"\x00\x00\x00{\x00\x00\x00}",
-		`{"n":1,"N":1` + strings.Repeat(`,"x":1`, 2000) + `}`,
-	} {
-		check.Equal(t, body, prompt(t, "/", body), "ambiguous body")
-	}
-}
-
-func TestPathNamesTheModel(t *testing.T) {
-	for path, want := range map[string]string{
-		"/v1beta/models/gemini-2.0-flash:streamGenerateContent":                  "gemini-2.0-flash",
-		"/v1beta/models/gemini%2D2%3AgenerateContent":                            "gemini-2",
-		"/v1/projects/p/locations/l/publishers/google/models/gem@001:rawPredict": "gem@001",
-		"/openai/deployments/my%20model/chat/completions":                        "my model",
-		"/model/anthropic.claude-v2:1/invoke-with-response-stream":               "anthropic.claude-v2:1",
-		"/model/arn%3Aaws%3Abedrock%3Aeu%3Ap%2FX/converse":                       "arn:aws:bedrock:eu:p/X",
-		"/model/arn:aws:bedrock:eu:p/x/y/invoke":                                 "arn:aws:bedrock:eu:p/x/y",
-		"/model/arn%3Aaws%3Abedrock%3Aeu%3Ap%5Cx/converse":                       "arn:aws:bedrock:eu:p/x",
-		"/v1beta/models/gemini-2%0A:generateContent":                             "gemini-2\n",
-		"/model/a%252Fb/invoke":                                                  "a%2Fb",
-		"/V1beta%2FModels%2FGemini-2:generateContent":                            "Gemini-2",
-		"/openai/%2E/Deployments//%20GPT-4o%09/chat/completions":                 " GPT-4o\t",
-		"/model/" + strings.Repeat("m", 257) + "/invoke":                         "",
-		"/model/%20/invoke":                                                      " ",
-		"/proxy/model/m/converse-stream":                                         "m",
-		"/v1/models/x":                                                           "body",
-		"/model/new":                                                             "body",
-		"/deployments/x/chat":                                                    "body",
-	} {
-		check.Equal(t, path, prompt(t, path, `{"model":"body"}`), want+" 0 false")
-	}
-}
-
 // Many members, and long values, are read by compiled code.
 func TestLongPromptsAreRead(t *testing.T) {
 	many := strings.Repeat(`"x":1,`, 100000)
@@ -138,6 +42,11 @@ func TestLongPromptsAreRead(t *testing.T) {
 	long := strings.Repeat(`\"max_tokens\"`, 100000)
 	body := `{"max_tokens":5,"messages":["` + long + `",{"max_tokens":9}]}`
 	check.Equal(t, "long", prompt(t, "/", body), " 5 false")
+	check.Equal(t, "a long name", prompt(t, "/", `{"model":"`+strings.Repeat("m", 257)+`"}`), " 0 false")
+	check.Equal(t, "a path with a long name", prompt(t, "/model/"+strings.Repeat("m", 257)+"/invoke", "{}"),
+		" 0 false")
+	check.Equal(t, "many members with two of a name",
+		prompt(t, "/", `{"n":1,"N":1`+strings.Repeat(`,"x":1`, 2000)+`}`), "ambiguous body")
 }
 
 // member is a member of an object.

@@ -142,63 +142,6 @@ func TestStreamsAreReadInEachOfTheirForms(t *testing.T) {
 	})
 }
 
-// Each case is a response of a provider that the files of testdata lack.
-func TestUsageIsReadOfFurtherAnswers(t *testing.T) {
-	for _, one := range []struct{ what, contentType, body, want string }{
-		{"embeddings", plain, `{"object":"list","data":[{"embedding":[0.1]}],"model":"m",` +
-			`"usage":{"prompt_tokens":8,"total_tokens":8}}`,
-			"8 0 0 -1 sent 0"},
-		{"completions", plain, `{"choices":[{"text":"a b"}],"usage":{"prompt_tokens":77.0,` +
-			`"completion_tokens":2e0,"total_tokens":79}}`,
-			"77 0 0 2 sent 0"},
-		{"reasoning only in the total", plain, `{"usage":{"prompt_tokens":10,"completion_tokens":5,` +
-			`"total_tokens":40,"completion_tokens_details":{"reasoning_tokens":25}}}`,
-			"10 0 0 30 sent 0"},
-		{"thoughts and tools", plain, `{"usageMetadata":{"promptTokenCount":10,` +
-			`"toolUsePromptTokenCount":3,"candidatesTokenCount":4,"thoughtsTokenCount":20}}`,
-			"13 0 0 24 sent 0"},
-		{"cache of another kind beside that of OpenAI", plain, `{"usage":{"prompt_tokens":100,` +
-			`"completion_tokens":5,"total_tokens":105,"prompt_tokens_details":{"cached_tokens":60},` +
-			`"cache_read_input_tokens":60,"cache_creation_input_tokens":0}}`,
-			"40 60 0 5 sent 0"},
-		{"NDJSON called JSON", plain, `{"message":{"content":"one two "},"done":false}` + "\n" +
-			`{"message":{"content":"three"},"done":false}` + "\n",
-			"-1 0 0 -1 sent 4, stream"},
-		{"a cut array", plain, `[{"candidates":[{"content":{"parts":[{"text":"abcdefghi"}]}}]}` +
-			"\n,\n" + `{"candidates":[{"content":{"parts":[{"te`,
-			"-1 0 0 -1 sent 3, stream"},
-		{"an array of another API", plain, `[{"generated_text":"abc"}]`, "-1 0 0 -1 sent 0"},
-		{"a cut text", plain, `{"usage":{"prompt_tokens":8,"completion_tokens":9},"choices":[`,
-			"-1 0 0 -1 sent 0"},
-		{"a count of tokens", plain, `{"totalTokens":31,"promptTokensDetails":[{"tokenCount":31}]}`,
-			"-1 0 0 -1 sent 0, prompt only"},
-		{"an answer with a count beside", plain, `{"content":[{"text":"a"}],"input_tokens":9}`,
-			"-1 0 0 -1 sent 0"},
-		{"text that looks like usage", plain, `{"choices":[{"message":{"content":` +
-			`"{\"usage\":{\"completion_tokens\":1}}"}}],` +
-			`"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}`,
-			"-1 0 0 -1 sent 0"},
-		{"another type", "text/html", `{"usage":{"prompt_tokens":8,"completion_tokens":9}}`,
-			"-1 0 0 -1 sent 0"},
-		{"an event with arguments and reasoning", events, `data: {"choices":[{"delta":` +
-			`{"reasoning":"abcd","reasoning_content":"abcd","tool_calls":[{"function":{"name":"f",` +
-			`"arguments":"{\"a\":1}"}}]}},{"delta":{"content":"äöü世"}}],"usage":null}` + "\n\n",
-			"-1 0 0 -1 sent 4, stream"},
-		{"sound", events, `data: {"type":"response.audio.delta","delta":"UklGRgAAAAA="}` + "\n\n",
-			"-1 0 0 -1 sent 0, stream"},
-		{"the last of several reports", events, `data: {"usage":{"prompt_tokens":9,` +
-			`"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":4}}}` + "\n\n" +
-			`data: {"choices":[{"delta":{"content":"x"}}],` +
-			`"usage":{"prompt_tokens":9,"completion_tokens":2}}` +
-			"\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"y\"}}]}\n\ndata: [DONE]\n\n",
-			"5 4 0 2 sent 1, stream"},
-	} {
-		for _, size := range []int{1, 1 << 20} {
-			check.Equal(t, one.what, read(header(one.contentType), []byte(one.body), size), one.want)
-		}
-	}
-}
-
 func TestBodiesBeyondTheBoundsAreNotHeld(t *testing.T) {
 	const report = `{"usage":{"prompt_tokens":8,"completion_tokens":9},"x":"`
 	const none, some = "-1 0 0 -1 sent 0", "8 0 0 9 sent 0"

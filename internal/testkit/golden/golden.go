@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -89,6 +90,28 @@ func ReplayAll(t *testing.T, pattern string, replay func(t *testing.T, text stri
 			Replay(t, file, func(text string) string { return replay(t, text) })
 		})
 	}
+}
+
+// ReplayLines is ReplayAll for files of lines with a kind and a text. The result of each is in the next line,
+// after "= ". A line that begins with a tab continues the one before. Comments have no result.
+func ReplayLines(t *testing.T, pattern string, result func(t *testing.T, kind, text string) string) {
+	t.Helper()
+	ReplayAll(t, pattern, func(t *testing.T, text string) string {
+		var out []string
+		for line := range strings.SplitSeq(strings.ReplaceAll(text, "\n\t", "\v"), "\n") {
+			kind, text, _ := strings.Cut(line, " ")
+			if kind == "=" {
+				continue
+			}
+			out = append(out, strings.ReplaceAll(line, "\v", "\n\t"))
+			if kind != "" && kind != "#" {
+				shown := strconv.Quote(result(t, kind, strings.ReplaceAll(text, "\v", "\n")))
+				shown = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(shown[1 : len(shown)-1])
+				out = append(out, strings.TrimRight("= "+shown, " "))
+			}
+		}
+		return strings.Join(out, "\n")
+	})
 }
 
 // CheckPart is Check for the lines of a page between two comments: one that names the command which, with
