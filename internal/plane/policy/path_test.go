@@ -11,175 +11,141 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-// NormalPath returns the same path for all of its spellings. An encoded slash or backslash becomes a
-// backslash. A path that servers may read in different ways is ambiguous, which is an error.
-func TestClientCannotDisguisePath(t *testing.T) {
-	for escaped, want := range map[string]string{
-		"/api/v1/x":             "/api/v1/x",
-		"":                      "/",
-		"/":                     "/",
-		"//":                    "/",
-		"*":                     "/*",
-		"api/v1":                "/api/v1",
-		"/api/v1/":              "/api/v1",
-		"//api///v1//":          "/api/v1",
-		"/api/./v1":             "/api/v1",
-		"/api/v1/.":             "/api/v1",
-		"/x/../api/v1":          "/api/v1",
-		"/../../api/v1":         "/api/v1",
-		"/x/%2e%2e/api/v1":      "/api/v1",
-		"/x/%2E./api/v1":        "/api/v1",
-		"/x/.%2e/api/v1":        "/api/v1",
-		"/%61pi/v1":             "/api/v1",
-		"/%41pi/v1":             "/Api/v1",
-		"/api%2Fv1":             `/api\v1`,
-		"/api%2fv1":             `/api\v1`,
-		`/api\v1`:               `/api\v1`,
-		"/api%5cv1":             `/api\v1`,
-		"%2Fapi//%2Fv1%2f/":     `/\api/\v1\`,
-		"/a%2F%5cb%2F":          `/a\\b\`,
-		"/%2F":                  `/\`,
-		"/api/%252e%252e/v1":    "/api/%2e%2e/v1",
-		"/api/%zz/%":            "/api/%zz/%",
-		"/api/...":              "/api/...",
-		"/api/.hidden":          "/api/.hidden",
-		"/caf%C3%A9":            "/café",
-		"/a;x=1/b":              "/a;x=1/b",
-		"/a%3Bx=1/.b":           "/a;x=1/.b",
-		"/a;x%2Fb":              `/a;x\b`,
-		"/a/..;/b":              "",
-		"/a/%2e%2e%3bx/b":       "",
-		"/a;x/../b":             "",
-		"/.;x":                  "",
-		"/a;x%2F../b":           "",
-		"/a%2F..;/b":            "",
-		"/a/%2e%2e%253b/b":      "/a/..%3b/b",
-		"/a%00b":                "/a\x00b",
-		"/a%3Fb":                "/a?b",
-		"/a/b%2F..%2F..%2Fc":    "",
-		"/a/b%2f%2e%2e/c":       "",
-		`/a/b\..\..\c`:          "",
-		"/a%5c..%5cb":           "",
-		"/a/../b%2Fc":           "",
-		"/a%2F./b":              "",
-		strings.Repeat("/a", 9): strings.Repeat("/a", 9),
-	} {
-		var wantErr error
-		if want == "" {
-			wantErr = policy.ErrAmbiguousPath
+// A client cannot evade a rule by another form of its path, host or address. The lines of the transcript are:
+//
+//	path PATH, host HOST         the form that rules match
+//	rule PATTERN METHOD PATH     what applies of three rules for GET that differ in their action, and of a
+//	                             matcher of Traefik, "match"
+//	networks LIST ~ ADDRESS      the same of rules for networks, and of bans; the address may be unknown
+//	ask ADDRESS PATH             what decisiveRules decide
+//	count HOW KEYS ~ HEADERS     see countedAs; so are the kinds accepted, preflight and routed
+func TestClientCannotDisguiseItself(t *testing.T) {
+	golden.ReplayLines(t, "testdata/forms/*.txt", func(t *testing.T, kind, text string) string {
+		words := strings.Fields(text + " . .")
+		switch kind {
+		case "path":
+			got, err := policy.NormalPath(text)
+			if errors.Is(err, policy.ErrAmbiguousPath) && got == "" {
+				return "ambiguous"
+			}
+			return got
+		case "host":
+			return policy.NormalHost(text)
+		case "rule":
+			return applyTo(t, policy.Rule{Paths: words[:1], Methods: []string{"get"}}, words[1], words[2])
+		case "networks":
+			return applyFrom(t, text)
+		case "count", "accepted", "preflight", "routed":
+			return countedAs(t, kind, text)
 		}
-		if got, err := policy.NormalPath(escaped); got != want || !errors.Is(err, wantErr) {
-			t.Errorf("NormalPath(%q): got %q, %v, want %q, %v", escaped, got, err, want, wantErr)
+		path, err := policy.NormalPath(words[1])
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		return evaluated(t, decisiveRules, &policy.Facts{Path: path, Address: netip.MustParseAddr(words[0])})
+	})
 }
 
-// evaluatePath evaluates a request of alice to a path three times, because the memo fills in steps.
-func evaluatePath(t *testing.T, rules []policy.Rule, remember int, path, address string) *policy.Verdict {
+// evaluated returns what rules decide for a request of alice. It evaluates the request with and without a
+// memo, which fills in steps, so it does so three times.
+func evaluated(t *testing.T, rules []policy.Rule, f *policy.Facts) string {
 	t.Helper()
-	path, err := policy.NormalPath(path)
+	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
+	texts := map[string]bool{}
+	text := ""
+	for _, remember := range []int{0, 100} {
+		s := policy.Compile(rules, nil, nil, remember)
+		for range 3 {
+			var v policy.Verdict
+			policy.Evaluate(s, f, alice, now, &v)
+			text = "passes"
+			switch {
+			case v.Refused():
+				text = strings.TrimSpace(fmt.Sprint(v.Reason, " ", v.Status, " ", v.Rule))
+			case v.Exempt:
+				text = "exempt"
+			case len(v.Hits) > 0:
+				text = "charged " + prefixes(&v)
+			}
+			texts[text] = true
+		}
+	}
+	if len(texts) != 1 {
+		t.Errorf("%+v: got %v, want the same with a memo", f, texts)
+	}
+	return text
+}
+
+// actionsOf returns the first words of what a rule decides for a request, with each action.
+func actionsOf(t *testing.T, r policy.Rule, f *policy.Facts) (words []string) {
+	t.Helper()
+	r.Name, r.CountBy = "r", []string{"ip"}
+	for _, action := range []policy.Action{policy.Charge, policy.Block, policy.Exempt} {
+		r.Action, r.Limits = action, nil
+		if action == policy.Charge {
+			r.Limits = perHour(9)
+		}
+		if text := evaluated(t, []policy.Rule{r}, f); text != "passes" {
+			words = append(words, strings.Fields(text)[0])
+		}
+	}
+	return words
+}
+
+// applyTo returns what applies to a request with a method and a path.
+func applyTo(t *testing.T, r policy.Rule, method, sent string) string {
+	path, err := policy.NormalPath(sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := policy.Compile(rules, nil, nil, remember)
-	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
+	words := actionsOf(t, r, &policy.Facts{Method: method, Path: path})
+	conditions, err := policy.NewConditions(nil, r.Paths, r.Methods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conditions.Hold(method, "a.test", sent) {
+		words = append(words, "match")
+	}
+	return strings.Join(words, " ")
+}
+
+// applyFrom returns what applies to a request from an address, for networks.
+func applyFrom(t *testing.T, text string) string {
+	list, address, _ := strings.Cut(text, " ~ ")
+	r, f := policy.Rule{}, &policy.Facts{Path: "/"}
+	if address != "" {
+		f.Address = netip.MustParseAddr(address)
+	}
+	var bans []policy.Ban
+	for network := range strings.FieldsSeq(list) {
+		r.Networks = append(r.Networks, netip.MustParsePrefix(network))
+		bans = append(bans, policy.Ban{Network: netip.MustParsePrefix(network)})
+	}
+	words := actionsOf(t, r, f)
 	var v policy.Verdict
-	for range 3 {
-		policy.Evaluate(s, &policy.Facts{Path: path, Address: netip.MustParseAddr(address)}, alice, now, &v)
+	policy.Evaluate(policy.Compile(nil, nil, bans, 0), f, nil, now, &v)
+	if v.Reason == policy.Banned {
+		words = append(words, "banned")
 	}
-	return &v
+	return strings.Join(words, " ")
 }
 
-// A server may read an encoded slash as a slash, or as part of a segment. A block rule applies if one of the
-// two readings matches, and an exemption only if both do.
-func TestRuleMatchesBothReadingsOfEncodedSlash(t *testing.T) {
-	for _, step := range []struct {
-		pattern, path   string
-		blocks, exempts bool
-	}{
-		{pattern: "/u/*/files", path: "/u/a/files", blocks: true, exempts: true},
-		{pattern: "/u/*/files", path: "/u/a%2Fb/files", blocks: true},
-		{pattern: "/u/*/files", path: `/u/a%5cb/files`, blocks: true},
-		{pattern: "/u/*/*/files", path: "/u/a%2Fb/files", blocks: true},
-		{pattern: "/u/*/files", path: "/u/%2F/files", blocks: true},
-		{pattern: "/u/files", path: "/u/%2F/files", blocks: true},
-		{pattern: "/u/*/files", path: "/u/%2Fa%2F/files", blocks: true, exempts: true},
-		{pattern: "/api/*", path: "/api%2Fv1", blocks: true},
-		{pattern: "/api/*", path: "/%2Fapi%2F", blocks: true},
-		{pattern: "/api/*", path: "/api/a%2Fb", blocks: true, exempts: true},
-		{pattern: "/api/v1", path: "/api%2Fv1", blocks: true},
-		{pattern: "/u/*/files", path: "/u/a%2Fb/other"},
-		{pattern: "/u/*", path: "/x%2Fu/a"},
-	} {
-		for _, remember := range []int{0, 100} {
-			rule := policy.Rule{Name: "r", Action: policy.Block, Paths: []string{step.pattern}}
-			blocks := evaluatePath(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Refused()
-			rule.Action = policy.Exempt
-			exempts := evaluatePath(t, []policy.Rule{rule}, remember, step.path, "192.0.2.1").Exempt
-			if blocks != step.blocks || exempts != step.exempts {
-				t.Errorf("%s of %s: got blocks %v, exempts %v, want %v, %v", step.pattern, step.path, blocks,
-					exempts, step.blocks, step.exempts)
-			}
-		}
-	}
-}
-
-// A server may ignore the parameters of a path, such as ;x. If enforced rules match the path only with or
-// only without them, the request is refused.
-func TestPathWithDecisiveParametersIsAmbiguous(t *testing.T) {
-	hour := perHour(9)
-	all := []string{"all"}
-	rules := []policy.Rule{
-		{Name: "closed", Action: policy.Block, Paths: []string{"/admin/*", "/a/b"}},
-		{Name: "tried", Action: policy.Block, Mode: option.Shadow, Paths: []string{"/tried"}},
-		{Name: "counted", Mode: option.Shadow, Paths: []string{"/counted"}, CountBy: all, Limits: hour},
-		{Name: "inside", Action: policy.Exempt,
-			Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
-		{Name: "health", Action: policy.Exempt, Paths: []string{"/health"}},
-		{Name: "plan", Family: "plan", Priority: 1, CountBy: all, Limits: hour},
-		{Name: "login", Family: "plan", Priority: 2, Paths: []string{"/login"}, CountBy: all, Limits: hour},
-		{Name: "unlimited", Paths: []string{"/unlimited"}, CountBy: all,
-			Limits: []policy.RuleLimit{{Name: "hour", Unlimited: true, Limit: hour[0].Limit}}},
-	}
-	for want, paths := range map[policy.Reason][]string{
-		policy.Blocked: {"/admin", "/admin/;x"},
-		policy.AmbiguousPath: {"/admin;x", "/admin%3b", "/;/admin", "/a;b%2Fc/b", "/health;x", "/login;x",
-			"/a;x%2Fb", "/a/b;x%2Fc"}, // in the last two, the encoded slash ends the parameter
-		policy.NotRefused: {"/x;y%2Fz", "/tried;x", "/counted;x", "/unlimited;x", "/other;x/y;z"},
-	} {
-		for _, path := range paths {
-			for _, remember := range []int{0, 100} {
-				v := evaluatePath(t, rules, remember, path, "192.0.2.1")
-				if v.Reason != want {
-					t.Errorf("remember %d, %s: got %+v, want the reason %q", remember, path, v, want)
-				}
-				got := fmt.Sprint(v.Status, v.Exempt, v.Hits, v.Terms, v.Rule)
-				if want == policy.AmbiguousPath && got != "400 false [] []" {
-					t.Errorf("remember %d, %s: got %s, want 400 without a rule", remember, path, got)
-				}
-			}
-		}
-	}
-	if v := evaluatePath(t, rules, 100, "/admin;x", "10.1.1.1"); !v.Exempt {
-		t.Errorf("both readings are exempt: got %+v, want Exempt", v)
-	}
-}
-
-// NormalHost returns the same host for all of its spellings.
-func TestClientCannotDisguiseHost(t *testing.T) {
-	for host, want := range map[string]string{
-		"example.com": "example.com", "Example.COM": "example.com", "example.com.": "example.com",
-		"example.com..":   "example.com",
-		"example.com:443": "example.com", "example.com.:8080": "example.com", "192.0.2.1:80": "192.0.2.1",
-		"[::1]": "::1", "[::1]:80": "::1", "[2001:DB8::0:1]:443": "2001:db8::1",
-		"2001:db8:0::1": "2001:db8::1", "": "", ":80": "", ".": "",
-	} {
-		if got := policy.NormalHost(host); got != want {
-			t.Errorf("NormalHost(%q): got %q, want %q", host, got, want)
-		}
-	}
+// decisiveRules are rules for paths and for all paths.
+var decisiveRules = []policy.Rule{
+	{Name: "closed", Action: policy.Block, Paths: []string{"/admin/*", "/a/b"}},
+	{Name: "tried", Action: policy.Block, Mode: option.Shadow, Paths: []string{"/tried"}},
+	{Name: "counted", Mode: option.Shadow, Paths: []string{"/counted"}, CountBy: []string{"all"},
+		Limits: perHour(9)},
+	{Name: "inside", Action: policy.Exempt, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+	{Name: "health", Action: policy.Exempt, Paths: []string{"/health"}},
+	{Name: "plan", Family: "plan", Priority: 1, CountBy: []string{"all"}, Limits: perHour(9)},
+	{Name: "login", Family: "plan", Priority: 2, Paths: []string{"/login"}, CountBy: []string{"all"},
+		Limits: perHour(9)},
+	{Name: "unlimited", Paths: []string{"/unlimited"}, CountBy: []string{"all"},
+		Limits: []policy.RuleLimit{{Name: "hour", Unlimited: true, Limit: perHour(9)[0].Limit}}},
 }
 
 // FuzzNormalPathIsIdempotent checks that NormalPath is idempotent and agrees with net/url and path.Clean on
