@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -46,7 +47,7 @@ func TestRolesSufficeAndAllowNoMore(t *testing.T) {
 	db := s.OpenDB(proxy)
 	var reported []string
 	node := &registry.Node{Name: "n1", Epoch: 1}
-	store, err := counts.Open(s.OpenDB(proxy), engine.Options{
+	store, err := counts.Open(drivers.Patient(s.OpenDB(proxy)), engine.Options{
 		CleanupProbability: 1, OnError: func(err error) { t.Error(err) },
 	}, node)
 	if err != nil {

@@ -66,7 +66,7 @@ func (s *testDB) openNode(driver string, epoch int64) (*store.Store, *registry.N
 	if n.Epoch != epoch {
 		n.Epoch = epoch
 	}
-	opened := s.openProxy(drivers.All[driver](s.t, s.dsn), engine.Options{}, n)
+	opened := s.openProxy(drivers.Patient(drivers.All[driver](s.t, s.dsn)), engine.Options{}, n)
 	opened.Prepare()
 	return opened, n
 }

@@ -235,5 +235,9 @@ func AskBy(client *http.Client, request *http.Request) (Response, error) {
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		err = fmt.Errorf("%s %s, status %d, after %d bytes %.300q: %w", request.Method, request.URL,
+			response.StatusCode, len(body), body, err)
+	}
 	return Response{response.StatusCode, response.Header, string(body)}, err
 }
