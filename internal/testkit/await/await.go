@@ -1,4 +1,14 @@
 // Package await waits in tests for background work.
+//
+// Where time passes in a program alone, a test passes the time in, or runs in testing/synctest. In make test,
+// these wait longer than 200 ms, because a server, a driver or a process has to see time pass:
+//   - conformance, for each driver: calls that end at their deadline (6 s), idle connections that are kept
+//     (1 s) or replaced (0.3 s), and pauses in which a connection is lost (0.4 to 1.1 s)
+//   - TestCloseRefundsWaitingCharge (2 s): a charge waits until its row is charged again
+//   - TestProxyIsRegistered and others with a Node: a row is renewed every 3 s
+//   - TestFlushWaitsOneSecondForLockedRow, TestRequestWaitsForBusyRow and other tests of locks: lock_timeout
+//   - TestCommandSurvivesDeadlock and TestConcurrentWritersDoNotDeadlock (1 s each time): deadlock_timeout
+//   - proxies with a policy, as in TestSmoke: they poll every 0.5 s
 package await
 
 import (
