@@ -45,6 +45,15 @@ func restoreCommands(t *testing.T, d *testDB) []string {
 	return commands
 }
 
+// kindOf returns what a command does, and the table into which it inserts.
+func kindOf(command string) string {
+	words := strings.Fields(command)
+	if words[0] == "INSERT" {
+		return words[2]
+	}
+	return words[0] + words[1]
+}
+
 // checkRefused checks that a blocked and a banned request are refused.
 func checkRefused(t *testing.T, p *policy.Policy, when string) {
 	t.Helper()
@@ -60,8 +69,8 @@ func checkRefused(t *testing.T, p *policy.Policy, when string) {
 }
 
 // While a backup is restored over the tables, no limited, blocked or banned request passes, and no proxy
-// creates a table before the restore does. After each command of the restore, the test polls, looks up a key
-// and starts another proxy.
+// creates a table before the restore does. After the last of several commands of a kind, and every fifth, the
+// test polls, looks up a key and starts another proxy.
 func TestRestoreOpensNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it restores many times")
@@ -83,9 +92,12 @@ func TestRestoreOpensNothing(t *testing.T) {
 	conn := cluster.Connect(t, d.dsn)
 	failures, unread := 0, 0
 	old := d.queryInt("SELECT 'rate_limit_changes'::regclass::bigint")
-	for _, command := range commands {
+	for n, command := range commands {
 		if _, err := conn.Exec(t.Context(), command); err != nil {
 			t.Fatalf("%s: %v", command, err)
+		}
+		if n+1 < len(commands) && kindOf(commands[n+1]) == kindOf(command) && n%5 > 0 {
+			continue
 		}
 		if p.Refresh(t.Context()) != nil {
 			failures++

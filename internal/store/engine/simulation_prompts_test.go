@@ -233,7 +233,7 @@ func TestSimulationOfSettlements(t *testing.T) {
 	for seed := *simFirst; len(seeds) < n; seed++ {
 		seeds = append(seeds, seed)
 	}
-	if *simFirst == 1 && n == 20 {
+	if *simFirst == 1 && n == 10 {
 		// A proxy without an answer to its first statement decided alone for 30 seconds.
 		seeds = append(seeds, 333)
 	}

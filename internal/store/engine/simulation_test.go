@@ -21,7 +21,7 @@ import (
 //   - simulation_proxy_test.go: a proxy. simulation_checks_test.go: the checks.
 
 var (
-	simSeeds = flag.Int("simulate-seeds", 20, "the number of seeds of TestSimulation")
+	simSeeds = flag.Int("simulate-seeds", 10, "the number of seeds of TestSimulation")
 	simFirst = flag.Uint64("simulate-first", 1, "the first seed of TestSimulation")
 )
 
@@ -120,16 +120,14 @@ func TestSimulation(t *testing.T) {
 	n := *simSeeds
 	if testing.Short() {
 		n = min(n, 3)
-	} else if raced {
-		n = min(n, 10) // and none of very many proxies, which take minutes
 	}
 	var seeds []uint64
 	for seed := *simFirst; len(seeds) < n; seed++ {
-		if !raced || newSimPlan(seed).proxies < 100 {
+		if !raced || newSimPlan(seed).proxies < 100 { // more of them take minutes
 			seeds = append(seeds, seed)
 		}
 	}
-	if *simFirst == 1 && n == 20 {
+	if *simFirst == 1 && n == 10 {
 		seeds = append(seeds, foundFaults...)
 	}
 	for _, seed := range seeds {
