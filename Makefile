@@ -159,10 +159,11 @@ ON_DISK = TMPDIR="$${TMPDIR:-/tmp}"
 
 # versitygw is a server for S3.
 .PHONY: test-archive
-test-archive: need-go ## archive 5,000,000 rows of the audit log, to a folder and to S3, killed ten times on the way
+test-archive: need-go ## archive 5,000,000 rows of the audit log and of the ledger, to a folder and to S3, killed ten times on the way
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	cd integration && $(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^(TestDuckDBReadsTheArchive|TestAnArchiveThatIsKilledLosesNothing)$$' . \
 		-archive-rows 5000000 -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
+	$(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^TestLedgerOfFourHundredDays$$' ./admin/archive -year-rows 330000
 
 # The tests on a Citus need its source. It is built once, into /var/tmp (CITUS_CACHE).
 CITUS_SOURCE ?=

@@ -1,15 +1,16 @@
-// Package archive copies past days of the audit log to Parquet files, and optionally drops these days from
-// the database.
+// Package archive copies past days of the audit log and of the ledger to Parquet files, and optionally drops
+// these days from the database.
 //
-// The database keeps the audit log only for its retention, and the files keep it for longer. Run copies each
+// The database keeps both only for their retention, and the files keep them for longer. Run copies each
 // partition that ended before a time to a Destination, which is a folder or an S3 bucket, in one transaction
 // for each partition. Run returns a Day with a Result for each partition.
 //
-// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table.
-// Rows of that day that are written to the table after its archive go to 2026-08-01-2.parquet, and so on,
-// because Run never replaces or deletes a file.
+// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet with the columns of the table, and
+// ledger/2026/08/2026-08-01.parquet with those of rate_limit_ledger_rows. Rows of that day that are written
+// to the table after its archive go to 2026-08-01-2.parquet, and so on, because Run never replaces or deletes
+// a file.
 //
-// Run reads the rows of a partition in their physical order, skips the rows that the files of the day
+// Run reads the rows of a partition in an order that stays the same, skips the rows that the files of the day
 // contain, and writes the remaining rows to a temporary file. Then Run reads the rows again, compares each
 // value with the file, and stores the file under the next free name. With Options.Drop, Run then drops the
 // table and commits. Each row is therefore in exactly one file, even if the process is killed:
@@ -21,9 +22,9 @@
 //
 // With Drop, the table is locked against writers from the first read to the drop, so that no row is added in
 // between. A writer for that day waits, and then creates a new partition. Run never detaches a partition: its
-// rows stay in rate_limit_audit until the transaction that compared them drops the table. Without Drop,
-// writers continue, and both reads see the same rows because they use the snapshot of the transaction. Run
-// also archives tables that an administrator has detached, and finds them by their names.
+// rows stay in the table until the transaction that compared them drops it. Without Drop, writers continue,
+// and both reads see the same rows because they use the snapshot of the transaction. Run also archives tables
+// that an administrator has detached from the audit log, and finds them by their names.
 //
 // The build tag nos3 omits the client for S3.
 package archive
@@ -46,8 +47,7 @@ type Options struct {
 	Before time.Time
 	// Destination receives the files.
 	Destination Destination
-	// Drop makes Run drop each day after all its rows are in files. All selected days must be older than the
-	// retention of the audit log.
+	// Drop makes Run drop each day that is past its retention after all its rows are in files.
 	Drop bool
 	// Now replaces the server's clock. The zero time means the server's clock.
 	Now time.Time
@@ -96,10 +96,10 @@ const lockKey int64 = -5131800380699130006
 // ErrRunning is returned by Run while another run archives the same database.
 var ErrRunning = errors.New("another archive of this database is running: wait until it ends")
 
-// Run archives the days that ended at or before o.Before, and returns the partitions that it handled, even
-// with an error. After an error that concerns one partition alone, Run continues with the next partition. The
-// connection must not be shared, and must not lead to a pooler that may run each transaction in another
-// session, because the lock of Run belongs to the session.
+// Run archives the days that ended at or before o.Before, and returns the partitions that it handled and that
+// have rows or are dropped, even with an error. After an error that concerns one partition alone, Run
+// continues with the next partition. The connection must not be shared, and must not lead to a pooler that
+// may run each transaction in another session, because the lock of Run belongs to the session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
@@ -126,20 +126,13 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if !o.Before.Before(o.Now) {
 		return nil, beforeError(o.Before, "in the past")
 	}
-	candidates, err := partitions(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(checkOwner(ctx, conn), checkRetention(ctx, conn, o),
-		o.Destination.check(ctx)); err != nil {
+	candidates, err := selected(ctx, conn, o)
+	if err := errors.Join(err, o.Destination.check(ctx)); err != nil {
 		return nil, err
 	}
 	var days []Day
 	skipped := 0
 	for _, p := range candidates {
-		if p.day.Add(dayLength).After(o.Before) {
-			continue
-		}
 		start := time.Now()
 		day := Day{Day: dayName(p.day), Partition: p.name, Result: Skipped}
 		err := archiveDay(ctx, conn, o, p, &day)
@@ -147,6 +140,9 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		if err != nil {
 			day.Problem = err.Error()
 			skipped++
+		}
+		if day.Result == Empty && !day.Dropped {
+			continue // each day has a partition of the ledger
 		}
 		days = append(days, day)
 		if o.Report != nil {
@@ -192,13 +188,12 @@ func beforeError(before time.Time, want string) error {
 	return &ratelimit.FieldError{Field: "--before", Value: before.UTC().Format(time.RFC3339), Want: want}
 }
 
-// checkOwner returns an error if the role lacks the privileges of the owner of the audit log. Grants on the
-// audit log do not extend to its partitions, so only the owner can read and drop them.
-func checkOwner(ctx context.Context, conn *pgx.Conn) error {
+// checkOwner returns an error if the role lacks the privileges of the owner of a table. Grants on a table do
+// not extend to its partitions, so only the owner can read and drop them.
+func checkOwner(ctx context.Context, conn *pgx.Conn, t *table) error {
 	var role, owner string
 	err := conn.QueryRow(ctx, "SELECT current_user, relowner::regrole::text FROM pg_class "+
-		"WHERE oid = to_regclass('rate_limit_audit') AND NOT pg_has_role(relowner, "+
-		"'USAGE')").Scan(&role, &owner)
+		"WHERE oid = to_regclass($1) AND NOT pg_has_role(relowner, 'USAGE')", t.name).Scan(&role, &owner)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -210,32 +205,56 @@ func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// checkRetention returns an error if o.Drop would drop days within the retention. Without Drop,
-// checkRetention warns if upkeep may delete a selected day within less than repairTime.
-func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
-	var oldestKept time.Time // the start of the retention
-	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM "+
-		"rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&oldestKept)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
-	case o.Drop && o.Before.After(oldestKept):
-		return beforeError(o.Before,
-			fmt.Sprintf("%s or earlier with --drop: the retention of the audit log "+
-				"(rate_limit_retention) keeps "+
-				"later days in the database. Leave out --drop, or shorten the retention",
-				oldestKept.UTC().Format(time.RFC3339)))
-	case !o.Drop && o.Warn != nil && o.Before.Sub(oldestKept) < repairTime:
-		o.Warn(beforeError(o.Before,
-			fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention "+
-				"(rate_limit_retention), "+
-				"archived or not, and a week must be left to repair an archive that fails. Archive younger "+
-				"days, or lengthen the retention",
-				oldestKept.Add(repairTime).UTC().Format(time.RFC3339))))
+// selected returns the partitions to archive of all tables.
+func selected(ctx context.Context, conn *pgx.Conn, o Options) ([]partition, error) {
+	var all []partition
+	known := false
+	for _, t := range tables {
+		candidates, exists, err := t.partitions(ctx, conn)
+		if err != nil || !exists {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		known = true
+		if err := checkOwner(ctx, conn, t); err != nil {
+			return nil, err
+		}
+		expired, err := expiry(ctx, conn, o, t)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range candidates {
+			if end := p.day.Add(dayLength); !end.After(o.Before) {
+				p.drops = o.Drop && !end.After(expired)
+				all = append(all, p)
+			}
+		}
 	}
-	return nil
+	if !known {
+		return nil, errors.New("there is neither a table rate_limit_audit nor rate_limit_ledger: run the " +
+			"command migrate")
+	}
+	return all, nil
+}
+
+// expiry returns the time before which days of a table are past their retention, or can be dropped if they
+// are kept for ever. It warns if upkeep may delete a selected day within less than repairTime.
+func expiry(ctx context.Context, conn *pgx.Conn, o Options, t *table) (time.Time, error) {
+	var oldestKept time.Time
+	err := conn.QueryRow(ctx, t.kept, o.Now).Scan(&oldestKept)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return o.Now.Add(-t.late), nil
+	}
+	if err == nil && o.Warn != nil && o.Before.Sub(oldestKept) < repairTime {
+		o.Warn(beforeError(o.Before,
+			fmt.Sprintf("%s or later. Upkeep deletes days of the %s after their retention (%s), archived or "+
+				"not, and a week must be left to repair an archive that fails. Archive younger days, or "+
+				"lengthen the retention",
+				oldestKept.Add(repairTime).UTC().Format(time.RFC3339), t.title, t.retention)))
+	}
+	return oldestKept, err
 }
 
 // problem is an error of one partition, after which Run continues with the next partition.

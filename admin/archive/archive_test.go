@@ -3,9 +3,11 @@ package archive_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -219,21 +221,65 @@ func TestDeletedRowsStayInFiles(t *testing.T) {
 	checkFiles(t, dir, want)
 }
 
-// A run with Drop refuses days within the retention.
+// A run with Drop copies days within the retention, and does not drop them.
 func TestRetainedDaysAreNotDropped(t *testing.T) {
-	_, conn := openAuditLog(t, 1, 10)
+	_, conn := openAuditLog(t, 2, 10)
+	want := sumOfTable(t, conn, "rate_limit_audit")
 	dir := t.TempDir()
-	o := options(t, dir, 1)
+	o := options(t, dir, 2)
 	o.Drop = true
-	execute(t, conn, "UPDATE rate_limit_retention SET keep = '90 days' WHERE what = 'audit'")
-	days, err := archive.Run(t.Context(), conn, o)
-	expectError(t, err, "--before", "rate_limit_retention")
-	if len(days) > 0 {
-		t.Errorf("Run returned the days %+v, want none", days)
+	execute(t, conn, "UPDATE rate_limit_retention SET keep = $1::timestamptz - $2 WHERE what = 'audit'",
+		today, day(1))
+	days := mustRun(t, conn, o)
+	if got := droppedOf(days); !slices.Equal(got, []bool{true, false}) {
+		t.Errorf("dropped: %v, want only the first day", got)
 	}
-	if n := queryInt(t, conn, "SELECT count(*) FROM rate_limit_audit"); n != 10 || len(files(t, dir)) > 0 {
-		t.Errorf("%d rows are left, and the files are %q, want 10 rows and no file", n, files(t, dir))
+	check.Equal(t, "the rows that are left", queryInt(t, conn, "SELECT count(*) FROM rate_limit_audit"), 10)
+	checkFiles(t, dir, want)
+}
+
+// A day of the ledger is closed before it is copied. A row that comes later gets a further file, and one that
+// lost its person none. Only days past the retention are dropped, or if they are kept for ever, those that
+// get no more rows.
+func TestLedgerIsArchivedOnce(t *testing.T) {
+	_, conn := openAuditLog(t, 0, 0)
+	for _, n := range []int{0, 30} {
+		auditlog.FillLedger(t, conn, day(n), 60)
 	}
+	dir := t.TempDir()
+	run := func(keep string, drop bool, n int) string {
+		t.Helper()
+		execute(t, conn, "UPDATE rate_limit_ledger_retention SET keep = $1::text::interval", keep)
+		o := options(t, dir, n)
+		o.Drop, o.Now = drop, day(35)
+		var got []string
+		for _, d := range mustRun(t, conn, o) {
+			got = append(got, fmt.Sprint(d.Result, " ", d.Rows, " ", d.Dropped, " ", d.File))
+		}
+		return strings.Join(got, "\n")
+	}
+	// 60 requests have 70 lines.
+	check.Equal(t, "a new day", run("400 days", false, 1),
+		"archived 70 false ledger/2026/08/2026-08-01.parquet")
+	err := cluster.Exec(t.Context(), conn, "INSERT INTO rate_limit_ledger (day, id, time, charges) VALUES "+
+		"($1, gen_random_uuid(), now(), '[]')", day(0))
+	expectError(t, err, "day_is_summed")
+	execute(t, conn, "SELECT rate_limit_forget_person('user-1')")
+	check.Equal(t, "without a person", run("400 days", false, 1),
+		"unchanged 70 false ledger/2026/08/2026-08-01.parquet")
+	// as rate_limit_ledger_upkeep opens a day
+	execute(t, conn, "ALTER TABLE rate_limit_ledger_20260801 DROP CONSTRAINT day_is_summed")
+	execute(t, conn, "UPDATE rate_limit_ledger_days SET summed = false, open_until = '2026-08-03Z'")
+	auditlog.FillLedger(t, conn, day(0), 1)
+	check.Equal(t, "both days", run("400 days", true, 31),
+		"archived 71 false ledger/2026/08/2026-08-01-2.parquet\n"+
+			"archived 70 false ledger/2026/08/2026-08-31.parquet")
+	check.Equal(t, "days kept for ever", run("1000 years", true, 31),
+		"unchanged 71 true ledger/2026/08/2026-08-01.parquet\n"+
+			"unchanged 70 false ledger/2026/08/2026-08-31.parquet")
+	check.Equal(t, "the day past its retention", run("3 days", true, 31),
+		"unchanged 70 true ledger/2026/08/2026-08-31.parquet")
+	check.Equal(t, "all rows of the files", sumOfFiles(t, dir).rows, 141)
 }
 
 // If a newer version or an administrator adds a column, new files have the column, and older files stay.
@@ -313,7 +359,7 @@ func TestArchiveNeedsLogAndPastTime(t *testing.T) {
 	o.Before = today.Add(time.Second)
 	_, err := archive.Run(t.Context(), conn, o)
 	expectError(t, err, "--before")
-	execute(t, conn, "DROP TABLE rate_limit_audit CASCADE")
+	execute(t, conn, "DROP TABLE rate_limit_audit, rate_limit_ledger CASCADE")
 	_, err = archive.Run(t.Context(), cluster.Connect(t, dsn), options(t, t.TempDir(), 1))
 	expectError(t, err, "migrate")
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"reflect"
 	"slices"
@@ -18,7 +19,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// readTable calls read for each row of a partition, in physical order. read must not retain the row.
+// readTable calls read for each row of a partition, each time in the same order. read must not retain the
+// row.
 func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	read func(parquet.Row) error) error {
 	names := make([]string, len(columns))
@@ -27,7 +29,7 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
 	// DescribeExec first asks the server for the types of the columns, so that pgx can request binary values.
-	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
+	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ("+p.source+") s",
 		pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ const (
 // another day is an error.
 func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, columns []column,
 	isNew func(digest) bool) (rows int64, err error) {
-	w := parquet.NewGenericWriter[any](file, schemaOf("rate_limit_audit", columns),
+	w := parquet.NewGenericWriter[any](file, schemaOf(p.table.name, columns),
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes),
@@ -66,10 +68,12 @@ func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, colu
 		parquet.DataPageStatistics(true),
 		parquet.CreatedBy("pg_ratelimit", "", ""),
 	)
-	h := hasher{names: namesOf(w.Schema())}
+	h := hasher{names: namesOf(w.Schema()), key: p.key}
+	timeColumn := slices.Index(h.names, "time")
 	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
-		t := time.UnixMicro(row[slices.Index(h.names, "time")].Int64()).UTC()
-		if t.Before(p.day) || !t.Before(p.day.Add(dayLength)) {
+		// A row of the ledger has a column with its day, and another time at which it was charged.
+		t := time.UnixMicro(row[timeColumn].Int64()).UTC()
+		if p.key == nil && (t.Before(p.day) || !t.Before(p.day.Add(dayLength))) {
 			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only",
 				t.Format(time.RFC3339), dayName(p.day))}
 		}
@@ -97,7 +101,7 @@ func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, colum
 	}
 	reader := parquet.NewGenericReader[any](f, f.Schema())
 	defer reader.Close()
-	h := hasher{names: namesOf(f.Schema())}
+	h := hasher{names: namesOf(f.Schema()), key: p.key}
 	read := make([]parquet.Row, 1)
 	rows := int64(0)
 	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
@@ -140,11 +144,11 @@ func namesOf(s *parquet.Schema) []string {
 	return names
 }
 
-// addDigests adds the rows of a file to the counts by digest.
-func addDigests(f *parquet.File, digests map[digest]int) error {
+// addDigests adds the rows of a file to the counts by digest. key is that of the table.
+func addDigests(f *parquet.File, key []string, digests map[digest]int) error {
 	reader := parquet.NewGenericReader[any](f, f.Schema())
 	defer reader.Close()
-	h := hasher{names: namesOf(f.Schema())}
+	h := hasher{names: namesOf(f.Schema()), key: key}
 	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
 			digests[h.digest(row)]++
@@ -154,12 +158,13 @@ func addDigests(f *parquet.File, digests map[digest]int) error {
 	return err
 }
 
-// digest identifies the values of a row: rows with equal digests are equal.
+// digest identifies the values of a row: rows with equal digests are equal, or have the same key.
 type digest [16]byte
 
 // hasher computes digests.
 type hasher struct {
 	names []string // names of the columns
+	key   []string // the columns that count; nil: all
 	value []byte
 }
 
@@ -168,7 +173,8 @@ type hasher struct {
 func (h *hasher) digest(row parquet.Row) digest {
 	h.value = h.value[:0]
 	for _, v := range row {
-		if v.IsNull() && v.DefinitionLevel() == 0 {
+		if v.IsNull() && v.DefinitionLevel() == 0 ||
+			h.key != nil && !slices.Contains(h.key, h.names[v.Column()]) {
 			continue
 		}
 		h.value = append(append(h.value, h.names[v.Column()]...), 0, byte(v.DefinitionLevel()))
@@ -181,7 +187,7 @@ func (h *hasher) digest(row parquet.Row) digest {
 	return digest(sum[:16])
 }
 
-// column is a column of a table. A file has a column with the same name.
+// column is a column of the query of a table. A file has a column with the same name.
 type column struct {
 	name, sqlType string
 	notNull       bool
@@ -202,9 +208,11 @@ var valueKinds = map[string]valueKind{
 	"bigint":           {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
 	"integer":          {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
 	"double precision": {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
-	"boolean":          {reflect.TypeFor[bool](), "plain", func() any { return new(pgtype.Bool) }},
-	"text[]":           {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
-	"bigint[]":         {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
+	"numeric(38,9)": {reflect.TypeFor[[decimalBytes]byte](), "decimal(9:38),dict",
+		func() any { return new(pgtype.Numeric) }},
+	"boolean":  {reflect.TypeFor[bool](), "plain", func() any { return new(pgtype.Bool) }},
+	"text[]":   {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
+	"bigint[]": {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
 }
 
 var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
@@ -231,22 +239,28 @@ func (c column) sql() string {
 	return name + "::text"
 }
 
-// columnsOf returns the columns of a table in their order.
-func columnsOf(ctx context.Context, tx pgx.Tx, table string) ([]column, error) {
-	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, atttypmod), attnotnull
-		FROM pg_attribute
-WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`, table)
+// columnsOf returns the columns of the query of a partition in their order. Those that are columns of a table
+// without NULL have none.
+func columnsOf(ctx context.Context, tx pgx.Tx, p partition) ([]column, error) {
+	query, err := tx.Prepare(ctx, "", p.source)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c column, err error) {
-		err = row.Scan(&c.name, &c.sqlType, &c.notNull)
-		if err == nil && strings.ContainsAny(c.name, ",\"`\\") {
-			err = &problem{fmt.Sprintf("%s has a column %q: the name must not have a comma, a quotation "+
-				"mark or a backslash", table, c.name)}
+	columns := make([]column, len(query.Fields))
+	for i, f := range query.Fields {
+		c := &columns[i]
+		c.name = f.Name
+		if strings.ContainsAny(c.name, ",\"`\\") {
+			return nil, &problem{fmt.Sprintf("%s has a column %q: the name must not have a comma, a "+
+				"quotation mark or a backslash", p.name, c.name)}
 		}
-		return c, err
-	})
+		if err := tx.QueryRow(ctx, "SELECT format_type($1, $2), coalesce((SELECT attnotnull FROM "+
+			"pg_attribute WHERE attrelid = $3 AND attnum = $4), false)", f.DataTypeOID, f.TypeModifier,
+			f.TableOID, f.TableAttributeNumber).Scan(&c.sqlType, &c.notNull); err != nil {
+			return nil, err
+		}
+	}
+	return columns, nil
 }
 
 // schemaOf returns the schema of a file. It builds the schema from a struct type, because other kinds of
@@ -262,7 +276,7 @@ func schemaOf(table string, columns []column) *parquet.Schema {
 			element = ` parquet-element:",optional,dict"`
 		case !c.notNull:
 			tag += ",optional"
-			k.field = reflect.PointerTo(k.field)
+			k.field, k.tag = reflect.PointerTo(k.field), strings.TrimSuffix(k.tag, ",delta")
 		}
 		fields[i] = reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: k.field,
 			Tag: reflect.StructTag(`parquet:"` + tag + "," + k.tag + `"` + element)}
@@ -314,6 +328,13 @@ func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error
 		if v.Valid {
 			value = parquet.ValueOf(v.Bool)
 		}
+	case *pgtype.Numeric:
+		if v.NaN {
+			return row, &problem{"the column " + c.name + " has NaN"}
+		}
+		if v.Valid {
+			value = decimalOf(v)
+		}
 	case *pgtype.Text:
 		if v.Valid {
 			value = parquet.ValueOf(v.String)
@@ -328,6 +349,24 @@ func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error
 		level = 0
 	}
 	return append(row, value.Level(0, level, i)), nil
+}
+
+// decimalBytes is the size of a decimal of 38 digits.
+const decimalBytes = 16
+
+// decimalOf returns a number with nine decimals: its billionths as a big-endian two's complement.
+func decimalOf(v *pgtype.Numeric) parquet.Value {
+	ten, n := big.NewInt(10), new(big.Int).Set(v.Int)
+	for e := v.Exp + 9; e > 0; e-- {
+		n.Mul(n, ten)
+	}
+	for e := v.Exp + 9; e < 0; e++ {
+		n.Quo(n, ten) // the digit is 0
+	}
+	if n.Sign() < 0 {
+		n.Add(n, new(big.Int).Lsh(big.NewInt(1), 8*decimalBytes))
+	}
+	return parquet.FixedLenByteArrayValue(n.FillBytes(make([]byte, decimalBytes)))
 }
 
 // appendList appends a list to a row. The list and its elements may be NULL.

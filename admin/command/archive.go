@@ -14,18 +14,18 @@ import (
 
 var archiveCommand = commandSpec{
 	use:   "archive --before AGE --to DESTINATION [--drop]",
-	short: "Copies old days of the audit log to Parquet files",
-	long: `Each day in UTC that ended before --before becomes a file, such as
-audit/2026/08/2026-08-01.parquet. The command compares the file with the table before it stores
-the file. Rows of that day that arrive after this go to 2026-08-01-2.parquet. The next run
-continues an interrupted run. Run the command once a day, from cron or systemd, as the owner of the
-tables, and not over a pooler.
+	short: "Copies old days of the audit log and the ledger to Parquet files",
+	long: `Each day in UTC that ended before --before becomes a file, such as audit/2026/08/2026-08-01.parquet
+and ledger/2026/08/2026-08-01.parquet. The command compares the file with the table before it stores
+the file. Rows of that day that arrive after this go to 2026-08-01-2.parquet. The next run continues
+an interrupted run. Run the command once a day, from cron or systemd, as the owner of the tables,
+and not over a pooler.
 
 The credentials for S3 come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set,
 AWS_SESSION_TOKEN, or from the profile AWS_PROFILE of ~/.aws/credentials, or from the machine's
 role. AWS_REGION is the region, and AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
-Upkeep deletes days that are past their retention, archived or not. The retention should be at
+Upkeep deletes days that are past their retention, archived or not. Both retentions should be at
 least 7 days longer than --before.`,
 	example: `archive --before 60d --to /srv/archive
 archive --before 90d --to s3://logs/limits --drop`,
@@ -82,7 +82,7 @@ func (c *invocation) archive(o archive.Options) error {
 		err = errors.Join(err, c.show(append([]archive.Day{}, days...), ""))
 	case len(days) == 0 && err == nil:
 		err = c.printf(
-			"The audit log has no day to archive that ended before %s.\n",
+			"There is no day to archive that ended before %s.\n",
 			displayTime(o.Before),
 		)
 	}

@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 1
-	revision = 1
+	revision = 2
 )
 
 const stateSQL = `
@@ -404,7 +404,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 1) AND (state.revision >= 1 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 2) AND (state.revision >= 2 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1064,7 +1064,7 @@ COMMENT ON FUNCTION rate_limit_totals_upkeep IS 'Closes or sums the latest day o
 --;
 COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
 --;
-COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped.';
+COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
 --;
 COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_notice_upkeep has run.';
 --;
@@ -1131,8 +1131,8 @@ BEGIN
 		END;
 		PERFORM rate_limit_ledger_drop(ledger, first);
 	END LOOP;
-	DELETE FROM rate_limit_totals t WHERE t.day < first;
-	DELETE FROM rate_limit_ledger_days d WHERE d.day < first;
+	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
+	DELETE FROM rate_limit_ledger_days d WHERE d.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
 	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
 			SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/' || n.limit_name, d.durable, ARRAY[n.key]) c
 			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
@@ -1142,28 +1142,37 @@ END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
 	'days (also), which it opens for late settlements. Drops those past their retention. A proxy runs it each hour.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN format('SELECT l.time, l.day, l.id, l.user_id AS "user", l.key_id, l.ancestors, l.model,
+		l.input, l.cache_read, l.cache_write, l.output,
+		((l.money + coalesce(l.remainder, 0) * 0.001) * 0.000001)::numeric(38, 9) AS money,
+		(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
+			round((c ->> ''units'')::numeric * 0.000001, 9)) ELSE c END
+			ORDER BY c ->> ''prefix'', c ->> ''key'')
+			FROM jsonb_path_query(l.charges, ''$[*][*]'') c) AS charges,
+		CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END AS line, l.answered,
+		coalesce(l.tier, ''standard'') AS tier,
+		CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END AS price, l.price_valid,
+		l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input, l.image_output,
+		l.search, l.estimated_input, l.estimated_output,
+		(l.estimated_money * 0.000001)::numeric(38, 9) AS estimated_money, l.kind, l.corrects,
+		l.corrects_time, l.corrected_by, l.reason FROM (%s) l', source);
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_ledger_lines IS 'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
+--;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
 RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
 	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange, cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
 	image_input bigint, image_output bigint, search bigint, estimated_input bigint, estimated_output bigint, estimated_money numeric, kind text, corrects uuid,
 	corrects_time timestamptz, corrected_by text, reason text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
-			l.input, l.cache_read, l.cache_write, l.output,
-			round((l.money + coalesce(l.remainder, 0) * 0.001) * 0.000001, 9),
-			(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
-				round((c ->> ''units'')::numeric * 0.000001, 9)) ELSE c END
-				ORDER BY c ->> ''prefix'', c ->> ''key'') FROM jsonb_path_query(l.charges, ''$[*][*]'') c),
-			CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END, l.answered,
-			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
-			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
-			l.image_output, l.search, l.estimated_input, l.estimated_output,
-			round(l.estimated_money * 0.000001, 9), l.kind, l.corrects, l.corrects_time, l.corrected_by,
-			l.reason
-		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source( rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
+	RETURN QUERY EXECUTE rate_limit_ledger_lines(rate_limit_ledger_source( rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
 				format(CASE WHEN below THEN 'AND (user_id = %1$L '
 				'OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])' ELSE 'AND user_id = %1$L' END,
-				rate_limit_counted_user(user_id)) END)) USING "from", until;
+				rate_limit_counted_user(user_id)) END))
+		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
@@ -3993,7 +4002,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 1,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 2,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

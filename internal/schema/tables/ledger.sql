@@ -3,7 +3,8 @@
 COMMENT ON TABLE rate_limit_ledger_retention IS
 	'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = '
 	'''2 years''.';
-COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped.';
+COMMENT ON COLUMN rate_limit_ledger_retention.keep IS
+	'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
 COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS
 	'When rate_limit_notice_upkeep has run.';
 COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS
@@ -82,8 +83,9 @@ BEGIN
 		END;
 		PERFORM rate_limit_ledger_drop(ledger, first);
 	END LOOP;
-	DELETE FROM rate_limit_totals t WHERE t.day < first;
-	DELETE FROM rate_limit_ledger_days d WHERE d.day < first;
+	-- An archive also drops days.
+	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
+	DELETE FROM rate_limit_ledger_days d WHERE d.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
 	-- A notice of a window that is not over would come back.
 	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY(
 		SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
@@ -97,6 +99,27 @@ COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
 	'days (also), which it opens for late settlements. Drops those past their retention. A proxy runs it '
 	'each hour.';
 
+-- Numbers with nine decimals have the type that archives have, too.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN format('SELECT l.time, l.day, l.id, l.user_id AS "user", l.key_id, l.ancestors, l.model,
+		l.input, l.cache_read, l.cache_write, l.output,
+		((l.money + coalesce(l.remainder, 0) * 0.001) * 0.000001)::numeric(38, 9) AS money,
+		(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
+			round((c ->> ''units'')::numeric * 0.000001, 9)) ELSE c END
+			ORDER BY c ->> ''prefix'', c ->> ''key'')
+			FROM jsonb_path_query(l.charges, ''$[*][*]'') c) AS charges,
+		CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END AS line, l.answered,
+		coalesce(l.tier, ''standard'') AS tier,
+		CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END AS price, l.price_valid,
+		l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input, l.image_output,
+		l.search, l.estimated_input, l.estimated_output,
+		(l.estimated_money * 0.000001)::numeric(38, 9) AS estimated_money, l.kind, l.corrects,
+		l.corrects_time, l.corrected_by, l.reason FROM (%s) l', source);
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_lines IS
+	'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
+
 -- A day is in UTC, and the session can have any TimeZone.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity',
 	until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
@@ -108,23 +131,12 @@ RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint
 	estimated_output bigint, estimated_money numeric, kind text, corrects uuid,
 	corrects_time timestamptz, corrected_by text, reason text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	RETURN QUERY EXECUTE format('SELECT l.time, l.day, l.id, l.user_id, l.key_id, l.ancestors, l.model,
-			l.input, l.cache_read, l.cache_write, l.output,
-			round((l.money + coalesce(l.remainder, 0) * 0.001) * 0.000001, 9),
-			(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
-				round((c ->> ''units'')::numeric * 0.000001, 9)) ELSE c END
-				ORDER BY c ->> ''prefix'', c ->> ''key'') FROM jsonb_path_query(l.charges, ''$[*][*]'') c),
-			CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END, l.answered,
-			coalesce(l.tier, ''standard''), CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END,
-			l.price_valid, l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input,
-			l.image_output, l.search, l.estimated_input, l.estimated_output,
-			round(l.estimated_money * 0.000001, 9), l.kind, l.corrects, l.corrects_time, l.corrected_by,
-			l.reason
-		FROM (%s) l WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14', rate_limit_ledger_source(
+	RETURN QUERY EXECUTE rate_limit_ledger_lines(rate_limit_ledger_source(
 			rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
 				format(CASE WHEN below THEN 'AND (user_id = %1$L '
 				'OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])' ELSE 'AND user_id = %1$L' END,
-				rate_limit_counted_user(user_id)) END)) USING "from", until;
+				rate_limit_counted_user(user_id)) END))
+		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS
 	'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
