@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 1
-	revision = 2
+	revision = 3
 )
 
 const stateSQL = `
@@ -404,7 +404,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 2) AND (state.revision >= 2 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 3) AND (state.revision >= 3 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -829,9 +829,9 @@ BEGIN
 		RETURN 0;
 	END IF;
 	LOOP
-		SELECT l.rule, l.name, l.unit, p.prefix, coalesce(l.durable, l.unit <> 'requests') AS durable, least(l.events, (SELECT min(o.events) FROM rate_limit_overrides o
-				WHERE (o.rule, o.limit_name) = (l.rule, l.name)))::numeric
-				* (SELECT min(n) FROM unnest(l.notify) n) AS low INTO lim
+		SELECT l.rule, l.name, l.unit, p.prefix, coalesce(l.durable, l.unit <> 'requests') AS durable, coalesce(l.burst, l.events) AS quota, CASE WHEN NOT EXISTS (SELECT FROM rate_limit_overrides o
+				WHERE (o.rule, o.limit_name) = (l.rule, l.name)) THEN l.notify END AS percents,
+			least(l.events, (SELECT min(o.events) FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = (l.rule, l.name)))::numeric * (SELECT min(n) FROM unnest(l.notify) n) AS low INTO lim
 		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off' CROSS JOIN LATERAL (SELECT concat('rule/', coalesce(r.counted_as, r.name), '/',
 				coalesce(l.counted_as, l.name)) COLLATE "C" AS prefix) p
 		WHERE l.notify IS NOT NULL AND (p.prefix > place.noticed_limit OR p.prefix = place.noticed_limit AND place.noticed_key <> '') ORDER BY p.prefix LIMIT 1;
@@ -844,10 +844,22 @@ BEGIN
 		place.noticed_key := CASE lim.prefix WHEN place.noticed_limit THEN place.noticed_key ELSE '' END;
 		place.noticed_limit := lim.prefix;
 		EXECUTE format('SELECT CASE WHEN count(*) = $1 THEN max(key) END AS last,
-				array_agg(key) FILTER (WHERE count::numeric * 100 >= $2) AS keys
-			FROM (SELECT c.key COLLATE "C" AS key, c.count FROM rate_limit_counters(%L, %L) c
-				WHERE c.key COLLATE "C" >= $3 ORDER BY c.key COLLATE "C" LIMIT %L) c',
-			lim.prefix, lim.durable, size) INTO slice USING size, lim.low, place.noticed_key;
+				array_agg(key ORDER BY key) FILTER (WHERE count::numeric * 100 >= $2
+					AND ($4 IS NULL OR EXISTS (SELECT FROM unnest($4) p
+						WHERE c.count::numeric * 100 >= $5::numeric * p AND NOT EXISTS (
+							SELECT FROM rate_limit_notices n WHERE (n.rule, n.limit_name, n.key, n.period,
+								n.percent, n.quota, n.void_at) = (split_part(%1$L, ''/'', 2),
+								split_part(%1$L, ''/'', 3), c.key, c.window_start, p, $6, ''infinity'')))))
+				AS keys
+			FROM (SELECT c.key COLLATE "C" AS key, c.count, c.window_start
+				FROM rate_limit_counters(%1$L, %2$L) c WHERE c.key COLLATE "C" >= $3
+				ORDER BY c.key COLLATE "C" LIMIT %3$L) c',
+			lim.prefix, lim.durable, size) INTO slice USING size, lim.low, place.noticed_key, lim.percents,
+			lim.quota, rate_limit_decimal(lim.quota, lim.unit);
+		IF size IS NOT NULL AND cardinality(slice.keys) > 200 THEN
+			slice.keys := slice.keys[:200];
+			slice.last := slice.keys[200];
+		END IF;
 		UPDATE rate_limit_notices v SET void_at = clock_timestamp() WHERE v.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n
 			WHERE (n.rule, n.limit_name) = (split_part(lim.prefix, '/', 2), split_part(lim.prefix, '/', 3)) AND n.key >= place.noticed_key AND (slice.last IS NULL OR n.key <= slice.last)
 				AND n.void_at = 'infinity' AND n.resets_at > now() AND NOT EXISTS ( SELECT FROM rate_limit_counters(lim.prefix, lim.durable, ARRAY[n.key]) c
@@ -4002,7 +4014,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 2,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 3,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
