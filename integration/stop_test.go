@@ -44,7 +44,8 @@ var stops = map[string]struct {
 }
 
 // A proxy that stops while it passes on streams charges each request for what its client has received, after
-// the grace period, and leaves nothing held. Streams that end within the grace period end whole.
+// the grace period, and leaves nothing held. Its history has all requests, although their connections are
+// open. Streams that end within the grace period end whole.
 func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 	for name, way := range stops {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +55,7 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 				backend: startEndlessStream(t),
 				limit: decideAlways(object{"dsn": dsn, "prefix": "p", "limit": "1000000 1h",
 					"algorithm": "fixed_window", "key": "all", "unit": "tokens", "output": 1,
-					"graceTimeOut": way.grace})}})
+					"graceTimeOut": way.grace, "audit": "all"})}})
 			received := readStreams(t, p.url)
 			if way.before != nil {
 				way.before(t, p)
@@ -79,6 +80,9 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 				"SELECT sum(input)::bigint FROM rate_limit_ledger"), counted)
 			check.Equal(t, "what is held", cluster.Query[int64](t, dsn,
 				"SELECT held FROM rate_limit_counters('p', true)"), 0)
+			check.Equal(t, "requests in the history", cluster.Query[string](t, dsn, `SELECT concat_ws(' ',
+				(SELECT sum(count) FROM rate_limit_audit), sum(requests)) FROM rate_limit_metrics
+				WHERE granularity = 'minute'`), fmt.Sprint(openStreams, " ", openStreams))
 			check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL), stopped)
 		})
 	}
@@ -105,16 +109,24 @@ func startStoppable(t *testing.T, kind, grace, dsn string, routes []route) *stop
 	return &stoppable{startCaddyOn(t, address, config), config, admin, dsn}
 }
 
-// readStreams starts 50 requests, and returns when each has received an event. The function that it returns
+// openStreams is the number of requests that run when a proxy stops.
+const openStreams = 50
+
+// stateSQL returns the state of all proxies, and stopped is its result after their end.
+const (
+	stateSQL = "SELECT string_agg(concat(state, ': ', summary), ' ') FROM rate_limit_state"
+	stopped  = "stopped: No proxy counts in this database."
+)
+
+// readStreams starts all requests, and returns when each has received an event. The function that it returns
 // waits for the ends of their responses, and returns the number of events that were received.
 func readStreams(t *testing.T, url string) func() int64 {
 	t.Helper()
-	const streams = 50
 	var received, running atomic.Int64
 	var requests sync.WaitGroup
-	client, closeIdle := harness.NewClient(streams)
+	client, closeIdle := harness.NewClient(openStreams)
 	t.Cleanup(closeIdle)
-	for range streams {
+	for range openStreams {
 		requests.Go(func() {
 			readEvents(t, client, url, func(events int64) {
 				if received.Add(1); events == 1 {
@@ -123,7 +135,7 @@ func readStreams(t *testing.T, url string) func() int64 {
 			})
 		})
 	}
-	await(t, "all streams", func() bool { return running.Load() == streams && received.Load() > 500 })
+	await(t, "all streams", func() bool { return running.Load() == openStreams && received.Load() > 500 })
 	return func() int64 {
 		requests.Wait()
 		return received.Load()

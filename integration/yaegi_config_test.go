@@ -153,7 +153,8 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 			}
 		}
 		await(t, "the history", func() bool {
-			return hasTable(t, dsn, "rate_limit_metrics_day") &&
+			return cluster.Query[bool](t, dsn,
+				"SELECT to_regclass('rate_limit_metrics_day') IS NOT NULL") &&
 				cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM "+
 					"rate_limit_metrics WHERE granularity = 'minute'") >= 14
 		})
