@@ -93,7 +93,7 @@ func newClient(address string, l load) *client {
 	c := &client{address: address, load: l,
 		head: "GET / HTTP/1.1\r\nHost: " + address + "\r\n" + keyHeader + ": ", tail: "\r\n\r\n"}
 	if l.prompts {
-		c.head = "POST" + strings.TrimPrefix(c.head, "GET")
+		c.head = "POST /v1/chat/completions" + strings.TrimPrefix(c.head, "GET /")
 		c.tail = fmt.Sprintf("\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 			len(prompt), prompt)
 	}

@@ -93,7 +93,11 @@ func (b *bench) open(r *row, server int) *contender {
 	case r.isOwnLimit(): // charge each key once, so that no round pays for new keys
 		b.sendInTurn(p, r.load.keyCount)
 	}
-	return &contender{row: r, proxy: p, client: newClient(p.address, r.load)}
+	c := &contender{row: r, proxy: p, client: newClient(p.address, r.load)}
+	if r.gateway {
+		c.client.tail = gatewayHeaders(p) + c.client.tail
+	}
+	return c
 }
 
 // sample returns the measurement of a round, from the totals at its end.

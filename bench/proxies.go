@@ -47,7 +47,9 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 		p.decider = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
 		p.decider.start(b, b.startCaddy)
 	}
-	if r.traefik {
+	if r.gateway {
+		p.start(b, b.startGateway)
+	} else if r.traefik {
 		p.start(b, b.startTraefik)
 	} else {
 		p.start(b, b.startCaddy)
@@ -90,7 +92,11 @@ func (b *bench) launch(name, dir, path string, args ...string) *harness.Process 
 // stopProxies stops all proxies, and complains about doubtful lines in their logs.
 func (b *bench) stopProxies() {
 	for _, p := range b.proxies {
-		if err := p.Stop(); err != nil {
+		stop := p.Stop
+		if p.row.gateway { // it handles no signal
+			stop = p.Kill
+		}
+		if err := stop(); err != nil {
 			b.complain("%v", err)
 		}
 		if line := doubtfulLine.FindString(p.Log()); line != "" {

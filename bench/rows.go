@@ -14,6 +14,7 @@ type row struct {
 	name    string
 	bar     string // name in the picture; "": not in the picture
 	traefik bool   // whether the proxy is a Traefik, else a Caddy
+	gateway bool   // whether the proxy is neither, but a gateway for language models on Node
 	// ofBaseVersion selects the proxy of the base version.
 	ofBaseVersion bool
 	limit         *limitSpec // nil: no limit
@@ -210,6 +211,10 @@ func allRows() (rows []*row) {
 		c.add("+ exact", "", plain, exact)
 		c.add("+ tokens", "", plain, tokens)
 		c.add("+ budgets", "", plain, budgets)
+		if !traefik {
+			gateway := c.add("", "", plain, nil)
+			gateway.name, gateway.gateway = "Gateway on Node, no limit"+c.ending, true
+		}
 		rows = append(rows, c.rows...)
 	}
 
