@@ -88,6 +88,11 @@ func parseAddress(text string) (netip.Addr, error) {
 
 // address implements serve.Site.Address. It returns the zero Addr for text that is not an address.
 func (a *addresses) address(r *http.Request) (netip.Addr, bool) {
+	if a.plain { // almost always, and then without further calls
+		if address, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			return address.Addr().Unmap().WithZone(""), false
+		}
+	}
 	text, assumed := a.client(r)
 	address, _ := parseAddress(text)
 	return address, assumed

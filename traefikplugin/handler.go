@@ -97,8 +97,8 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 // readUpload reads the Upload of a request, which may take long. Meanwhile another Request is in the place of
 // q, so that slow uploads do not take the Requests of others.
 func readUpload(rq *requestQueue, q *serve.Request) bool {
-	rq.free <- newRequest()
-	defer func() { <-rq.free }()
+	rq.free <- spares.Get().(*serve.Request)
+	defer func() { spares.Put(<-rq.free) }()
 	return serve.ReadUpload(q)
 }
 

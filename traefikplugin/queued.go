@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +53,9 @@ func grow(q *requestQueue) {
 	}
 	q.free <- newRequest()
 }
+
+// spares has Requests for queues, see readUpload.
+var spares = sync.Pool{New: func() any { return newRequest() }}
 
 // newRequest returns a Request for a queue. A worker of the queue owns it and its Call while the Call is in
 // the queue.

@@ -137,8 +137,8 @@ func (w *responseWriter) WriteHeader(status int) {
 		// Another limit in this proxy may have refused the request, and its headers then stay. A header of an
 		// upstream would be a second value beside ours, unless an informational response has cleared ours.
 		respond.Restore(h, respond.WithoutX(w.headers))
-	} else {
-		restore(w, h)
+	} else if respond.Restore(h, w.headers) {
+		w.needed = true
 	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
 	w.informed = !w.wrote

@@ -8,7 +8,10 @@ import (
 
 // Remembers reports whether a row can refuse a hit from memory.
 func (s *Store) Remembers() bool {
-	for _, e := range s.allEngines() {
+	if atomic.LoadInt32(&s.found) == 0 {
+		return false
+	}
+	for _, e := range s.engines {
 		if atomic.LoadInt64(&e.Leases().RowCount) > 0 {
 			return true
 		}

@@ -213,7 +213,10 @@ func (s *Store) Settle(one *batch.Bill) {
 	parts := map[*engine.Store]*batch.Bill{}
 	for i := range one.Charges {
 		c := &one.Charges[i]
-		e := s.engineOf(c.Subject, c.Key)
+		e := s.base
+		if len(s.engines) > 1 {
+			e = s.engineOf(c.Subject, c.Key)
+		}
 		if !c.Limit.Reserves {
 			e.Settle(c)
 			continue

@@ -39,7 +39,10 @@ func HeaderValues(h http.Header, name string) []string {
 			values = append(values, line)
 		}
 	}
-	return Distinct(values)
+	if len(values) > 1 {
+		values = Distinct(values)
+	}
+	return values
 }
 
 // Distinct returns the different texts of a list, which it does not change.

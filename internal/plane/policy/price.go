@@ -32,7 +32,14 @@ type Price struct {
 	// Free reports that all prices are 0.
 	Free bool
 
-	steps map[string][]int64 // the steps in which a tier has prices, the highest first; "" is no tier
+	writes bool               // what is written to a cache may have another price than other input
+	levels map[string][]level // by tier, those of the longest input first; "" is any other tier
+}
+
+// level has the exact prices of a tier for requests whose input is longer than above.
+type level struct {
+	above int64
+	rates []*big.Rat // by part, in millionths for each; nil is 0
 }
 
 // standard is the tier that requests have without another one.
@@ -56,28 +63,63 @@ var neighbors = [option.PartCount][]int{
 // Prepare sets what follows from Rates, and reports whether they have the prices that each row has.
 func (p *Price) Prepare() bool {
 	p.Free = true
+	steps := map[string][]int64{"": {0}} // by tier
 	for name, rate := range p.Rates {
-		prefix, part := "", name
+		tier, part := "", name
 		if at := strings.IndexByte(name, '.'); at >= 0 {
-			prefix, part = name[:at], name[at+1:]
+			tier, part = name[:at], name[at+1:]
 		}
+		step := int64(0)
 		if at := strings.IndexByte(part, '@'); at >= 0 {
-			if p.steps == nil {
-				p.steps = map[string][]int64{}
-			}
-			step, _ := strconv.ParseInt(part[at+1:], 10, 64) // a constraint checks it
-			p.steps[prefix] = append(p.steps[prefix], step)
+			step, _ = strconv.ParseInt(part[at+1:], 10, 64) // a constraint checks it
 			part = part[:at]
 		}
+		steps[tier] = append(steps[tier], step)
 		if p.Free && isPart(part) && strings.Trim(rate, "0.") != "" {
 			p.Free = false
 		}
 	}
-	for _, steps := range p.steps {
-		steps := steps
-		sort.Slice(steps, func(i, j int) bool { return steps[i] > steps[j] })
+	p.levels = map[string][]level{}
+	for tier, own := range steps {
+		all := append(append([]int64{}, own...), steps[""]...)
+		sort.Slice(all, func(i, j int) bool { return all[i] > all[j] })
+		for i, step := range all {
+			if i == 0 || step < all[i-1] {
+				rates := p.ratesOf(tier, step, own, steps[""])
+				p.levels[tier] = append(p.levels[tier], level{step, rates})
+				p.writes = p.writes || rates[option.Input] == nil || rates[option.CacheWrite] == nil ||
+					rates[option.Input].Cmp(rates[option.CacheWrite]) != 0
+			}
+		}
 	}
 	return p.Rates["input"] != "" && p.Rates["output"] != ""
+}
+
+// ratesOf returns the prices of a tier for input above a step. own are the steps of the tier, and others
+// those of no tier.
+func (p *Price) ratesOf(tier string, above int64, own, others []int64) []*big.Rat {
+	var names []string // each a prefix and a suffix of the names in Rates
+	if tier != "" {
+		names = append(names, tier+".", stepOf(own, above), tier+".", "")
+	}
+	ofTier := len(names)
+	names = append(names, "", stepOf(others, above), "", "")
+	factor, hasFactor := new(big.Rat).SetString(p.Rates[tier+"."])
+	rates := make([]*big.Rat, option.PartCount)
+	for part := range option.PartNames {
+		text, at := p.rateOf(part, names)
+		rate, ok := new(big.Rat).SetString(text)
+		if !ok {
+			continue
+		}
+		if part >= option.Search {
+			rate.Mul(rate, million)
+		} else if at >= ofTier && hasFactor {
+			rate.Mul(rate, factor)
+		}
+		rates[part] = rate
+	}
+	return rates
 }
 
 // isPart reports whether a name is one of option.PartNames.
@@ -90,70 +132,57 @@ func isPart(name string) bool {
 	return false
 }
 
-// Cost returns the exact cost of parts in a tier, in millionths.
+// Cost returns the exact cost of parts in a tier, in millionths. Requests call it, so it makes few calls.
 func (p *Price) Cost(parts option.Parts, tier string) *big.Rat {
-	var levels []string // each a prefix and a suffix of the names in Rates
-	input := parts.InputTokens()
-	if tier != "" {
-		levels = append(p.stepOf(tier, input, levels), tier+".", "")
+	levels := p.levels[tier]
+	if levels == nil {
+		levels = p.levels[""]
 	}
-	ofTier := len(levels)
-	levels = append(p.stepOf("", input, levels), "", "")
-	factor := p.Rates[tier+"."]
+	at := 0
+	if len(levels) > 1 {
+		input := parts.InputTokens()
+		for at < len(levels)-1 && input <= levels[at].above {
+			at++
+		}
+	}
 	sum := new(big.Rat)
-	for part := range option.PartNames {
-		if parts[part] <= 0 {
-			continue
+	for part, rate := range levels[at].rates {
+		if rate != nil && parts[part] > 0 {
+			cost := new(big.Rat).SetInt64(parts[part])
+			sum.Add(sum, cost.Mul(cost, rate))
 		}
-		cost := new(big.Rat).SetInt64(parts[part])
-		rate, level := p.rateOf(part, levels)
-		cost.Mul(cost, rational(rate))
-		if part >= option.Search {
-			cost.Mul(cost, million)
-		} else if level >= ofTier && factor != "" {
-			cost.Mul(cost, rational(factor))
-		}
-		sum.Add(sum, cost)
 	}
 	return sum
 }
 
-// stepOf appends the level of the last step of a tier that input exceeds, if there is one.
-func (p *Price) stepOf(tier string, input int64, levels []string) []string {
-	for _, step := range p.steps[tier] {
-		if input > step {
-			prefix := ""
-			if tier != "" {
-				prefix = tier + "."
-			}
-			return append(levels, prefix, "@"+strconv.FormatInt(step, 10))
+// stepOf returns the suffix of the last of steps that is at most above, or "" if it is 0.
+func stepOf(steps []int64, above int64) string {
+	last := int64(0)
+	for _, step := range steps {
+		if step > last && step <= above {
+			last = step
 		}
 	}
-	return levels
+	if last == 0 {
+		return ""
+	}
+	return "@" + strconv.FormatInt(last, 10)
 }
 
-// rateOf returns the price of a part, and the index of its level. A search or a request may have none.
-func (p *Price) rateOf(part int, levels []string) (string, int) {
-	for i := 0; i < len(levels); i += 2 {
-		if rate := p.Rates[levels[i]+option.PartNames[part]+levels[i+1]]; rate != "" {
+// rateOf returns the price of a part, and the index of its names. A search or a request may have none.
+func (p *Price) rateOf(part int, names []string) (string, int) {
+	for i := 0; i < len(names); i += 2 {
+		if rate := p.Rates[names[i]+option.PartNames[part]+names[i+1]]; rate != "" {
 			return rate, i
 		}
 		for _, other := range neighbors[part] {
-			if rate := p.Rates[levels[i]+option.PartNames[other]+levels[i+1]]; rate != "" {
+			if rate := p.Rates[names[i]+option.PartNames[other]+names[i+1]]; rate != "" {
 				return rate, i
 			}
 		}
 	}
-	after := len(levels)
+	after := len(names)
 	return "", after
-}
-
-// rational returns the number in a text, or 0 without one.
-func rational(text string) *big.Rat {
-	if rate, ok := new(big.Rat).SetString(text); ok {
-		return rate
-	}
-	return new(big.Rat)
 }
 
 // Dearer returns the tier, of standard and the asked one, in which parts cost more.
@@ -164,15 +193,32 @@ func (p *Price) Dearer(parts option.Parts, asked string) string {
 	return asked
 }
 
-// Estimate returns what a request with tokens of input and output may cost at most, in an asked tier or
-// another one, and whatever part of its input is written to a cache.
-func (p *Price) Estimate(input, output int64, asked string) option.Parts {
-	read := option.Parts{option.Input: input, option.Output: output, option.Request: 1}
-	written := option.Parts{option.CacheWrite: input, option.Output: output, option.Request: 1}
-	if p.Cost(written, p.Dearer(written, asked)).Cmp(p.Cost(read, p.Dearer(read, asked))) > 0 {
-		return written
+// Estimate returns what a request with tokens of input and output may cost at most, in an asked tier or the
+// standard one, and whatever part of its input is written to a cache; and that tier and cost.
+func (p *Price) Estimate(input, output int64, asked string) (option.Parts, string, *big.Rat) {
+	var most option.Parts
+	var cost *big.Rat
+	dearer := standard
+	tiers := []string{standard}
+	if asked != "" {
+		tiers = append(tiers, asked)
 	}
-	return read
+	kinds := []int{option.Input}
+	if p.writes {
+		kinds = append(kinds, option.CacheWrite)
+	}
+	for _, part := range kinds {
+		parts := option.Parts{option.Output: output, option.Request: 1}
+		parts[part] = input
+		for _, tier := range tiers {
+			if c := p.Cost(parts, tier); cost == nil || c.Cmp(cost) > 0 {
+				most = parts
+				dearer = tier
+				cost = c
+			}
+		}
+	}
+	return most, dearer, cost
 }
 
 // Billionths returns a cost in millionths as a number of billionths, rounded up, at most that of
@@ -257,7 +303,7 @@ func PriceOf(s *Snapshot, model string, at int64) *Price {
 
 func priceAt(prices []*Price, at int64) *Price {
 	for _, p := range prices {
-		if p.From <= at && at < endOf(p.Until) {
+		if p.From <= at && (p.Until == 0 || at < p.Until) {
 			return p
 		}
 	}

@@ -145,8 +145,9 @@ func TestCostsAreExact(t *testing.T) {
 	p := priceWith(t, ratesOf(m))
 	for asked, want := range map[string]string{"": "3325 standard", "flex": "3325 standard",
 		"priority": "6550 priority", "other": "3325 standard"} {
-		parts := p.Estimate(1000, 10, asked)
-		tier := p.Dearer(parts, asked)
-		check.Equal(t, "the estimate for "+asked, p.Cost(parts, tier).RatString()+" "+tier, want)
+		parts, tier, cost := p.Estimate(1000, 10, asked)
+		check.Equal(t, "the estimate for "+asked, cost.RatString()+" "+tier, want)
+		check.Equal(t, "the cost of its parts", p.Cost(parts, tier).RatString(), cost.RatString())
+		check.Equal(t, "the dearer tier", p.Dearer(parts, asked), tier)
 	}
 }

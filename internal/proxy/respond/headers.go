@@ -78,7 +78,10 @@ func setHeaders(h http.Header, o *Outcome) {
 		setTokenHeaders(h, o)
 	}
 	d := o.Requests
-	if d == nil || hasLess(h["X-Ratelimit-Remaining"], o, d) {
+	if d == nil {
+		return
+	}
+	if earlier := h["X-Ratelimit-Remaining"]; len(earlier) > 0 && hasLess(earlier, o, d) {
 		return
 	}
 	// The values share one string and one slice, to save allocations. Each header's slice has no spare
@@ -102,18 +105,15 @@ func setHeaders(h http.Header, o *Outcome) {
 
 // hasLess reports whether an earlier limit has set a header with less remaining, and the request passes.
 func hasLess(earlier []string, o *Outcome, d *ratelimit.Decision) bool {
-	if len(earlier) == 0 || o.Status != 0 {
-		return false
-	}
 	n, err := strconv.ParseInt(earlier[len(earlier)-1], 10, 64)
-	return err == nil && n < d.Remaining
+	return o.Status == 0 && err == nil && n < d.Remaining
 }
 
 // setTokenHeaders sets X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens and X-RateLimit-Reset-Tokens.
 // Reset is a duration such as 6m0s, rounded up to seconds, as in the API of OpenAI.
 func setTokenHeaders(h http.Header, o *Outcome) {
 	d := o.Tokens
-	if hasLess(h["X-Ratelimit-Remaining-Tokens"], o, d) {
+	if earlier := h["X-Ratelimit-Remaining-Tokens"]; len(earlier) > 0 && hasLess(earlier, o, d) {
 		return
 	}
 	h["X-Ratelimit-Limit-Tokens"] = []string{strconv.FormatInt(d.Quota, 10)}

@@ -70,14 +70,14 @@ type Outcome struct {
 }
 
 // Tightest returns the index of the deciding hit; see Outcome.Hit. It ignores hits that are Independent. If
-// all hits are Independent, it returns -1.
-func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) int {
+// all hits are Independent, it returns -1. It also ignores those for which skip is true; skip may be nil.
+func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision, skip []bool) int {
 	decides := -1
 	quota := -1 // slots must not hide a quota
 	for i := range decisions {
 		h := &hits[i]
 		d := &decisions[i]
-		if h.Independent {
+		if h.Independent || skip != nil && skip[i] {
 			continue
 		}
 		if decides < 0 || tighter(d, &decisions[decides]) {

@@ -79,7 +79,8 @@ func match(s *Site, q *Request) error {
 				matched = '0'
 			}
 		}
-		if matched == '1' && z.Mode != option.Off {
+		if matched == '1' && z.Mode != option.Off &&
+			(z.WithoutKey == option.WithoutSkip || z.WithoutKey == option.WithoutRefuse) {
 			skips, refuses := withoutKey(z, q)
 			if refuses {
 				q.Outcome = refusal(http.StatusUnauthorized, policy.NoKey)
@@ -88,7 +89,7 @@ func match(s *Site, q *Request) error {
 				matched = '0'
 			}
 		}
-		if z.Settle.CountsTokens() && matched == '1' && policy.FreeOfTokens(q.HTTP.Method) {
+		if z.Settle != nil && z.Settle.Unit != "" && matched == '1' && policy.FreeOfTokens(q.HTTP.Method) {
 			matched = '0'
 		}
 		q.matched = append(q.matched, matched)

@@ -102,7 +102,7 @@ func isMixed(q *Request) bool {
 		return false
 	}
 	for _, m := range q.Verdict.Terms {
-		if m.Hidden || m.Settle.CountsTokens() {
+		if m.Hidden || m.Settle != nil && m.Settle.Unit != "" {
 			return true
 		}
 	}
@@ -113,26 +113,35 @@ func isMixed(q *Request) bool {
 // tightest one on limits of tokens. A refusal by a limit without fields has none, because other limits do not
 // explain it.
 func setShown(out *respond.Outcome, q *Request) {
-	out.Unit = q.Terms[out.Hit].Settle.UnitOf()
+	out.Unit = option.Requests
+	if how := q.Terms[out.Hit].Settle; how != nil && how.Unit != "" {
+		out.Unit = how.Unit
+	}
 	out.Requests = nil
 	out.Hidden = make([]bool, len(q.Hits))
-	requests := append([]ratelimit.Hit{}, q.Hits...) // the hits that have no such field are Independent
-	tokens := append([]ratelimit.Hit{}, q.Hits...)
+	notRequests := make([]bool, len(q.Hits))
+	notTokens := make([]bool, len(q.Hits))
+	hasRequests, hasTokens := false, false
 	for i, terms := range q.Terms {
-		countsTokens := terms.Settle.CountsTokens()
-		hidden := terms.Hidden || terms.Settle.UnitOf() == option.Money // a limit in money has no fields
+		unit := option.Unit("")
+		if terms.Settle != nil {
+			unit = terms.Settle.Unit
+		}
+		hidden := terms.Hidden || unit == option.Money // a limit in money has no fields
 		out.Hidden[i] = hidden
-		hasNone := hidden || q.Decisions[i].Source == ratelimit.Undecided
-		requests[i].Independent = q.Hits[i].Independent || hasNone || countsTokens
-		tokens[i].Independent = q.Hits[i].Independent || hasNone || !countsTokens
+		hasNone := hidden || q.Hits[i].Independent || q.Decisions[i].Source == ratelimit.Undecided
+		notRequests[i] = hasNone || unit != ""
+		notTokens[i] = hasNone || unit == ""
+		hasRequests = hasRequests || !notRequests[i]
+		hasTokens = hasTokens || !notTokens[i]
 	}
 	if out.Hidden[out.Hit] && !out.Decision.Allowed {
 		return
 	}
-	if at := respond.Tightest(requests, q.Decisions); at >= 0 {
-		out.Requests = &q.Decisions[at]
+	if hasRequests {
+		out.Requests = &q.Decisions[respond.Tightest(q.Hits, q.Decisions, notRequests)]
 	}
-	if at := respond.Tightest(tokens, q.Decisions); at >= 0 {
-		out.Tokens = &q.Decisions[at]
+	if hasTokens {
+		out.Tokens = &q.Decisions[respond.Tightest(q.Hits, q.Decisions, notTokens)]
 	}
 }

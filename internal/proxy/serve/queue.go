@@ -79,7 +79,7 @@ func Deliver(requests []*Request) {
 		kind := outcome.Admitted
 		for i := range q.Decisions {
 			if !q.Decisions[i].Allowed {
-				at = respond.Tightest(q.Hits, q.Decisions)
+				at = respond.Tightest(q.Hits, q.Decisions, nil)
 				status = http.StatusTooManyRequests
 				kind = outcome.Limited
 				break

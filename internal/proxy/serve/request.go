@@ -330,7 +330,7 @@ func Judge(q *Request) respond.Outcome {
 			out.ExceededBy = h.Cost - d.Remaining
 		}
 	}
-	at := respond.Tightest(q.Hits, decisions)
+	at := respond.Tightest(q.Hits, decisions, nil)
 	if at < 0 {
 		out.Hit = len(decisions)
 		return out

@@ -23,6 +23,7 @@ import (
 type Settling struct {
 	site    *Site
 	hits    []settledHit
+	headers bool                // a hit has its cost in a header
 	paths   bool                // a hit has its cost in the body
 	body    *usage.Frames       // reads the costs at paths; nil before the response, or without paths
 	tokens  *tokens             // nil if no hit counts tokens
@@ -96,7 +97,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 			h.Limit.Reserves && (d.Allowed || q.Outcome.Err != nil) // costs even without a decision
 		free := q.free && how.Unit == option.Money
 		if charged && (!h.Peek || free) && h.Cost >= 1 {
-			one.Charge = batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Subject: h.Subject,
+			key := h.StoredKey()
+			one.Charge = batch.Charge{Limit: h.Limit, Key: key, Subject: h.Subject,
 				Unit: string(how.Unit), Cost: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(),
 				Source: d.Source}
 			if free {
@@ -107,20 +109,20 @@ func NewSettling(site *Site, q *Request) *Settling {
 			}
 			s.unsettled[i] = true
 			s.paths = s.paths || how.Path != nil
-			if how.CountsTokens() {
+			if how.Unit != "" {
 				if s.tokens == nil {
-					s.tokens = &tokens{input: inputOf(q), asked: askedTier(q), price: q.price,
+					s.tokens = &tokens{length: q.HTTP.ContentLength, price: q.price,
 						upload: q.Upload, counts: q.HTTP.Method == http.MethodPost}
 				}
-				if output := outputOf(q, how); output > s.tokens.output {
-					s.tokens.output = output
+				if terms.Notify != nil {
+					one.Notice = noticeOf(terms, h.Limit, key)
 				}
-				one.Notice = noticeOf(terms, h.Limit, h.StoredKey())
 				s.tokens.enforced = s.tokens.enforced || !h.Independent
 			}
 		} else if how.Header == "" {
 			continue
 		}
+		s.headers = s.headers || how.Header != ""
 		s.hits = append(s.hits, one)
 	}
 	if s.hits == nil {
@@ -129,7 +131,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 	if s.tokens != nil {
 		s.bill = newBill(q)
 	}
-	if s.readsBody() {
+	if s.paths || s.tokens != nil {
 		q.HTTP.Header.Set("Accept-Encoding", "identity") // without it, any encoding would be acceptable
 	}
 	return s
@@ -148,7 +150,9 @@ func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 		s.mu.Unlock()
 	}
 	for _, s := range settlings {
-		s.remove(h)
+		if s.headers {
+			s.remove(h)
+		}
 		if s.tokens != nil && s.tokens.enforced {
 			respond.RemoveProviders(status, h)
 		}
@@ -159,7 +163,9 @@ func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 func (s *Settling) start(status int, h http.Header) {
 	s.status = status
 	s.empty = s.empty || status == http.StatusNoContent || status == http.StatusNotModified
-	s.read(h)
+	if s.headers {
+		s.read(h)
+	}
 	if s.paths {
 		s.body = usage.NewFrames(h, &bufferedBytes, s.readCosts, s.readCosts)
 	}
@@ -189,9 +195,6 @@ func (s *Settling) remove(h http.Header) {
 	}
 }
 
-// readsBody reports whether readBody needs the text of the body.
-func (s *Settling) readsBody() bool { return s.paths || s.tokens != nil }
-
 // End settles the hits. Callers call it once, after the response, which may be incomplete. status is the
 // status of an error response that an outer handler will send, or 0. h holds the headers, and any trailers.
 func (s *Settling) End(status int, h http.Header) {
@@ -211,13 +214,16 @@ func (s *Settling) End(status int, h http.Header) {
 		s.status = status
 		later = s.tokens != nil && s.tokens.upload != nil && s.tokens.upload.settleLater(s)
 	}
-	s.read(h)
-	s.remove(h)
+	if s.headers {
+		s.read(h)
+		s.remove(h)
+	}
 	s.ended = true
 	if later {
 		return
 	}
-	if s.body != nil && s.body.Holds() || s.tokens != nil && s.tokens.holds() {
+	if s.body != nil && s.body.Holds() ||
+		s.tokens != nil && s.tokens.reader != nil && s.tokens.reader.Holds() {
 		go s.settleLate() // the response does not end before the handler returns
 		return
 	}
@@ -262,7 +268,11 @@ func (s *Settling) settle() {
 		if one.Limit == nil {
 			continue
 		}
-		one.Units, one.outcome, one.err = s.costOf(one)
+		if one.how.Unit != "" {
+			one.Units, one.outcome, one.err = s.tokensOf(one)
+		} else {
+			one.Units, one.outcome, one.err = s.costOf(one)
+		}
 		switch {
 		case one.outcome != SettledSame: // a stream without usage is missing
 		case one.Units > one.Cost:
@@ -285,11 +295,14 @@ func (s *Settling) settle() {
 	if settles && len(s.bill.Charges) > 0 {
 		store.Settle(s.bill)
 	}
-	s.release()
-	s.tellUsed()
+	if s.site.Used != nil {
+		s.tellUsed()
+	}
+	tells := s.site.History != nil || s.site.Settled != nil
 	for i := range s.hits {
-		if s.hits[i].Limit != nil {
-			s.tell(&s.hits[i])
+		one := &s.hits[i]
+		if one.Limit != nil && (tells || one.err != nil) {
+			s.tell(one)
 		}
 	}
 }
@@ -326,13 +339,12 @@ func (s *Settling) tell(one *settledHit) {
 	}
 }
 
-// costOf returns the cost of a hit in the response. Without a valid one, it returns the charged cost.
+// costOf returns the cost of a hit in the response, except in tokens. Without a valid one, it returns the
+// charged cost.
 func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	how := one.how
 	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
 	switch {
-	case how.CountsTokens():
-		return s.tokensOf(one)
 	case how.Bytes:
 		return s.sent, SettledSame, nil
 	case how.Statuses != nil:

@@ -15,10 +15,8 @@ import (
 
 // tokens reads the usage of a response for limits of tokens and money.
 type tokens struct {
-	input    int64         // the estimate of the input, as charged
-	output   int64         // the largest estimate of the output
-	asked    string        // the tier that the request asks for, or ""
-	price    *policy.Price // nil without one
+	length   int64         // of the request, or -1
+	price    *policy.Price // nil without one, or without upload
 	upload   *Upload       // nil without one
 	counts   bool          // the usage counts: the request is a POST
 	enforced bool          // one of the limits is enforced
@@ -36,13 +34,10 @@ type tokens struct {
 	wrong     *ratelimit.FieldError
 }
 
-// holds reports whether the end of the response has to read what the reader holds, which takes time.
-func (t *tokens) holds() bool { return t.reader != nil && t.reader.Holds() }
-
 // chargeTokens sets the costs of the hits of a request on limits of tokens. q.Terms[i] describes hits[i].
 func chargeTokens(q *Request, hits []ratelimit.Hit) {
 	for i, m := range q.Terms {
-		if !m.Settle.CountsTokens() {
+		if m.Settle == nil || m.Settle.Unit == "" {
 			continue
 		}
 		h := &hits[i]
@@ -72,7 +67,7 @@ type tokenUnits struct {
 func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	var units tokenUnits
 	for _, m := range terms {
-		if !m.Settle.CountsTokens() {
+		if m.Settle == nil || m.Settle.Unit == "" {
 			continue
 		}
 		money := m.Settle.Unit == option.Money
@@ -158,19 +153,19 @@ func (s *Settling) judge() {
 	t.kind = SettledSame
 	switch {
 	case s.status == clientLeft:
-		t.estimate()
+		s.estimate()
 	case s.status == http.StatusNotModified || s.status >= http.StatusBadRequest && !reported:
 	case !t.counts:
-		t.estimate()
+		s.estimate()
 	case u.PromptOnly || u.Failed:
 	case u.Invalid != "":
 		wrong.Value = u.Invalid
 		wrong.Want = "a response that can be read"
 		t.kind = SettledInvalid
 		t.wrong = wrong
-		t.estimate()
+		s.estimate()
 	case !reported && !u.Stream:
-		t.estimate()
+		s.estimate()
 		if s.client.Err() == nil {
 			t.miss(wrong)
 		}
@@ -178,7 +173,7 @@ func (s *Settling) judge() {
 		if !reported {
 			t.miss(wrong)
 		}
-		t.report()
+		s.report()
 	}
 }
 
@@ -191,27 +186,40 @@ func (t *tokens) miss(wrong *ratelimit.FieldError) {
 }
 
 // estimate sets what the request may cost.
-func (t *tokens) estimate() {
+func (s *Settling) estimate() {
+	t := s.tokens
+	input := inputOf(t.upload, t.length)
+	output := int64(0) // the largest estimate
+	for i := range s.hits {
+		one := &s.hits[i]
+		if one.Limit != nil && one.how.Unit != "" {
+			if n := outputOf(t.upload, t.price, one.how); n > output {
+				output = n
+			}
+		}
+	}
 	t.estimated = true
 	parts := option.Parts{}
-	parts[option.Input] = t.input
-	parts[option.Output] = t.output
+	parts[option.Input] = input
+	parts[option.Output] = output
 	parts[option.Request] = 1
 	if t.price != nil {
-		parts = t.price.Estimate(t.input, t.output, t.asked)
-		t.tier = t.price.Dearer(parts, t.asked)
+		dearest, tier, _ := t.price.Estimate(input, output, t.upload.Prompt.Tier)
+		parts = dearest
+		t.tier = tier
 	}
-	t.shares = []priced{{usage.Share{Parts: parts}, t.price, t.input, t.output}}
+	t.shares = []priced{{usage.Share{Parts: parts}, t.price, input, output}}
 }
 
 // report sets what the response reports, by the models that it names, and first the request's own. The
 // estimate stands for an input that was not reported.
-func (t *tokens) report() {
+func (s *Settling) report() {
+	t := s.tokens
 	u := &t.usage
 	own := priced{usage.Share{Parts: u.Parts}, t.price, 0, u.Sent}
 	if u.Parts[option.Input] == usage.Unreported {
-		own.input = t.input
-		own.Parts[option.Input] = t.input
+		own.input = inputOf(t.upload, t.length)
+		own.Parts[option.Input] = own.input
 	}
 	if u.Parts[option.Output] == usage.Unreported {
 		own.Parts[option.Output] = 0
@@ -230,7 +238,10 @@ func (t *tokens) report() {
 	}
 	t.tier = u.Tier
 	if t.tier == "" && t.price != nil {
-		t.tier = t.price.Dearer(own.Parts, t.asked)
+		t.tier = standardTier
+		if asked := t.upload.Prompt.Tier; asked != "" {
+			t.tier = t.price.Dearer(own.Parts, asked)
+		}
 	}
 }
 
@@ -276,15 +287,18 @@ func (t *tokens) units(unit option.Unit) int64 {
 // fill sets the lines of a bill, and what they cost together: each has what it adds to the sum of those
 // before, so that their sum is rounded once.
 func (t *tokens) fill(b *batch.Bill) {
-	if t.tier != standardTier {
+	if t.tier != "" && t.tier != standardTier {
 		b.Tier = history.CleanText(t.tier, maxTier)
 	}
 	model := ""
 	if t.upload != nil {
 		model = t.upload.Prompt.Model
 	}
-	if answered := history.CleanText(option.ModelName(t.usage.Model), maxModel); answered != model {
-		b.Answered = answered
+	if answered := t.usage.Model; answered != "" && answered != model {
+		answered = history.CleanText(option.ModelName(answered), maxModel)
+		if answered != model {
+			b.Answered = answered
+		}
 	}
 	var total policy.Total
 	for i := range t.shares {
@@ -352,9 +366,9 @@ type Used struct {
 // UsedKinds lists the kinds of tokens.
 var UsedKinds = option.PartNames[:option.Search]
 
-// tellUsed calls Site.Used with the usage that the response has reported.
+// tellUsed calls Site.Used, which is not nil, with the usage that the response has reported.
 func (s *Settling) tellUsed() {
-	if s.site.Used == nil || s.tokens == nil || s.tokens.reader == nil || !s.tokens.usage.Reported {
+	if s.tokens == nil || s.tokens.reader == nil || !s.tokens.usage.Reported {
 		return
 	}
 	used := &Used{Tokens: map[string]int64{}}

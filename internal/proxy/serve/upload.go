@@ -87,12 +87,14 @@ func newUpload(q *Request, units tokenUnits) *Upload {
 		return nil
 	}
 	u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
-		body: &heldBody{sender: clientOf(q)}, money: units.money, client: clientIn(q),
+		body: &heldBody{}, money: units.money, client: clientIn(q),
 		unsized: q.HTTP.ContentLength < 0, once: q.Writer != nil}
 	if q.Asked && v.KeyID != 0 {
 		u.body.sender = "key " + strconv.FormatInt(v.KeyID, 10)
 	} else if q.Asked && v.User != "" {
 		u.body.sender = "user " + v.User
+	} else {
+		u.body.sender = clientOf(q)
 	}
 	return u
 }
@@ -163,9 +165,12 @@ func refusedFromMemory(q *Request) bool {
 // receive reads a body into an Upload, and returns the reason to refuse the request.
 func receive(u *Upload, q *Request) policy.Reason {
 	r := q.HTTP
-	for _, encoding := range policy.HeaderValues(r.Header, "Content-Encoding") {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return policy.AmbiguousBody
+	const encoding = "Content-Encoding"
+	if len(r.Header[encoding]) > 0 || policy.OtherSpelling(r.Header, encoding) {
+		for _, value := range policy.HeaderValues(r.Header, encoding) {
+			if value != "" && !strings.EqualFold(value, "identity") {
+				return policy.AmbiguousBody
+			}
 		}
 	}
 	if r.ContentLength > u.bound {

@@ -96,7 +96,11 @@ func (u *Upload) end() {
 	read := atomic.LoadInt32(&b.read) != 0
 	keeps := read && u.unsized || !read && len(b.chunks) > 0
 	waits := keeps || !read && len(b.late) > 0
+	over := read && len(b.chunks)+len(b.late) == 0
 	b.mu.Unlock()
+	if over && !waits {
+		return
+	}
 	done := u.client.Done()
 	if !waits || done == nil || isMirrored(u.client) {
 		u.finish()

@@ -287,12 +287,9 @@ func withoutEmpty(list []string) []string {
 	return texts
 }
 
-// withoutKey reports whether a zone that requires a key does not apply to a request, which lacks the key, or
+// withoutKey reports whether a zone, which requires a key, does not apply to a request that lacks the key, or
 // refuses it.
 func withoutKey(z *Zone, q *Request) (skips, refuses bool) {
-	if !requiresKey(z) {
-		return false, false
-	}
 	if keys := zoneKeys(z, q); keys == nil || len(withoutEmpty(keys)) > 0 {
 		return false, false
 	}

@@ -96,7 +96,8 @@ func (f *Frames) Release() {
 	f.packed = nil
 	f.text = nil
 	f.event = nil
-	f.fits()
+	atomic.AddInt64(f.total, -f.held)
+	f.held = 0
 }
 
 // fits counts the buffers, and reports whether they are within the bounds.

@@ -143,7 +143,7 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 		}
 		var value interface{}
 		_ = json.Unmarshal(text, &value) // text is valid
-		if t := textOf(memberOf(value, "type")); t != "" {
+		if t := textOf(objectOf(value)["type"]); t != "" {
 			value = t
 		}
 		if t := tierOf(textOf(value)); t != "" && t != "standard" {

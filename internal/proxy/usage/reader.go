@@ -45,18 +45,20 @@ func (r *Reader) End() Usage {
 	return r.usage()
 }
 
-// readBody reads a body that is one JSON text. It decodes no long fields: usage is short.
+// readBody reads a body that is one JSON object. It decodes no long fields: usage is short.
 func (r *Reader) readBody(text []byte) {
 	const long = 64 << 10
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(text, &fields) != nil {
-		return
-	}
 	body := make(map[string]interface{})
+	if len(text) <= long {
+		_ = json.Unmarshal(text, &body) // a number that is too large leaves out only itself
+	} else {
+		_ = json.Unmarshal(text, &fields) // it is valid
+	}
 	for name, field := range fields {
 		var value interface{} = true
 		if len(field) <= long {
-			_ = json.Unmarshal(field, &value) // a number that is too large leaves out only itself
+			_ = json.Unmarshal(field, &value)
 		}
 		body[name] = value
 	}
@@ -65,6 +67,7 @@ func (r *Reader) readBody(text []byte) {
 	if r.reported {
 		return
 	}
+	_ = json.Unmarshal(text, &fields)
 	if r.failed || r.zero {
 		r.hasText = saysText(fields)
 	}

@@ -58,7 +58,8 @@ func readHeaders(r *Reader, h http.Header) {
 	}
 }
 
-// report reads what an event reports. It walks through the members of shapes, without a call for each.
+// report reads what an event reports. It walks through the members of shapes, without a call for each: of an
+// object the member of a name, and under the name 0 the first element of an array.
 func report(r *Reader, event map[string]interface{}) {
 	var found []map[string]interface{} // the objects of counts
 	own := append([]int64(nil), none...)
@@ -71,8 +72,12 @@ func report(r *Reader, event map[string]interface{}) {
 		for j, path := range m.paths {
 			at := top
 			for _, name := range path {
-				if at != nil {
-					at = memberOf(at, name)
+				if _, ok := at.(map[string]interface{}); ok {
+					at = at.(map[string]interface{})[name]
+				} else if _, ok := at.([]interface{}); ok && name == "0" && len(at.([]interface{})) > 0 {
+					at = at.([]interface{})[0]
+				} else {
+					at = nil
 				}
 			}
 			if at == nil {
@@ -81,8 +86,8 @@ func report(r *Reader, event map[string]interface{}) {
 			is := m.are[j]
 			switch {
 			case is == counts:
-				if object := objectOf(at); object != nil {
-					found = append(found, object)
+				if _, ok := at.(map[string]interface{}); ok {
+					found = append(found, at.(map[string]interface{}))
 				}
 			case is < 0:
 				readOther(r, is, at)
@@ -94,7 +99,11 @@ func report(r *Reader, event map[string]interface{}) {
 		}
 	}
 	n := append([]int64(nil), none...)
-	for _, object := range found {
+	for i, object := range found {
+		if i == 0 {
+			readCounts(object, n)
+			continue
+		}
 		one := append([]int64(nil), none...)
 		readCounts(object, one)
 		fill(n, one)
@@ -102,8 +111,10 @@ func report(r *Reader, event map[string]interface{}) {
 	if event["eval_count"] != nil && own[promptTotal] < 0 {
 		own[promptTotal] = 0 // Ollama leaves out a prompt that it has not computed
 	}
-	fill(n, own)
-	kind := textOf(event["type"])
+	kind := ""
+	if event["type"] != nil {
+		kind = textOf(event["type"])
+	}
 	switch {
 	case kind == "error":
 		r.failed = true
@@ -112,7 +123,7 @@ func report(r *Reader, event map[string]interface{}) {
 	case kind == "" && event["data"] != nil || strings.HasPrefix(kind, "image_"):
 		r.medium = imageOut
 	}
-	merge(r, n)
+	merge(r, n, own)
 }
 
 // fill adds numbers that are not reported yet.
@@ -158,9 +169,10 @@ func readCounts(object map[string]interface{}, n []int64) {
 	for i := 0; i < len(objects); i++ {
 		for name, value := range objects[i] {
 			path := paths[i] + name
-			if number := numberOf(value); number >= 0 {
+			if _, ok := value.(float64); ok {
+				number := value.(float64)
 				is := countNames[path]
-				if is != noNumber && number > float64(n[is]) && number <= most &&
+				if is != noNumber && number > float64(n[is]) && number <= most && number >= 0 &&
 					number == math.Trunc(number) {
 					n[is] = int64(number)
 				}
@@ -217,19 +229,6 @@ func readEntries(list []interface{}) []entry {
 		all = append(all, e)
 	}
 	return all
-}
-
-// memberOf returns a member of an object, or the first element of an array under the name 0, or nil.
-func memberOf(value interface{}, name string) interface{} {
-	switch v := value.(type) {
-	case map[string]interface{}:
-		return v[name]
-	case []interface{}:
-		if name == "0" && len(v) > 0 {
-			return v[0]
-		}
-	}
-	return nil
 }
 
 // objectOf returns a value that is an object, or nil.
@@ -291,13 +290,16 @@ func tierOf(text string) string {
 	return text
 }
 
-// merge takes over the numbers of an event. 0 never replaces more. Numbers that are all 0 are a report only
-// in a whole body without text: see zero.
-func merge(r *Reader, n []int64) {
+// merge takes over the numbers of an event: n, and those of own that n lacks. 0 never replaces more. Numbers
+// that are all 0 are a report only in a whole body without text: see zero.
+func merge(r *Reader, n, own []int64) {
 	highest := int64(Unreported)
-	for _, number := range n {
-		if number > highest {
-			highest = number
+	for i, number := range own {
+		if n[i] < 0 {
+			n[i] = number
+		}
+		if n[i] > highest {
+			highest = n[i]
 		}
 	}
 	if highest <= 0 {

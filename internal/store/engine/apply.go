@@ -59,7 +59,10 @@ func decideGranted(requests []*request) {
 			}
 			if e.view.Limit != limit {
 				limit = e.view.Limit
-				quota = limit.Capacity()
+				quota = limit.Events // as limit.Capacity returns, whose call an interpreter would pay for
+				if limit.Burst > 0 {
+					quota = limit.Burst
+				}
 			}
 			left := e.view.Free + (e.granted-1-pos.nth)*e.cost
 			if e.sums != nil {

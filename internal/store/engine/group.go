@@ -57,7 +57,10 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 		case "cost":
 			numbers[i] = e.cost
 		case "quota":
-			numbers[i] = l.Capacity()
+			numbers[i] = l.Events // as l.Capacity returns, whose call an interpreter would pay for
+			if l.Burst > 0 {
+				numbers[i] = l.Burst
+			}
 		case "span":
 			numbers[i] = l.Window.Microseconds()
 		case "events":

@@ -24,7 +24,8 @@ func (s *Store) Settle(c *batch.Charge) {
 	}
 	key := strings.Clone(c.Key) // it may be a part of a long request
 	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
-		Claim: c.DecidedAt, Window: algorithm.WindowOf(c.Limit, c.DecidedAt, c.Reset), End: s.settled},
+		Claim: c.DecidedAt, Window: algorithm.WindowOf(c.Limit, c.DecidedAt, c.Reset),
+		End: func(_ int64, err error) { s.settled(1, err) }},
 		s.settleWait)
 }
 
@@ -34,7 +35,7 @@ func (s *Store) Settle(c *batch.Charge) {
 func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
 	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
 		End: func(charged int64, err error) {
-			s.settled(charged, err)
+			s.settled(1, err)
 			end(charged, err)
 		}}, s.settleWait)
 }

@@ -99,7 +99,7 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
 	case r.Reset:
 		return add(p, newEntry(statement.Reset, h, 0))
-	case h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Cost <= h.Limit.Capacity():
+	case h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Cost <= h.Limit.Events: // no Burst
 		return add(p, newEntry(statement.Charge, h, h.Cost))
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them,
@@ -119,7 +119,8 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 
 // newEntry returns an entry of one hit with a stored key.
 func newEntry(k statement.Kind, h *ratelimit.Hit, cost int64) *entry {
-	e := &entry{kind: k, id: rowOf(h), n: 1, cost: cost, view: algorithm.View{Limit: h.Limit}}
+	e := &entry{kind: k, id: lease.RowOf(h.Limit, h.Key), n: 1, cost: cost,
+		view: algorithm.View{Limit: h.Limit}}
 	if k == statement.Charge && h.Limit.Reserves {
 		e.sums = []int64{0, cost}
 		e.cost = 1

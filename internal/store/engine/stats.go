@@ -68,16 +68,16 @@ func (s Stats) ErrorsByClass() map[string]int64 {
 	return counts
 }
 
-// settled counts a settlement. A charge of units that were admitted without the database counts as a
-// settlement, too. settled implements batch.Call.End.
-func (s *Store) settled(_ int64, err error) {
+// settled counts n settlements. A charge of units that were admitted without the database counts as a
+// settlement, too.
+func (s *Store) settled(n int64, err error) {
 	if err == nil {
-		atomic.AddInt64(&s.stats[Settled], 1)
-	} else {
-		atomic.AddInt64(&s.stats[Unsettled], 1)
-		if s.lost != nil {
-			s.lost()
-		}
+		atomic.AddInt64(&s.stats[Settled], n)
+		return
+	}
+	atomic.AddInt64(&s.stats[Unsettled], n)
+	for ; n > 0 && s.lost != nil; n-- {
+		s.lost()
 	}
 }
 

@@ -178,7 +178,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s.ledger = ledger.New(ledger.Options{
 		Closing: closing, Health: server.health, Rows: s.rows, DB: db, Texts: texts, Report: o.Report,
 		Run: server.run, Write: s.writeSettlements, Send: send, Upkeep: o.Upkeep, Notify: o.Notify,
-		Settled: func(err error) { s.settled(0, err) },
+		Settled: s.settled,
 		Now:     s.unixNow,
 	})
 	server.replaced = s.ledger.Uncertain

@@ -74,8 +74,8 @@ type Options struct {
 	Upkeep func(day int64) error
 	// Notify is called with the notices of settlements that were answered. Nil makes none.
 	Notify func(n *batch.Notice)
-	// Settled is called with the outcome of each settlement: nil, or the reason why it is lost.
-	Settled func(err error)
+	// Settled is called with the outcome of n settlements: nil, or the reason why they are lost.
+	Settled func(n int64, err error)
 	// Now is Options.Now in Unix microseconds; 0 is the clock of the server.
 	Now func() int64
 }
@@ -127,7 +127,9 @@ func (l *Ledger) Hold(name int64, h *ratelimit.Hit, row lease.RowID) {
 		row.Key = strings.Clone(row.Key) // it may be a part of a long request
 		l.held[slot] = &hold{limit: h.Limit, row: row, units: h.Cost, session: name}
 	}
-	l.start()
+	if !l.running {
+		l.start()
+	}
 	l.mu.Unlock()
 	if known == nil {
 		slot.Hold(func() { l.release(slot) })
@@ -166,17 +168,6 @@ func (l *Ledger) release(slot *ratelimit.Slot) {
 func (l *Ledger) Settle(s *batch.Bill) {
 	l.mu.Lock()
 	lost := l.closed || l.unsettled >= maxWaiting
-	if s.User != "" { // without a call, because an interpreter would take long
-		s.User = storable(s.User)
-	}
-	s.Tier = storable(s.Tier)
-	s.Answered = storable(s.Answered)
-	for i := range s.Lines {
-		s.Lines[i].Model = storable(s.Lines[i].Model)
-	}
-	for i, above := range s.Ancestors {
-		s.Ancestors[i] = storable(above)
-	}
 	for i := range s.Charges {
 		h := l.held[s.Charges[i].Slot]
 		switch {
@@ -204,16 +195,16 @@ func (l *Ledger) Settle(s *batch.Bill) {
 func (l *Ledger) Lose(n int) {
 	if n > 0 {
 		l.Report(errLost)
-	}
-	for ; n > 0; n-- {
-		l.Settled(errLost)
+		l.Settled(int64(n), errLost)
 	}
 }
 
 // add adds an item, and starts the goroutine unless it runs. The caller holds the mutex.
 func (l *Ledger) add(i *item) {
 	l.waiting = append(l.waiting, i)
-	l.start()
+	if !l.running {
+		l.start()
+	}
 	if l.wake != nil {
 		l.wake()
 	}

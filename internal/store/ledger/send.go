@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -86,6 +87,7 @@ func (l *Ledger) take(now time.Time) []*item {
 	defer l.mu.Unlock()
 	var taken, left []*item
 	ids := map[string]bool{} // a transaction has each settlement once
+	name := l.session.Name()
 	for n, i := range l.waiting {
 		switch {
 		case len(taken) == maxBatch || len(taken) > 0 && taken[0].alone:
@@ -98,7 +100,7 @@ func (l *Ledger) take(now time.Time) []*item {
 		}
 		taken = append(taken, i)
 		ids[i.ID] = i.ID != ""
-		i.session = l.session.Name()
+		i.session = name
 		for n := range i.Charges {
 			c := &i.Charges[n]
 			c.Exact = batch.Exact(c.Units, c.Rest)
@@ -132,6 +134,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 		return true
 	}
 	added := len(entries.Result) > emptyResult
+	settled := int64(0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, i := range items {
@@ -147,7 +150,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 		}
 		if i.ID != "" {
 			l.unsettled--
-			l.Settled(nil)
+			settled++
 			for c := range i.Charges {
 				if n := i.Charges[c].Notice; n != nil && l.Notify != nil {
 					l.Notify(n)
@@ -155,6 +158,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 			}
 		}
 	}
+	l.Settled(settled, nil)
 	return true
 }
 
@@ -228,6 +232,12 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 		}
 	}
 	text, _ := json.Marshal(bills) // it never fails for texts and numbers
+	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ufffd`)) {
+		for _, b := range bills {
+			store(b)
+		}
+		text, _ = json.Marshal(bills)
+	}
 	entries := &pgdb.Statement{SQL: l.Texts.Ledger(sync), Synchronous: sync,
 		Args: []any{statement.Clock(l.Now(), lockWait), int64(len(bills)), string(text)}}
 	var statements []*pgdb.Statement
@@ -243,6 +253,19 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 
 // emptyResult is the length of the result of entries if its text is empty, as it is if all bills are known.
 const emptyResult = 4
+
+// store makes the texts of a bill storable.
+func store(b *batch.Bill) {
+	b.User = storable(b.User)
+	b.Tier = storable(b.Tier)
+	b.Answered = storable(b.Answered)
+	for i := range b.Lines {
+		b.Lines[i].Model = storable(b.Lines[i].Model)
+	}
+	for i, above := range b.Ancestors {
+		b.Ancestors[i] = storable(above)
+	}
+}
 
 // storable returns text that a column can store.
 func storable(text string) string {
