@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,15 +21,17 @@ gpt-*. The command shows what the requests that were charged in the time cost be
 price and by each user who sent them or was above, and changes nothing without --yes.
 
 What a request costs more or less becomes a row of the ledger of today, with its reason: a line of its own
-on the invoice of the present period, which names the corrected one. Earlier invoices and the counters of
-limits stay as they are. A request that has no price keeps what it costs. A second run corrects only what
-has changed since, also after a run that was stopped, or what was charged later by an old price.`,
+on the invoice of the present period, which names the corrected one. Earlier invoices stay as they are. A
+durable counter of a limit in money follows if the charge is in its running window, and was not reset since. A
+request that has no price keeps what it costs. A second run corrects only what has changed since, also after
+a run that was stopped, or what was charged later by an old price: RUNNING is the number of requests that
+proxies have reported, within 3 seconds, and that are not charged yet.`,
 	example: `prices set gpt-4o input=2.5 output=10 valid=2026-11-01..2026-11-15
 prices correct gpt-4o --from 2026-11-01 --until 2026-11-15
 prices correct gpt-4o --from 2026-11-01 --until 2026-11-15 --reason 'typing error' --yes`,
 	flags: []flag{
 		{name: "from", kind: pastTime, required: true, usage: "charged since: an age such as 30d, or a time"},
-		{name: "until", kind: moment, usage: "charged before this time"},
+		{name: "until", kind: moment, usage: "come or charged before this time"},
 		{name: "reason", usage: "the reason, for the ledger"},
 		{name: "yes", value: false, usage: "make the corrections"},
 	},
@@ -74,8 +77,8 @@ type differences struct {
 	before, after int64
 }
 
-// correctedAtOnce bounds the requests of a transaction.
-const correctedAtOnce = 1000
+// correctedAtOnce bounds the requests of a transaction, which locks their counters.
+const correctedAtOnce = 500
 
 // corrections are the requests that cost more or less now, and what they cost together.
 type corrections struct {
@@ -152,15 +155,25 @@ func correctPrices(c *invocation) error {
 			}
 		}
 	}
-	err := c.show(struct {
+	// A proxy of an older version does not say how many run.
+	running, err := c.scalar(`SELECT CASE WHEN count(*) = count(r.n) THEN coalesce(sum(r.n), 0) END
+FROM (SELECT substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::bigint AS n FROM rate_limit_nodes n
+	WHERE n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s') r`)
+	if err != nil {
+		return err
+	}
+	err = c.show(struct {
 		Requests  int            `json:"requests"`
 		Corrected int            `json:"corrected"`
 		Unpriced  int            `json:"without_a_price"`
+		Running   *json.Number   `json:"running"`
 		Changes   []*differences `json:"changes"`
-	}{all.requests, len(all.changed), all.unpriced, all.list()}, "")
+	}{all.requests, len(all.changed), all.unpriced, (*json.Number)(running), all.list()}, "")
 	switch {
 	case err != nil || c.json:
 		return err
+	case all.requests == 0:
+		return c.printf("\nThe ledger of this database has no requests of this model and time.\n")
 	case len(all.changed) == 0:
 		return c.printf("\nThe requests cost what the prices say.\n")
 	case !yes:
@@ -187,6 +200,10 @@ func (c *invocation) eachBill(f func(s *policy.Snapshot, b *bill)) error {
 	prices, err := c.rows("SELECT " + policy.PriceSQL + " AS price FROM rate_limit_prices p")
 	if err != nil {
 		return err
+	}
+	if len(prices) == 0 {
+		return errors.New("this database has no prices: corrections are made where the ledger is, and if " +
+			"the policy is on another server, the right prices are set there, too")
 	}
 	rows := make([]policy.Price, len(prices))
 	for i, row := range prices {

@@ -126,6 +126,8 @@ func (c *invocation) openDriver() (*pgxdb.DB, error) {
 const (
 	// maxAttempts bounds the attempts of a transaction.
 	maxAttempts = 10
+	// lockTimeout is the lock_timeout of beginSQL.
+	lockTimeout = 10 * time.Second
 	// beginSQL overrides settings of the role or the database that would slow down or end statements, and
 	// makes statements fail where row level security would hide rows. The locks of a machine that died are
 	// released after a minute.
@@ -140,8 +142,8 @@ var movedShard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" do
 // errRollback makes inTransaction roll back and return nil.
 var errRollback = errors.New("rolled back")
 
-// inTransaction calls f in a transaction, and commits if f returns nil. After a deadlock, and after Citus
-// has moved a shard, inTransaction calls f again in a new transaction.
+// inTransaction calls f in a transaction, and commits if f returns nil. After a deadlock, after the lock
+// timeout of a function, and after Citus has moved a shard, inTransaction calls f again in a new transaction.
 func (c *invocation) inTransaction(f func() error) error {
 	for attempt := 1; ; attempt++ {
 		c.lockWaitStart = time.Now()
@@ -160,7 +162,8 @@ func (c *invocation) inTransaction(f func() error) error {
 		}
 		var pgErr *pgconn.PgError
 		retryable := errors.As(err, &pgErr) &&
-			(pgErr.Code == deadlockDetected || movedShard.MatchString(pgErr.Message))
+			(pgErr.Code == deadlockDetected || movedShard.MatchString(pgErr.Message) ||
+				pgErr.Code == pg.LockNotAvailable && time.Since(c.lockWaitStart) < lockTimeout)
 		if !retryable || attempt == maxAttempts || c.ctx.Err() != nil {
 			if errors.Is(err, errRollback) {
 				return nil

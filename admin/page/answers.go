@@ -61,6 +61,8 @@ SELECT rule, limit_name, key, rate_limit_key_name(NULL, rule, key) AS key_name, 
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
 	"money": {counterData, 5 * time.Second, maxAge, askTimeout, `
 SELECT s.*, (SELECT max(currency) FROM rate_limit_ledger_retention) AS currency FROM rate_limit_spent() s`},
+	"corrections": {counterData, 5 * time.Second, maxAge, askTimeout, `
+SELECT * FROM rate_limit_corrections()`},
 	"prices": {policyData, 5 * time.Second, maxAge, askTimeout, `
 SELECT p.model, lower(p.valid) AS since, upper(p.valid) AS until, p.input, p.output, ARRAY(
 		SELECT rtrim(r.key, '.') || '=' || r.value FROM jsonb_each_text(rate_limit_rates(p)) r

@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 1
-	revision = 3
+	revision = 4
 )
 
 const stateSQL = `
@@ -404,7 +404,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 3) AND (state.revision >= 3 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 4) AND (state.revision >= 4 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -499,7 +499,7 @@ BEGIN
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
 		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
 		('{administrator}', '{notices}', 'UPDATE (taken_at, tried_at, try_at, error)'),
-		('{administrator}', '{correct,drop_expired,ledger_upkeep,totals_upkeep,upkeep}', 'EXECUTE')
+		('{administrator}', '{correct,drop_expired,ledger_upkeep,restart_windows,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
 			c.oid::regclass::text AS object, c.relowner AS owner, false AS is_function,
 			c.relname !~ '_secrets$|[0-9]' AS is_read
@@ -702,19 +702,43 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit count. Any other prefix is returned unchanged.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_restart_windows(prefix text, keys text[]) RETURNS bigint
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+	t regclass;
+	n bigint;
+	restarted bigint := 0;
+BEGIN
+	FOR t IN SELECT c.counters FROM rate_limit_counter_tables() c WHERE c.counters::text LIKE '%durable' LOOP
+		EXECUTE format('SELECT count(*) FROM (SELECT 1 FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
+			AND c.window_start IS NOT NULL AND c.slots IS NULL ORDER BY c.key COLLATE "C" FOR UPDATE) l', t)
+			INTO n USING $1, $2;
+		restarted := restarted + n;
+		EXECUTE format('UPDATE %s c SET window_start = $3, count = 0, prev_count = c.prev_count * 0,
+			remainder = NULL, held = NULL, tokens = NULL, last_refill = NULL, hits = NULL
+			WHERE c.prefix = $1 AND c.key = ANY ($2) AND c.window_start IS NOT NULL AND c.slots IS NULL', t)
+			USING $1, $2, clock_timestamp();
+	END LOOP;
+	RETURN restarted;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_restart_windows IS 'Makes the windows of durable counters begin now, with nothing used, and returns the number of counters.';
+--;
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_prefix($1);
+	keys CONSTANT text[] := rate_limit_stored_keys($2);
 	t record;
 	found record;
 	gone bigint;
-	deleted bigint := 0;
+	deleted bigint := rate_limit_restart_windows(counted, keys);
 BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
-			INTO found USING counted, rate_limit_stored_keys($2);
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
+				AND NOT ($3 AND c.window_start IS NOT NULL AND c.slots IS NULL)', t.counters) INTO found
+			USING counted, keys, t.counters::text LIKE '%durable';
 		CONTINUE WHEN found.keys IS NULL;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;
@@ -731,7 +755,7 @@ BEGIN
 	RETURN deleted;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the number of deleted counters. It fails while running requests hold slots of a counter.';
+COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available again. Returns their number. It fails while running requests hold slots of a counter.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
@@ -3207,6 +3231,7 @@ DECLARE
 	days CONSTANT datemultirange := rate_limit_ledger_window("from", greatest(until, "from"));
 	named CONSTANT text := rate_limit_model(model);
 	among CONSTANT text := CASE WHEN ids IS NOT NULL THEN format(' = ANY (%L::uuid[])', ids) END;
+	whole CONSTANT boolean := ids IS NOT NULL;
 BEGIN
 	IF until <= "from" THEN
 		RAISE invalid_parameter_value USING MESSAGE = 'until: must be after from';
@@ -3214,7 +3239,7 @@ BEGIN
 	RETURN QUERY EXECUTE format('WITH b AS (
 			SELECT b.*, CASE WHEN b.charges IS NULL THEN b.lines::bigint ELSE 0 END AS n,
 				b.money * 1000::numeric + coalesce(b.remainder, 0) AS billionths FROM (%s) b
-			WHERE b.time >= $1 AND b.time < $2 AND b.input IS NOT NULL
+			WHERE b.time >= $1 AND least(b.time, rate_limit_came(b.id)) < $2 AND b.input IS NOT NULL
 		), c AS (
 			SELECT c.corrects AS id, CASE WHEN c.charges IS NULL THEN c.lines::bigint ELSE 0 END AS n,
 				sum(c.money * 1000::numeric + coalesce(c.remainder, 0)) AS billionths
@@ -3225,24 +3250,69 @@ BEGIN
 				ELSE coalesce(b.billionths, 0) + c.billionths END, ''parts'',
 			ARRAY[b.input, b.cache_read, b.cache_write, b.cache_write_1h, b.output, b.audio_input,
 				b.audio_cache_read, b.audio_output, b.image_input, b.image_output, b.search,
-				CASE n WHEN 0 THEN 1 END]) ORDER BY n)
+				CASE n WHEN 0 THEN 1 END], ''charges'', CASE WHEN $4 THEN b.charges END) ORDER BY n)
 		FROM b LEFT JOIN c USING (id, n)
 		GROUP BY b.day, b.id, b.time, b.user_id, b.key_id, b.ancestors, b.tier
 		HAVING $3 IS NULL OR bool_or(CASE WHEN $3 LIKE ''%%*''
 			THEN starts_with(rate_limit_model(b.model), left($3, -1))
 			ELSE rate_limit_model(b.model) = $3 END)',
 		rate_limit_ledger_source(days, concat('AND kind = ''charge''', ' AND id' || among)),
-		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')), concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named;
+		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')), concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named, whole;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_bills IS 'The requests that were charged in a time, with what each of their lines costs in billionths by the last '
-	'correction. parts has the columns of the ledger in the order of prices, and then 1 for the request. model selects those with a line of a model, or of the models of a pattern.';
+COMMENT ON FUNCTION rate_limit_bills IS 'The requests that were charged from a time on, and came or were charged before another, with what each '
+	'of their lines costs in billionths by the last correction. parts has the columns of the ledger in the order of prices, and then 1 for the request. model selects those with a line of a model, or of the '
+	'models of a pattern. With ids, the first line of a request has its charges.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_came(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE substr(id::text, 15, 1) WHEN '7' THEN timestamptz 'epoch'
+	+ ('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint * interval '1 ms' END;
+--;
+COMMENT ON FUNCTION rate_limit_came IS 'When a request of the ledger came, by its number. NULL: its number has no time.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_correct_counters(changes jsonb) RETURNS void LANGUAGE plpgsql
+	SET lock_timeout = '200ms' AS $$
+DECLARE
+	moved CONSTANT text := 'jsonb_to_recordset($1) x("time" timestamptz, billionths numeric, prefix text, key text, durable boolean)';
+	prefixes text[];
+	keys text[];
+	kinds jsonb;
+	place regclass;
+BEGIN
+	SELECT array_agg(k.prefix), array_agg(k.key) INTO prefixes, keys FROM (SELECT DISTINCT x.prefix, x.key FROM jsonb_to_recordset($1) x(prefix text, key text, durable boolean) WHERE x.durable) k;
+	IF to_regclass('rate_limit_rule_limits') IS NOT NULL THEN
+		kinds := (SELECT jsonb_object_agg(rate_limit_counted_prefix(concat_ws('/', 'rule', l.rule, l.name)), CASE WHEN l.calendar IS NULL THEN l.algorithm ELSE 'calendar' END)
+			FROM rate_limit_rule_limits l WHERE l.unit = 'money');
+	END IF;
+	FOR place IN SELECT c.counters FROM rate_limit_counter_tables() c WHERE c.counters::text LIKE '%durable'
+	LOOP
+		EXECUTE format('SELECT count(*) FROM (SELECT 1
+				FROM %s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
+			ORDER BY $3 ->> c.prefix COLLATE "C", c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c) l',
+			place) USING prefixes, keys, kinds;
+		EXECUTE format('UPDATE %1$s c SET count = ceil(n.now * 0.001),
+				remainder = nullif(n.now - ceil(n.now * 0.001) * 1000, 0), prev_count = n.before
+			FROM (SELECT c.prefix, c.key, greatest(0, greatest(0, c.count) * 1000::numeric
+					+ coalesce(c.remainder, 0) + coalesce(sum(x.billionths)
+						FILTER (WHERE x.time >= c.window_start), 0)) AS now,
+				greatest(c.prev_count * 0, c.prev_count + ceil(coalesce(sum(x.billionths)
+					FILTER (WHERE x.time < c.window_start), 0) * 0.001)) AS before
+				FROM %1$s c JOIN %2$s USING (prefix, key)
+				WHERE x.durable AND c.expires_at > now() AND (x.time >= c.window_start
+					OR c.prev_count > 0 AND x.time >= c.window_start - (c.expires_at - c.window_start) / 2)
+				GROUP BY c.prefix, c.key) n
+			WHERE c.prefix = n.prefix AND c.key = n.key', place, moved) USING $1;
+	END LOOP;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_correct_counters IS 'Changes durable counters by charges that cost more or less than they did, if the window of a counter '
+	'has the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, prefix, key and durable.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_correct(bills jsonb, reason text) RETURNS bigint
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
 	corrected bigint;
+	moved jsonb;
 BEGIN
 	IF coalesce(btrim(reason), '') = '' THEN
 		RAISE invalid_parameter_value USING MESSAGE = 'reason: must be given';
@@ -3251,8 +3321,12 @@ BEGIN
 	IF to_regclass('rate_limit_ledger' || to_char(today, '_YYYYMMDD')) IS NULL THEN
 		PERFORM rate_limit_ledger_upkeep();
 	END IF;
-	INSERT INTO rate_limit_ledger (day, id, time, user_id, key_id, ancestors, tier, charges, kind, corrects, corrects_time, corrected_by, reason, model, money, remainder, price, price_valid, lines)
-	SELECT today, gen_random_uuid(), now(), o.user_id, o.key_id, o.ancestors, o.tier, '[]', 'correction', o.id, o.time, rate_limit_caller(), $2, o.lines -> 0 ->> 'model', ceil(d.all[1] * 0.001),
+	WITH made AS (INSERT INTO rate_limit_ledger (day, id, time, user_id, key_id, ancestors, tier, charges,
+			kind, corrects, corrects_time, corrected_by, reason, model, money, remainder, price, price_valid,
+			lines)
+	SELECT today, gen_random_uuid(), now(), o.user_id, o.key_id, o.ancestors, o.tier, coalesce(( SELECT jsonb_agg(c || jsonb_build_object('units', (SELECT sum(m) FROM unnest(d.all) m) * 0.001))
+			FROM jsonb_path_query(o.lines -> 0 -> 'charges', '$[*][*] ? (@.unit == "money")') c), '[]'),
+		'correction', o.id, o.time, rate_limit_caller(), $2, o.lines -> 0 ->> 'model', ceil(d.all[1] * 0.001),
 		nullif(d.all[1] - ceil(d.all[1] * 0.001) * 1000, 0), b.lines -> 0 ->> 'price',
 		(b.lines -> 0 ->> 'price_valid')::tstzrange, d.further
 	FROM jsonb_to_recordset($1) AS b(id uuid, "time" timestamptz, lines jsonb)
@@ -3264,14 +3338,16 @@ BEGIN
 		FROM (SELECT p.n, p.old, n.new, (n.new ->> 'billionths')::numeric - coalesce((p.old ->> 'billionths')::numeric, 0) AS more FROM jsonb_array_elements(o.lines) WITH ORDINALITY AS p(old, n)
 			LEFT JOIN jsonb_array_elements(b.lines) WITH ORDINALITY AS n(new, n) ON n.n = p.n) x
 	) d
-	WHERE 0 <> ANY (d.all);
-	GET DIAGNOSTICS corrected = ROW_COUNT;
+	WHERE 0 <> ANY (d.all) RETURNING id, corrects_time, charges)
+	SELECT count(DISTINCT m.id), jsonb_agg(c || jsonb_build_object('time', m.corrects_time, 'billionths', (c ->> 'units')::numeric * 1000)) FILTER (WHERE c ->> 'key' IS NOT NULL) INTO corrected, moved
+		FROM made m LEFT JOIN LATERAL jsonb_array_elements(m.charges) c ON true;
+	PERFORM rate_limit_correct_counters(moved) WHERE moved IS NOT NULL;
 	RETURN corrected;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_correct IS 'Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less '
-	'now, and returns the number of these rows. bills is a list of objects with the id and the time of a request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of '
-	'prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.';
+	'now, and returns the number of these rows. Durable counters of limits in money change if their window has the charge of the request. bills is a list of objects with the id and the time of a '
+	'request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
@@ -3444,6 +3520,20 @@ $$;
 COMMENT ON FUNCTION rate_limit_spent IS 'What was spent today, in this month and in the month before, in UTC, in lists: all, organization (who '
 	'is above others and below nobody), team (who is between), person (who has sent requests; name NULL: unknown) and model (NULL: none named). A list has the max_rows names with the most money of this month, '
 	'and then one row of all others; others is their number. requests, estimated, and corrected, which has what corrections changed, are of this month. money NULL: nothing had a price.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50) RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month timestamptz, requests bigint,
+	money numeric, total bigint) LANGUAGE plpgsql STABLE SET jit = off AS $$
+BEGIN
+	RETURN QUERY EXECUTE format('SELECT max(l.time), l.corrected_by, l.reason, l.model,
+			date_trunc(''month'', l.corrects_time, ''UTC''), count(DISTINCT l.corrects),
+			round((sum(l.money) + coalesce(sum(l.remainder), 0) * 0.001) * 0.000001, 9), count(*) OVER ()
+		FROM (%s) l WHERE l.money <> 0 OR l.remainder <> 0
+		GROUP BY l.day, 2, 3, 4, 5 ORDER BY 1 DESC, 2, 3, 4, 5 LIMIT $1',
+		rate_limit_ledger_source(datemultirange(daterange((date_trunc('month', now() AT TIME ZONE 'UTC') - interval '1 month')::date, 'infinity')), 'AND corrects IS NOT NULL')) USING $1;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_corrections IS 'The corrections of this month and the one before, in UTC, the latest first: the time of the last one, '
+	'who has made them and why, the model and the month of the corrected requests, and how much more these cost. Corrections of one day are together, and total is the number of all rows.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used numeric, held numeric,
 	quota numeric, percent numeric, resets_at timestamptz, unit text, level text)
@@ -4014,7 +4104,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 3,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 4,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

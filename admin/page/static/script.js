@@ -11,6 +11,7 @@ const questions = {
 	near: [5000, showNear, 'near-list'],
 	bans: [5000, showBans, 'bans-list'],
 	money: [10000, showMoney, 'money-list'],
+	corrections: [10000, showCorrections, 'corrections-list'],
 	prices: [10000, showPrices, 'prices-list'],
 	notices: [5000, showNotices, 'notices-list'],
 }
@@ -238,6 +239,12 @@ function showMoney(answer) {
 				[row.others ? element('td', 'none', `${number(row.others)} other`) : row.name ?? element('td', 'none', 'unknown'),
 					...[row.today, row.this_month, row.month_before].map((n) => element('td', 'number', money(n)))])))
 		})))
+}
+
+function showCorrections(answer) {
+	fill('corrections-list', missing(answer, 'ledger', 'None in this month or the one before.') ?? [table('Corrections', ['Made (UTC)', 'By', 'Reason', 'Model', 'Corrects', 'Requests', 'Difference'],
+		answer.rows.map((row) => [when(row.at, answer.time), row.corrected_by, row.reason, row.model ?? 'unnamed', new Date(row.month).toISOString().slice(0, 7),
+			...[number(row.requests), money(row.money)].map((text) => element('td', 'number', text))])), ...more(answer.rows)])
 }
 
 function showPrices(answer) {

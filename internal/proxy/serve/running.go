@@ -18,6 +18,9 @@ func (s *Settling) Begin(w http.ResponseWriter) {
 	if s.site.running != nil {
 		atomic.AddInt32(s.site.busy, 1)
 		s.running = s.site.running.Add(s)
+		if s.tokens != nil {
+			s.site.Node.Run(1)
+		}
 	}
 }
 
@@ -60,6 +63,9 @@ func (s *Settling) Lose() {
 func (s *Settling) leave() {
 	s.site.running.Remove(s.running)
 	atomic.AddInt32(s.site.busy, -1)
+	if s.tokens != nil {
+		s.site.Node.Run(-1)
+	}
 }
 
 // errStopped is the error of a Write after Stop.

@@ -47,3 +47,20 @@ COMMENT ON FUNCTION rate_limit_spent IS
 	'unknown) and model (NULL: none named). A list has the max_rows names with the most money of this month, '
 	'and then one row of all others; others is their number. requests, estimated, and corrected, which '
 	'has what corrections changed, are of this month. money NULL: nothing had a price.';
+
+CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50)
+RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month timestamptz, requests bigint,
+	money numeric, total bigint) LANGUAGE plpgsql STABLE SET jit = off AS $$
+BEGIN
+	RETURN QUERY EXECUTE format('SELECT max(l.time), l.corrected_by, l.reason, l.model,
+			date_trunc(''month'', l.corrects_time, ''UTC''), count(DISTINCT l.corrects),
+			round((sum(l.money) + coalesce(sum(l.remainder), 0) * 0.001) * 0.000001, 9), count(*) OVER ()
+		FROM (%s) l WHERE l.money <> 0 OR l.remainder <> 0
+		GROUP BY l.day, 2, 3, 4, 5 ORDER BY 1 DESC, 2, 3, 4, 5 LIMIT $1',
+		rate_limit_ledger_source(datemultirange(daterange((date_trunc('month', now() AT TIME ZONE 'UTC')
+			- interval '1 month')::date, 'infinity')), 'AND corrects IS NOT NULL')) USING $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_corrections IS
+	'The corrections of this month and the one before, in UTC, the latest first: the time of the last one, '
+	'who has made them and why, the model and the month of the corrected requests, and how much more these '
+	'cost. Corrections of one day are together, and total is the number of all rows.';

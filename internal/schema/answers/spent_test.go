@@ -44,6 +44,20 @@ team red 1 2.999999999 2.999999999
 team blue 1 2.000000000 2.000000000 0.500000250`)
 }
 
+// Corrections of a day that have everything in common are one row.
+func TestCorrectionsAreListedByWhoWhyAndWhat(t *testing.T) {
+	s := sqltest.Open(t, schema.File)
+	s.Exec(`INSERT INTO rate_limit_ledger (day, id, time, model, money, remainder, charges, kind, corrects,
+			corrects_time, corrected_by, reason, lines)
+		SELECT (now() AT TIME ZONE 'UTC')::date, gen_random_uuid(), now() - i * interval '1 s', 'm', -i, -1,
+			'[]', 'correction', gen_random_uuid(), '2026-10-31 23:00Z', 'ann', 'typo ' || i % 2,
+			'[{"model": "n", "money": 0.25}, {"model": "o", "money": 0}]' FROM generate_series(1, 3) i`)
+	s.Expect(`SELECT at < now(), corrected_by, reason, model, month, requests, money, total
+		FROM rate_limit_corrections(3)`, `t ann typo 1 m 2026-10-01 00:00:00+00 2 -0.000004002 4
+t ann typo 1 n 2026-10-01 00:00:00+00 2 0.000000500 4
+t ann typo 0 m 2026-10-01 00:00:00+00 1 -0.000002001 4`)
+}
+
 var (
 	manyRows  = flag.Int("spent-rows", 20_000, "the rows of the ledger of TestSpentMoneyOfManyRows")
 	manyUsers = flag.Int("spent-users", 1000, "the users of these rows")

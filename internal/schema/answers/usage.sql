@@ -120,19 +120,45 @@ COMMENT ON FUNCTION rate_limit_counted_prefix IS
 	'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit '
 	'count. Any other prefix is returned unchanged.';
 
+CREATE OR REPLACE FUNCTION rate_limit_restart_windows(prefix text, keys text[]) RETURNS bigint
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+	t regclass;
+	n bigint;
+	restarted bigint := 0;
+BEGIN
+	FOR t IN SELECT c.counters FROM rate_limit_counter_tables() c WHERE c.counters::text LIKE '%durable' LOOP
+		EXECUTE format('SELECT count(*) FROM (SELECT 1 FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
+			AND c.window_start IS NOT NULL AND c.slots IS NULL ORDER BY c.key COLLATE "C" FOR UPDATE) l', t)
+			INTO n USING $1, $2;
+		restarted := restarted + n;
+		EXECUTE format('UPDATE %s c SET window_start = $3, count = 0, prev_count = c.prev_count * 0,
+			remainder = NULL, held = NULL, tokens = NULL, last_refill = NULL, hits = NULL
+			WHERE c.prefix = $1 AND c.key = ANY ($2) AND c.window_start IS NOT NULL AND c.slots IS NULL', t)
+			USING $1, $2, clock_timestamp();
+	END LOOP;
+	RETURN restarted;
+END $$;
+COMMENT ON FUNCTION rate_limit_restart_windows IS
+	'Makes the windows of durable counters begin now, with nothing used, and returns the number of counters.';
+
+-- A window of the calendar in a deleted row would begin before the reset again, and rate_limit_correct would
+-- change its counter by what the reset has cleared. So durable rows with a window stay.
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_prefix($1);
+	keys CONSTANT text[] := rate_limit_stored_keys($2);
 	t record;
 	found record;
 	gone bigint;
-	deleted bigint := 0;
+	deleted bigint := rate_limit_restart_windows(counted, keys);
 BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.counters)
-			INTO found USING counted, rate_limit_stored_keys($2);
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
+				AND NOT ($3 AND c.window_start IS NOT NULL AND c.slots IS NULL)', t.counters) INTO found
+			USING counted, keys, t.counters::text LIKE '%durable';
 		CONTINUE WHEN found.keys IS NULL;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;
@@ -150,8 +176,8 @@ BEGIN
 	RETURN deleted;
 END $$;
 COMMENT ON FUNCTION rate_limit_reset IS
-	'Deletes the counters of a prefix and a key, so that the full quota is available again. Returns the '
-	'number of deleted counters. It fails while running requests hold slots of a counter.';
+	'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available '
+	'again. Returns their number. It fails while running requests hold slots of a counter.';
 
 -- Package algorithm defines all terms: used is the quota minus the units that Peek returns as free. A
 -- fraction of a unit admits no request, so used is rounded up. Sums that may exceed a bigint have the type

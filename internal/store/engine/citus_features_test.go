@@ -126,8 +126,8 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 			l := budget(1 << 40)
 			l.Prefix = fmt.Sprint("ledger ", driver, n)
 			hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Slot: &ratelimit.Slot{}})
-			b.Charges = append(b.Charges, batch.Charge{Limit: l, Key: key, Unit: "tokens", Units: 1 + i,
-				Slot: hits[n].Slot})
+			b.Charges = append(b.Charges, batch.Charge{Limit: l, Key: key,
+				Unit: []string{"tokens", "money"}[n], Units: 1 + i, Slot: hits[n].Slot})
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
 		if err := one.Take(t.Context(), testTimeout, hits, decisions); err != nil || !allAllowed(decisions) {
@@ -139,8 +139,9 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 	stop()
 	sums := fmt.Sprintf(`SELECT concat_ws(' ', (SELECT sum(count) FROM unnest(ARRAY['ledger %[1]s0',
 		'ledger %[1]s1']) p, rate_limit_counters(p, true)), count(*), sum(jsonb_array_length(charges)),
-		(SELECT sum((c->>'units')::bigint) FROM rate_limit_ledger_rows(user_id => '%[1]s') r,
-		jsonb_array_elements(r.charges) c)) FROM rate_limit_ledger_rows(user_id => '%[1]s')`, driver)
+		(SELECT sum((c->>'units')::numeric * CASE c->>'unit' WHEN 'money' THEN 1000000 ELSE 1 END)::bigint
+		FROM rate_limit_ledger_rows(user_id => '%[1]s') r, jsonb_array_elements(r.charges) c))
+		FROM rate_limit_ledger_rows(user_id => '%[1]s')`, driver)
 	text := fmt.Sprint(want, " 60 120 ", want)
 	await.Within(t, 30*time.Second, "the settlements, "+text, func() bool {
 		return cluster.Query[string](t, s.DSN(), sums) == text
@@ -153,4 +154,7 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 	invoice := fmt.Sprintf("SELECT concat_ws(' ', sum(requests), sum(money)) FROM rate_limit_invoice('%s')",
 		driver)
 	check.Equal(t, "the invoice", cluster.Query[string](t, s.DSN(), invoice), "60 0.000000420")
+	counted := fmt.Sprintf(`SELECT (sum(count) * 1000 + sum(remainder))::bigint
+		FROM rate_limit_counters('ledger %s1', true)`, driver)
+	check.Equal(t, "the counter of money", cluster.Query[int64](t, s.DSN(), counted), want/2*1000+420)
 }

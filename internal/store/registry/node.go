@@ -38,6 +38,7 @@ type Node struct {
 	written   string                  // report.Applied as of that write
 
 	stores  int32        // the number of stores that share the Node; atomic
+	running int64        // see Run; atomic
 	refused atomic.Value // what the server refuses in the DSN, a string; "" for nothing
 
 	polling   sync.Mutex // guards the fields below, also during a round trip
@@ -65,6 +66,7 @@ type report struct {
 
 	Requests [6]int64           `json:"requests"` // by outcome.Kind
 	Locally  int64              `json:"locally"`  // decided without the database
+	Running  int64              `json:"running"`  // those that run, and cost tokens
 	Busiest  map[string][]int64 `json:"busiest"`  // {prefix: [admitted, limited]}
 
 	// The first and the last request of the last series of requests without a decision, and how many of
@@ -200,6 +202,9 @@ func (n *Node) CountLocal(from, now time.Time) {
 	n.report.LocalFrom, n.report.LocalUntil = from.UnixMicro(), now.UnixMicro()
 }
 
+// Run counts requests that begin or, with a negative number, end, and are then settled on limits of tokens.
+func (n *Node) Run(more int64) { atomic.AddInt64(&n.running, more) }
+
 // Lose counts a settlement that may not have arrived.
 func (n *Node) Lose() {
 	n.mu.Lock()
@@ -244,6 +249,7 @@ func (n *Node) encode(now time.Time) (text, applied string) {
 	defer n.mu.Unlock()
 	r := n.report
 	r.Clock = now.UnixMicro()
+	r.Running = atomic.LoadInt64(&n.running)
 	r.Cannot = n.cannot
 	if refused != "" {
 		r.Problems = append([]string{refused}, r.Problems...)
