@@ -13,11 +13,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The times within which an answer is settled and a change is obeyed, while the database answers, and within
-// which a charge that crosses a threshold has its notice.
+// The times within which an answer is settled, while the database answers, and within which a charge that
+// crosses a threshold has its notice.
 const (
 	settledWithin = 2 * time.Second
-	obeyedWithin  = 1200 * time.Millisecond
 	noticedWithin = 10 * time.Second
 )
 
@@ -141,7 +140,7 @@ func (b *budgetBed) compare(q *question, rows map[string]charged) string {
 	}
 	if isCharged {
 		moved := row.users == strings.Join(chain(q.person, true), ",")
-		if q.sent.After(b.moved.Add(obeyedWithin)) {
+		if q.sent.After(b.moved) {
 			moved = true
 		} else if !q.began.IsZero() && q.began.Before(b.moving) {
 			moved = false

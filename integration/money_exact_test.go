@@ -49,7 +49,7 @@ type budgetBed struct {
 	client        *http.Client
 	kills         [2][]time.Time // of each proxy
 	settledWithin time.Duration  // how long after a response its settlement may still be lost
-	moving, moved time.Time      // before and after the move of a team
+	moving, moved time.Time      // before the move of a team, and when both proxies have applied it
 
 	mu        sync.Mutex // guards the fields below
 	random    *rand.Rand
@@ -57,11 +57,11 @@ type budgetBed struct {
 	answered  int64
 }
 
-// Budgets in money are exact on four levels, through kills of proxies and a failover, while people and teams
-// are upgraded with their payments, and a team moves. The counters are the invoices and what the models say
-// that their answers cost, to the billionth. Each threshold that was crossed has one notice, within 10 s. A
-// budget is exceeded by at most one answer, and by what running answers cost more than they hold. The answers
-// of killed proxies are charged or not.
+// Budgets in money are exact on four levels, through kills of proxies, an outage and a failover, while
+// people and teams are upgraded with their payments, and a team moves. The counters are the invoices and
+// what the models say that their answers cost, to the billionth. Each threshold that was crossed has one
+// notice, within 10 s. A budget is exceeded by at most one answer, and by what running answers cost more
+// than they hold. The answers of killed proxies are charged or not.
 func TestBudgetsInMoneyAreExact(t *testing.T) {
 	b := startBudgetBed(t)
 	var clients sync.WaitGroup
@@ -84,9 +84,14 @@ func TestBudgetsInMoneyAreExact(t *testing.T) {
 		case 8:
 			b.moving = time.Now()
 			cluster.Execute(t, b.dsn, "SELECT rate_limit_user('t1', parent => 'd3')")
+			awaitPolicyApplied(t, b.dsn, len(b.proxies))
 			b.moved = time.Now()
 		case 12:
 			b.kill(1)
+		case 14: // requests without a decision are refused, and settlements wait
+			b.must(b.servers[0].Pause())
+			time.Sleep(3 * time.Second)
+			b.must(b.servers[0].Resume())
 		case 16:
 			b.must(b.servers[0].Kill())
 			b.must(runSQL(b.servers[1].DSN("postgres"), "SELECT pg_promote()",
