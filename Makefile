@@ -148,7 +148,7 @@ test-postgres-versions: need-go ## run the short tests of the core on Postgres 1
 		$(VERSIONED) -run "$(VERSIONED_TESTS)" $(MODULE)/internal/store/engine'
 
 # Of the store, these tests depend on what a server makes of the SQL. One driver suffices.
-VERSIONED = $(GO) test -short -vet=off -count=1 -timeout 20m -tags $(TAGS) -skip 'Naive|ClientCannot|ExplainEquals'
+VERSIONED = $(GO) test -short -vet=off -count=1 -timeout 20m -tags $(TAGS) -skip "Naive|ClientCannot|ExplainEquals"
 VERSIONED_PACKAGES = $(patsubst %,$(MODULE)/%,internal/store internal/schema/... admin/explain internal/plane/history internal/plane/policy \
 	internal/testkit/conformance)
 VERSIONED_TESTS = SQL|Go|Plan|Batch|Several|Settle|Stores|Cleanup|Migrat|Table|Column|Commit|Refus|RoundTrip
