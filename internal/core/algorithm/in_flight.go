@@ -13,7 +13,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // The process has a row in rate_limit_processes, which package engine calls a session and renews. The low
 // bits are a counter of the process. When the row of a process expires, the slots of the process are free,
 // and the next hit removes them. The name of a process is the time of its start, in seconds since 2000. A
-// process with a name younger than the lifetime of a row counts even without a row, because the snapshot of a
+// process with a name younger than the lifetime of a row counts without a row, because the snapshot of a
 // statement may be older than the row. Negative numbers are not slots: they record the release of a slot that
 // was not in the row.
 //
@@ -63,21 +63,24 @@ func peekInFlight(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return now + inFlightRetry }
 
 const (
-	// aliveSQL returns an array of the processes with unexpired rows; {processes} is the placeholder for
-	// their table. youngSQL returns the newest name for which the snapshot must contain a row. Both use the
-	// start of the statement, which is not later than its snapshot, so that a wait for a lock does not age
-	// rows. Upper bounds exclude times from a clock that was temporarily ahead: rows more than 10 seconds
-	// ahead, and names more than an hour ahead. Names run ahead of the clock while many processes start.
-	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes}
-		WHERE seen BETWEEN statement_timestamp() - interval '10 s'
-		AND statement_timestamp() + interval '10 s')::bigint[]`
+	// aliveSQL returns an array of the processes with unexpired rows, and the negated names of young ones
+	// with other rows; {processes} is the placeholder for their table. youngSQL returns the newest name for
+	// which the snapshot must contain a row. Both use the start of the statement, which is not later than its
+	// snapshot, so that a wait for a lock does not age rows. Upper bounds exclude times from a clock that was
+	// temporarily ahead: rows more than 10 seconds ahead, and names more than an hour ahead. Names run ahead
+	// of the clock while many processes start.
+	aliveSQL = `(SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]`
 	youngSQL = `(SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810)`
 )
 
 // isAliveSQL returns a condition that holds if a process is alive. alive and young are aliveSQL and youngSQL,
 // or columns with their values.
 func isAliveSQL(process, alive, young string) string {
-	return process + " = ANY (" + alive + ") OR " + process + " - " + young + " BETWEEN 1 AND 3610"
+	return process + " = ANY (" + alive + ") OR " + process + " - " + young + " BETWEEN 1 AND 3610 AND -" +
+		process + " <> ALL (" + alive + ")"
 }
 
 // LiveSQL tests whether the row has a slot of a process that is alive.

@@ -16,7 +16,7 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
 		(SELECT count(*) FROM unnest(c.slots) AS s
 			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-			AND 3610
+			AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
 			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p
 				WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
 				AND statement_timestamp() + interval '10 s')),
@@ -25,6 +25,7 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 				FROM generate_subscripts(c.held, 1) i) p
 			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
 				BETWEEN 1 AND 3610
+				AND p.session NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
 				OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p
 					WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
 					AND statement_timestamp() + interval '10 s'))),
@@ -94,7 +95,7 @@ BEGIN
 		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
 			SELECT FROM unnest(c.slots) s
 				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-					AND 3610
+					AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM %2$s p)
 				OR s >> 32 IN (SELECT p.process FROM %2$s p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
 						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;

@@ -21,6 +21,10 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	for _, r := range requests {
 		c := r.Call
 		if granted := len(c.Decisions); granted < len(r.positions) || granted == 0 {
+			if w.expireEnded(r) {
+				again = append(again, r)
+				continue
+			}
 			if err := w.decideUnusual(r); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
 				again = append(again, r)
 				continue
@@ -35,6 +39,24 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 		decided = append(decided, r)
 	}
 	return decided, again
+}
+
+// expireEnded reports whether a row that has room granted a request nothing, because the session of its slots
+// or units has ended. It then expires the session, so that the request is decided for another one.
+func (w *work) expireEnded(r *request) bool {
+	if len(r.positions) != 1 {
+		return false
+	}
+	e := r.positions[0].entry
+	switch {
+	case !e.answered || e.firstSlot == 0 || e.granted > 0 || e.view.Free < e.cost:
+		return false
+	case e.sums != nil:
+		w.store.ledger.Expire(e.firstSlot)
+	default:
+		w.store.slots.Expire(e.firstSlot >> 32)
+	}
+	return true
 }
 
 // decideGranted sets the decisions on the granted charges of requests. For each request, it stops at the

@@ -22,9 +22,10 @@ type work struct {
 	requests   []*request
 	jobs       []*job // those of the present round
 	buffers    *buffers
-	hasSeveral bool // a request has several hits
-	hasRefunds bool // a request refunds or resets rows
-	keepsRows  bool // see lease.Set.States
+	sessions   []int64 // the sessions for which the batch reserves, see ledger.Session
+	hasSeveral bool    // a request has several hits
+	hasRefunds bool    // a request refunds or resets rows
+	keepsRows  bool    // see lease.Set.States
 	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
 	// The queue sets such a deadline only while the database answers.
 	extended bool
@@ -113,8 +114,11 @@ func (w *work) begin(calls []*batch.Call) {
 	}
 }
 
-// end passes the buffers of a finished batch on to a later one.
+// end passes the buffers of a finished batch on to a later one, and lets its sessions end.
 func (w *work) end() {
+	if w.sessions != nil {
+		w.store.ledger.Leave(w.sessions)
+	}
 	b := w.buffers
 	for i := range b.entries {
 		b.entries[i].id.Key = "" // it may be a part of a long request

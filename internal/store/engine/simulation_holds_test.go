@@ -66,24 +66,11 @@ func readHolding(s *pgdb.Statement, meaning *engine.Meaning, i int) simEntry {
 	return e
 }
 
-// isAlive reports whether a session is alive. A young one is alive without a row, and after its end.
+// isAlive reports whether a session is alive.
 func (s *simServer) isAlive(session int64) bool {
 	const second = 1_000_000
-	now := simNow()
-	age, young := now-s.sessions[session], session-(now-simBorn.UnixMicro())/second
-	return age <= 10*second && age >= -10*second || young > -10 && young <= 3600
-}
-
-// untilOld returns the time after which no session that has ended is young. Names are ahead of the clock
-// after many starts.
-func (s *simServer) untilOld() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	newest := int64(0)
-	for session := range s.sessions {
-		newest = max(newest, session)
-	}
-	return max(simExpiry, time.Duration(newest+11)*time.Second-time.Since(simBorn))
+	age := simNow() - s.sessions[session]
+	return age <= 10*second && age >= -10*second
 }
 
 // live returns the units that sessions hold in a row, and their sum, without sessions that have ended.

@@ -75,7 +75,7 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 		time.Sleep(simQuiet)
 		r.checkLeases()
 		if plan.tokens != nil {
-			time.Sleep(r.server.untilOld())
+			time.Sleep(simExpiry)
 			r.checkSettlements()
 		}
 		for _, p := range r.proxies {

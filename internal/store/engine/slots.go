@@ -24,6 +24,9 @@ func (w *work) allocateSlots(p *plan) error {
 			session, err = w.store.slots.Session(w.ctx, w.queue.Timeout)
 		case g.reserves:
 			session, err = w.store.ledger.Session(w.ctx, w.queue.Timeout)
+			if err == nil {
+				w.sessions = append(w.sessions, session)
+			}
 		default:
 			continue
 		}

@@ -49,7 +49,8 @@ type Ledger struct {
 	closed    bool    // Close has counted those that are left
 	uncertain bool    // the session's sums may differ from what requests hold
 	beganAt   time.Time
-	former    []int64 // earlier sessions that go on until the rows hold for the present one
+	former    []int64       // earlier sessions that go on until the rows hold for the present one
+	reserving map[int64]int // the batches that reserve for each session
 
 	unknown []*item // sent without an answer; only the goroutine uses it
 }
@@ -97,7 +98,7 @@ var errLost = errors.New("ratelimit: settlements are lost, because too many wait
 
 // New returns a Ledger without a session.
 func New(o Options) *Ledger {
-	l := &Ledger{Options: o, held: map[*ratelimit.Slot]*hold{}}
+	l := &Ledger{Options: o, held: map[*ratelimit.Slot]*hold{}, reserving: map[int64]int{}}
 	l.session = session.New(&l.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Keeps: true,
 		Began: func(previous int64) {
 			l.beganAt = time.Now()
@@ -108,9 +109,44 @@ func New(o Options) *Ledger {
 	return l
 }
 
-// Session returns a usable session. It starts a new one if necessary, with timeout for each attempt.
+// Session returns a usable session, which does not end before Leave. It starts a new one if necessary, with
+// timeout for each attempt.
 func (l *Ledger) Session(ctx context.Context, timeout time.Duration) (int64, error) {
-	return l.session.Get(ctx, timeout)
+	for {
+		name, err := l.session.Get(ctx, timeout)
+		if err != nil {
+			return 0, err
+		}
+		l.mu.Lock()
+		present := name == l.session.Name()
+		if present {
+			l.reserving[name]++
+		}
+		l.mu.Unlock()
+		if present {
+			return name, nil
+		}
+	}
+}
+
+// Expire replaces a session, unless it is replaced already.
+func (l *Ledger) Expire(name int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if name == l.session.Name() {
+		l.session.Expire()
+	}
+}
+
+// Leave lets sessions end: Hold has recorded what a batch has reserved for them.
+func (l *Ledger) Leave(names []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range names {
+		if l.reserving[name]--; l.reserving[name] == 0 {
+			delete(l.reserving, name)
+		}
+	}
 }
 
 // Used reports whether any request has held units or was settled.

@@ -297,7 +297,7 @@ func (l *Ledger) holdAgain() {
 }
 
 // endFormer ends earlier sessions, unless running requests or settlements that wait still hold units for one
-// of them.
+// of them, or a batch reserves for it.
 func (l *Ledger) endFormer() {
 	l.mu.Lock()
 	if len(l.former) == 0 {
@@ -307,6 +307,12 @@ func (l *Ledger) endFormer() {
 	name := l.session.Name()
 	for _, h := range l.held {
 		if h.session != 0 && h.session != name {
+			l.mu.Unlock()
+			return
+		}
+	}
+	for _, one := range l.former {
+		if l.reserving[one] > 0 {
 			l.mu.Unlock()
 			return
 		}

@@ -111,6 +111,15 @@ func (s *Slots) Allocate(name, n int64) int64 {
 	return first
 }
 
+// Expire replaces a session, unless it is replaced already.
+func (s *Slots) Expire(name int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name == s.session.Name() {
+		s.session.Expire()
+	}
+}
+
 // Hold passes the granted slots of a hit to its Slot. If a new session has started since the slots were
 // allocated, they no longer count, and Hold takes slots of the new session in the background.
 func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
