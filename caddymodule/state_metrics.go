@@ -116,6 +116,8 @@ func sendStats(to chan<- prometheus.Metric, sum engine.Stats) {
 	send(to, "rolled_back_total", "Transactions undone because a limit refused.", sum[engine.RolledBack])
 	send(to, "failed_batches_total", "Batches for which no decision came.", sum[engine.Failures])
 	send(to, "settlements_lost_total", "Settlements that may not have arrived.", sum[engine.Unsettled])
+	send(to, "lost_units_total", "At most the units that killed proxies held, reported by this one.",
+		sum[engine.LostUnits])
 	for class, n := range sum.ErrorsByClass() {
 		send(to, "errors_total", "Errors of the databases by class.", n, "class", class)
 	}

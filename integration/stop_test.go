@@ -88,6 +88,50 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 	}
 }
 
+// What the running requests of a killed proxy held is reported once, by a proxy that goes on, also if that
+// has decided on the same counter meanwhile.
+func TestKilledProxyIsReportedOnce(t *testing.T) {
+	for _, kind := range []string{"caddy", "traefik"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			dsn := cluster.Open(t)
+			limit := decideAlways(object{"dsn": dsn, "prefix": "p", "limit": "1000000 1h",
+				"algorithm": "fixed_window", "key": "all", "unit": "tokens", "output": 100})
+			short := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, usageBody, 1, 0)
+			}))
+			t.Cleanup(short.Close)
+			routes := []route{{path: "/short", backend: short.URL, limit: limit},
+				{path: "/", backend: startEndlessStream(t), limit: limit}}
+			killed := startStoppable(t, kind, "1s", dsn, routes)
+			others := []*stoppable{startStoppable(t, "caddy", "1s", dsn, routes),
+				startStoppable(t, "traefik", "1s", dsn, routes)}
+			received := readStreams(t, killed.url)
+			held := cluster.Query[int64](t, dsn, "SELECT held FROM rate_limit_counters('p', true)")
+			if err := killed.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			received()
+			const reported = "SELECT count(*) FROM rate_limit_state WHERE state = 'lost'"
+			await(t, "the units in the state", func() bool {
+				for _, p := range others {
+					harness.Ask(t, harness.Get(p.url+"/short"))
+				}
+				return cluster.Query[int64](t, dsn, reported) > 0
+			})
+			want := fmt.Sprintf("may not be charged: they held at most %d units of p.", held)
+			wantContains(t, cluster.Query[string](t, dsn, stateSQL), want)
+			time.Sleep(3 * time.Second) // another proxy would say it now
+			check.Equal(t, "how often the state says it", cluster.Query[int64](t, dsn, reported), 1)
+			caddy := strings.Count(others[0].Log(), want)
+			check.Equal(t, "how often logs say it", caddy+strings.Count(others[1].Log(), want), 1)
+			wantContains(t, harness.Ask(t, harness.Get("http://"+others[0].admin+"/metrics")).Body,
+				fmt.Sprintf("\ncaddy_pg_ratelimit_lost_units_total %d\n", int64(caddy)*held))
+		})
+	}
+}
+
 // stoppable is a proxy with a grace period. config and admin are those of a Caddy, and dsn is in config.
 type stoppable struct {
 	*proxy

@@ -25,6 +25,9 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	Notice       = `SELECT rate_limit_notice($1::text::jsonb)`
 	NoticeUpkeep = `SELECT rate_limit_notice_upkeep()`
 
+	// LostUpkeep returns what killed processes held, once: a number and a sentence.
+	LostUpkeep = `SELECT least(units, 2305843009213693952)::int8, summary FROM rate_limit_lost_upkeep()`
+
 	// GrantAgain grants the roles of rate_limit_grants their rights, also on the tables of the shards.
 	GrantAgain = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
 	JOIN pg_roles r ON r.rolname = g.role;`

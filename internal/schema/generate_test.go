@@ -76,8 +76,8 @@ var (
 	first = []string{"tables/lists.sql"}
 	again = []string{"describe.sql", "changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
 		"tables/notices.sql", "tables/totals.sql", "tables/ledger.sql", "changes/forget.sql",
-		"tables/nodes.sql", "answers/proxies.sql", "tables/history.sql", "tables/partitions.sql",
-		"tables/metrics.sql", "answers/traffic.sql", "tables/record.sql", "tables/upkeep.sql",
+		"tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql", "tables/history.sql",
+		"tables/partitions.sql", "tables/metrics.sql", "answers/traffic.sql", "tables/record.sql", "tables/upkeep.sql",
 		"answers/key_name.sql", "answers/history.sql", "tables/people.sql", "tables/prices.sql",
 		"changes/amounts.sql", "tables/rules.sql", "tables/overrides.sql", "tables/known_zone.sql",
 		"tables/zones.sql", "tables/changes.sql", "tables/override_amounts.sql", "tables/usable.sql",

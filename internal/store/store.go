@@ -54,12 +54,13 @@ type Store struct {
 	// two.
 	sole chan struct{}
 
-	keptAt   time.Time // the time of the last upkeep of the ledger; only upkeep uses it
-	summedAt time.Time // the time when all days of the ledger were summed; only sumLedger uses it
-	notices  notices
-	timeout  int32 // the timeout of the last call, in milliseconds; atomic
-	proxies  int32 // the number of shares of each limit; atomic
-	found    int32 // 1 once the engines are set; atomic
+	keptAt    time.Time // the time of the last upkeep of the ledger; only upkeep uses it
+	summedAt  time.Time // the time when all days of the ledger were summed; only sumLedger uses it
+	lostAfter time.Time // the time of the next look for killed processes; only reportLost uses it
+	notices   notices
+	timeout   int32 // the timeout of the last call, in milliseconds; atomic
+	proxies   int32 // the number of shares of each limit; atomic
+	found     int32 // 1 once the engines are set; atomic
 
 	mu        sync.Mutex // guards the fields below, and the shares of rows
 	closed    bool
@@ -70,6 +71,7 @@ type Store struct {
 	repaying  bool          // a goroutine runs repay
 	charging  int64         // units of charges in flight
 	early     []*batch.Bill // those that came before the store was ready
+	lost      int64         // the units that killed processes held, see reportLost
 	local     Local
 }
 
@@ -244,6 +246,9 @@ func (s *Store) Stats() engine.Stats {
 	for _, e := range s.allEngines() {
 		sum.Add(e.Stats())
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum[engine.LostUnits] = s.lost
 	return sum
 }
 

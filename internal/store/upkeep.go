@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -9,13 +10,44 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// upkeep makes notices, and partitions of the ledger.
+// upkeep makes notices and partitions of the ledger, and reports what killed processes held.
 func (s *Store) upkeep() error {
 	now := time.Now()
-	err := s.sendNotices(now)
+	err := errors.Join(s.sendNotices(now), s.reportLost(now))
 	if now.Sub(s.keptAt) >= upkeepInterval {
 		s.keptAt = now
 		err = errors.Join(err, s.keepLedger(now.Unix()/(24*3600)))
+	}
+	return err
+}
+
+// lostInterval is the time between two looks for killed processes in shards, and after a failure.
+const lostInterval = 10 * time.Second
+
+// reportLost reports and counts what killed processes held, unless another proxy does so. A role without
+// rights leaves that to others.
+func (s *Store) reportLost(now time.Time) error {
+	if now.Before(s.lostAfter) {
+		return nil
+	}
+	look := &pgdb.Statement{SQL: schema.LostUpkeep, Unnamed: true}
+	err := s.runUpkeep(upkeepTimeout, look)
+	if err != nil || look.Err != nil || len(s.engines) > 1 {
+		s.lostAfter = now.Add(lostInterval)
+	}
+	switch look.Code {
+	case pg.InsufficientPrivilege, pg.UndefinedFunction, pg.LockNotAvailable:
+		return err
+	}
+	if err = errors.Join(err, look.Err); err != nil {
+		return err
+	}
+	found, err := pg.Columns(look.Result)
+	if len(found) == 2 {
+		s.mu.Lock()
+		s.lost += int64(binary.BigEndian.Uint64(found[0]))
+		s.mu.Unlock()
+		err = errors.New(string(found[1]))
 	}
 	return err
 }

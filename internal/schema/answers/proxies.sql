@@ -295,6 +295,8 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			to_char(p.lost_at AT TIME ZONE 'UTC', 'HH24:MI:SS'))
 		FROM rate_limit_proxies p WHERE p.lost_at > now() - interval '1 day'
 		UNION ALL
+		SELECT 5, 'lost', NULL, u.summary FROM rate_limit_lost_units() AS u
+		UNION ALL
 		SELECT 6, CASE WHEN problem LIKE 'rule %' THEN 'unusable' ELSE 'problem' END, p.node,
 			format('%s has a problem: %s', p.node, problem)
 		FROM proxies p, unnest(p.problems) AS problem WHERE p.live
@@ -342,8 +344,8 @@ Whether limits are enforced, as a sentence. The first row is about all limits, e
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
-	minute; behind; lost: settlements, within the last day; unusable: a rule; problem. State of a time
-	zone: unknown zone. States of a role: hidden, see rate_limit_hidden; exposed, see
+	minute; behind; lost: settlements, within the last day, also those of a killed proxy, without a node;
+	unusable: a rule; problem. State of a time zone: unknown zone. States of a role: hidden, see rate_limit_hidden; exposed, see
 	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
 	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
 	had the price of their neighbor, or none. These three are no reason for a warning.

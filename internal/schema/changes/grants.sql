@@ -16,9 +16,9 @@ COMMENT ON FUNCTION rate_limit_caller IS
 -- role that reads or writes.
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE
 RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'override_of',
-	'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited',
-	'unpriced');
+	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage',
+	'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus',
+	'unknown_zones', 'unlimited', 'unpriced');
 COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 
 CREATE OR REPLACE FUNCTION rate_limit_schemas() RETURNS oid[] LANGUAGE plpgsql STABLE AS $$
@@ -33,8 +33,8 @@ END $$;
 COMMENT ON FUNCTION rate_limit_schemas IS 'The schema of the tables, and then the schemas of the shards.';
 
 -- The names lack rate_limit_, and a table of a shard has the name shard/NAME. NULL stands for all tables and
--- views but secrets, or for all functions that run with the rights of their caller. Nobody gets rights on
--- partitions, also once they are detached. Citus before 13.1 refuses rights on columns of shards. Citus also
+-- views but secrets and forgotten names, or for all functions that run with the rights of their caller.
+-- Nobody gets rights on partitions, also once they are detached. Citus before 13.1 refuses rights on columns of shards. Citus also
 -- refuses rights on rate_limit_read_report, which all roles may call.
 CREATE OR REPLACE FUNCTION rate_limit_rights(kind text DEFAULT NULL)
 	RETURNS TABLE (kinds text[], privileges text, object text, owner oid) LANGUAGE plpgsql STABLE AS $$
@@ -51,8 +51,8 @@ BEGIN
 		('{proxy}', '{shard/ledger}', 'SELECT, INSERT'),
 		('{proxy}', '{secrets,tiers,users,api_keys,rules,rule_limits,overrides,bans,prices}', 'SELECT'),
 		('{proxy}', '{changes}', 'SELECT (seq, xid, kind, ref)'),
-		('{proxy}', '{begin_batch,drop_expired,forget,heartbeat,ledger_upkeep,live_proxies,notice,'
-			'notice_upkeep,record_audit,record_metrics,retain,totals_upkeep,upkeep}', 'EXECUTE'),
+		('{proxy}', '{begin_batch,drop_expired,forget,heartbeat,ledger_upkeep,live_proxies,lost_upkeep,'
+			'notice,notice_upkeep,record_audit,record_metrics,retain,totals_upkeep,upkeep}', 'EXECUTE'),
 		('{reader,administrator}', NULL, 'SELECT'),
 		('{reader,administrator}', NULL, 'EXECUTE'),
 		('{administrator}', '{tiers,users,api_keys,rules,rule_limits,overrides,bans,prices}',
@@ -67,7 +67,7 @@ BEGIN
 	) AS r(kinds, names, privileges) JOIN (
 		SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
 			c.oid::regclass::text AS object, c.relowner AS owner, false AS is_function,
-			c.relname !~ '_secrets$|[0-9]' AS is_read
+			c.relname !~ '_(secrets|forgotten)$|[0-9]' AS is_read
 		FROM pg_class c WHERE c.relnamespace = ANY (schemas) AND c.relname LIKE 'rate\_limit\_%'
 			AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
 		UNION ALL

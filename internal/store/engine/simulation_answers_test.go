@@ -140,7 +140,7 @@ func (s *simServer) executePolicy(st *simStatement, a *pgdb.Statement) {
 		}
 		addRow(a, []byte(simWhole))
 	case is("SELECT x.region"), is("SELECT region, state"), is("SELECT rate_limit_ledger_upkeep"),
-		is("SELECT rate_limit_notice_upkeep"):
+		is("SELECT rate_limit_notice_upkeep"), is("SELECT least(units"):
 	case is("SELECT rate_limit_totals_upkeep"):
 		addRow(a, int4(0))
 	case is("SELECT rate_limit_forget"):

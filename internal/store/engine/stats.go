@@ -26,6 +26,7 @@ const (
 	Failures                  // batches that got no decision
 	Settled                   // settlements that took effect
 	Unsettled                 // settlements that may have had no effect
+	LostUnits                 // units that killed processes held, see package store
 
 	// Errors begins the counts of errors by class, in the order of pg.Classes.
 	Errors
