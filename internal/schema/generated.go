@@ -5,8 +5,8 @@
 package schema
 
 const (
-	number   = 1
-	revision = 4
+	number   = 3
+	revision = 5
 )
 
 const stateSQL = `
@@ -25,7 +25,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 		WHEN s.in_part THEN 'the tables are there in part, as during a restore and after one that has failed. If no restore is under way, repeat the restore, or drop all tables and functions of pg-ratelimit, and run schema.sql'
 		WHEN s.unnumbered THEN 'the tables were made before 0.1.0: dump the rows that you need, and drop all tables and functions with names that begin with rate_limit_' WHEN a.about IS NULL THEN coalesce(
 			(SELECT string_agg(format('the table %s.%I is of another program: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in '
-				'the DSN of all proxies and commands', c.relnamespace::regnamespace, c.relname), '; ' ORDER BY c.relname) FROM jsonb_array_elements_text('{"restricts":{},"tables":["rate_limit_ephemeral","rate_limit_durable","rate_limit_processes","rate_limit_ledger","rate_limit_grants","rate_limit_nodes","rate_limit_secrets","rate_limit_notices","rate_limit_ledger_retention","rate_limit_ledger_days","rate_limit_totals","rate_limit_audit","rate_limit_metrics","rate_limit_writers","rate_limit_retention","rate_limit_tiers","rate_limit_users","rate_limit_api_keys","rate_limit_prices","rate_limit_rules","rate_limit_rule_limits","rate_limit_overrides","rate_limit_bans","rate_limit_changes"]}'::jsonb -> 'tables') t JOIN pg_class c ON c.oid = to_regclass(t)
+				'the DSN of all proxies and commands', c.relnamespace::regnamespace, c.relname), '; ' ORDER BY c.relname) FROM jsonb_array_elements_text('{"restricts":{},"tables":["rate_limit_ephemeral","rate_limit_durable","rate_limit_processes","rate_limit_ledger","rate_limit_grants","rate_limit_nodes","rate_limit_secrets","rate_limit_notices","rate_limit_ledger_retention","rate_limit_ledger_days","rate_limit_totals","rate_limit_audit","rate_limit_metrics","rate_limit_writers","rate_limit_retention","rate_limit_tiers","rate_limit_users","rate_limit_api_keys","rate_limit_prices","rate_limit_rules","rate_limit_rule_limits","rate_limit_overrides","rate_limit_bans","rate_limit_changes","rate_limit_lost","rate_limit_forgotten"]}'::jsonb -> 'tables') t JOIN pg_class c ON c.oid = to_regclass(t)
 			WHERE t NOT IN ('rate_limit_ephemeral', 'rate_limit_durable') OR (SELECT count(*) FROM pg_attribute f WHERE f.attrelid = c.oid AND f.attname IN ('prefix', 'key', 'expires_at')) < 3),
 			(SELECT string_agg(format('%s: the column %s has the type %s, must be %s: ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %4$s', f.attrelid::regclass, f.attname, format_type(f.atttypid, f.atttypmod), w.type), '; ')
 			FROM pg_attribute f JOIN (VALUES ('prefix', 'text'), ('key', 'text'), ('count', 'bigint'), ('prev_count', 'bigint'), ('window_start', 'timestamptz'), ('tokens', 'float8'), ('last_refill', 'timestamptz'), ('expires_at', 'timestamptz')
@@ -369,11 +369,23 @@ CREATE INDEX rate_limit_changes_at ON rate_limit_changes (at);
 --;
 `
 
+const sql0002_lost = `CREATE TABLE rate_limit_lost ( processes text, process   bigint, units     jsonb NOT NULL, found_at  timestamptz NOT NULL DEFAULT clock_timestamp(), reported_at   timestamptz, PRIMARY KEY (processes, process) );
+--;
+CREATE INDEX rate_limit_lost_reported_at ON rate_limit_lost (reported_at);
+--;
+`
+
+const sql0003_forgotten = `CREATE TABLE rate_limit_forgotten ( digest bytea PRIMARY KEY, at     timestamptz NOT NULL DEFAULT now() );
+--;
+DROP FUNCTION IF EXISTS rate_limit_forget_person(text, bigint, text, inet, boolean, boolean);
+--;
+`
+
 // Upgrade creates all tables, or upgrades tables of an older program in place, and keeps their rows. It
 // changes nothing in tables of this program or of a newer one. It is one command, and can run at any time and
 // in any number of processes.
 const Upgrade = `
-DO $migration$ DECLARE facts CONSTANT jsonb := '{"restricts":{},"tables":["rate_limit_ephemeral","rate_limit_durable","rate_limit_processes","rate_limit_ledger","rate_limit_grants","rate_limit_nodes","rate_limit_secrets","rate_limit_notices","rate_limit_ledger_retention","rate_limit_ledger_days","rate_limit_totals","rate_limit_audit","rate_limit_metrics","rate_limit_writers","rate_limit_retention","rate_limit_tiers","rate_limit_users","rate_limit_api_keys","rate_limit_prices","rate_limit_rules","rate_limit_rule_limits","rate_limit_overrides","rate_limit_bans","rate_limit_changes"]}';
+DO $migration$ DECLARE facts CONSTANT jsonb := '{"restricts":{},"tables":["rate_limit_ephemeral","rate_limit_durable","rate_limit_processes","rate_limit_ledger","rate_limit_grants","rate_limit_nodes","rate_limit_secrets","rate_limit_notices","rate_limit_ledger_retention","rate_limit_ledger_days","rate_limit_totals","rate_limit_audit","rate_limit_metrics","rate_limit_writers","rate_limit_retention","rate_limit_tiers","rate_limit_users","rate_limit_api_keys","rate_limit_prices","rate_limit_rules","rate_limit_rule_limits","rate_limit_overrides","rate_limit_bans","rate_limit_changes","rate_limit_lost","rate_limit_forgotten"]}';
 	state record;
 	owner oid;
 	owners text;
@@ -396,7 +408,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 		WHEN s.in_part THEN 'the tables are there in part, as during a restore and after one that has failed. If no restore is under way, repeat the restore, or drop all tables and functions of pg-ratelimit, and run schema.sql'
 		WHEN s.unnumbered THEN 'the tables were made before 0.1.0: dump the rows that you need, and drop all tables and functions with names that begin with rate_limit_' WHEN a.about IS NULL THEN coalesce(
 			(SELECT string_agg(format('the table %s.%I is of another program: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in '
-				'the DSN of all proxies and commands', c.relnamespace::regnamespace, c.relname), '; ' ORDER BY c.relname) FROM jsonb_array_elements_text('{"restricts":{},"tables":["rate_limit_ephemeral","rate_limit_durable","rate_limit_processes","rate_limit_ledger","rate_limit_grants","rate_limit_nodes","rate_limit_secrets","rate_limit_notices","rate_limit_ledger_retention","rate_limit_ledger_days","rate_limit_totals","rate_limit_audit","rate_limit_metrics","rate_limit_writers","rate_limit_retention","rate_limit_tiers","rate_limit_users","rate_limit_api_keys","rate_limit_prices","rate_limit_rules","rate_limit_rule_limits","rate_limit_overrides","rate_limit_bans","rate_limit_changes"]}'::jsonb -> 'tables') t JOIN pg_class c ON c.oid = to_regclass(t)
+				'the DSN of all proxies and commands', c.relnamespace::regnamespace, c.relname), '; ' ORDER BY c.relname) FROM jsonb_array_elements_text('{"restricts":{},"tables":["rate_limit_ephemeral","rate_limit_durable","rate_limit_processes","rate_limit_ledger","rate_limit_grants","rate_limit_nodes","rate_limit_secrets","rate_limit_notices","rate_limit_ledger_retention","rate_limit_ledger_days","rate_limit_totals","rate_limit_audit","rate_limit_metrics","rate_limit_writers","rate_limit_retention","rate_limit_tiers","rate_limit_users","rate_limit_api_keys","rate_limit_prices","rate_limit_rules","rate_limit_rule_limits","rate_limit_overrides","rate_limit_bans","rate_limit_changes","rate_limit_lost","rate_limit_forgotten"]}'::jsonb -> 'tables') t JOIN pg_class c ON c.oid = to_regclass(t)
 			WHERE t NOT IN ('rate_limit_ephemeral', 'rate_limit_durable') OR (SELECT count(*) FROM pg_attribute f WHERE f.attrelid = c.oid AND f.attname IN ('prefix', 'key', 'expires_at')) < 3),
 			(SELECT string_agg(format('%s: the column %s has the type %s, must be %s: ALTER TABLE %1$s ALTER COLUMN %2$s TYPE %4$s', f.attrelid::regclass, f.attname, format_type(f.atttypid, f.atttypmod), w.type), '; ')
 			FROM pg_attribute f JOIN (VALUES ('prefix', 'text'), ('key', 'text'), ('count', 'bigint'), ('prev_count', 'bigint'), ('window_start', 'timestamptz'), ('tokens', 'float8'), ('last_refill', 'timestamptz'), ('expires_at', 'timestamptz')
@@ -404,7 +416,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 4) AND (state.revision >= 4 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 5) AND (state.revision >= 5 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -434,7 +446,9 @@ COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest
 --;
 $file$,
 		CASE WHEN state.number < 1 OR state.lacks THEN $file$` + sql0001_baselineshards + `$file$ END,
-		CASE WHEN state.number < 1 THEN $file$` + sql0001_baseline + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
+		CASE WHEN state.number < 1 THEN $file$` + sql0001_baseline + `$file$ END,
+		CASE WHEN state.number < 2 THEN $file$` + sql0002_lost + `$file$ END,
+		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE
 	line record;
 BEGIN
@@ -461,7 +475,7 @@ $$;
 COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced');
+	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced');
 --;
 COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 --;
@@ -490,7 +504,7 @@ BEGIN
 		('{proxy}', '{shard/ledger}', 'SELECT, INSERT'),
 		('{proxy}', '{secrets,tiers,users,api_keys,rules,rule_limits,overrides,bans,prices}', 'SELECT'),
 		('{proxy}', '{changes}', 'SELECT (seq, xid, kind, ref)'),
-		('{proxy}', '{begin_batch,drop_expired,forget,heartbeat,ledger_upkeep,live_proxies,notice,notice_upkeep,record_audit,record_metrics,retain,totals_upkeep,upkeep}', 'EXECUTE'),
+		('{proxy}', '{begin_batch,drop_expired,forget,heartbeat,ledger_upkeep,live_proxies,lost_upkeep,notice,notice_upkeep,record_audit,record_metrics,retain,totals_upkeep,upkeep}', 'EXECUTE'),
 		('{reader,administrator}', NULL, 'SELECT'),
 		('{reader,administrator}', NULL, 'EXECUTE'),
 		('{administrator}', '{tiers,users,api_keys,rules,rule_limits,overrides,bans,prices}', 'INSERT, UPDATE, DELETE'),
@@ -502,7 +516,7 @@ BEGIN
 		('{administrator}', '{correct,drop_expired,ledger_upkeep,restart_windows,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
 			c.oid::regclass::text AS object, c.relowner AS owner, false AS is_function,
-			c.relname !~ '_secrets$|[0-9]' AS is_read
+			c.relname !~ '_(secrets|forgotten)$|[0-9]' AS is_read
 		FROM pg_class c WHERE c.relnamespace = ANY (schemas) AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
 		UNION ALL
 		SELECT substr(p.proname, 12), 'FUNCTION ' || p.oid::regprocedure, p.proowner, true, NOT p.prosecdef
@@ -621,12 +635,11 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 	expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
 			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-			AND 3610
+			AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
 			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
 		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units FROM generate_subscripts(c.held, 1) i) p
-			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p
-					WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
-					AND statement_timestamp() + interval '10 s'))),
+			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND p.session NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
+				OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s'))),
 		c.expires_at
 	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::float8, e.last_refill,
 			e.remainder, e.hits, e.slots, e.held, e.expires_at FROM {schema}.rate_limit_ephemeral e
@@ -680,7 +693,7 @@ BEGIN
 		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
 			SELECT FROM unnest(c.slots) s
 				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-					AND 3610
+					AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM %2$s p)
 				OR s >> 32 IN (SELECT p.process FROM %2$s p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
 						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
@@ -1110,6 +1123,11 @@ COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS 'The key at which i
 --;
 COMMENT ON COLUMN rate_limit_ledger_retention.currency IS 'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE rate_limit_ledger_retention SET currency = ''EUR''.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN substr($1::text, 15, 1) = '7'
+	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
+--;
+COMMENT ON FUNCTION rate_limit_began IS 'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
+--;
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace) FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n;
@@ -1148,6 +1166,7 @@ BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827694) THEN
 		RETURN;
 	END IF;
+	PERFORM rate_limit_forget_again(); -- before it locks partitions
 	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
 		BEGIN
 			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, late] LOOP
@@ -1176,7 +1195,7 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
-	'days (also), which it opens for late settlements. Drops those past their retention. A proxy runs it each hour.';
+	'days (also), which it opens for late settlements. Drops those past their retention, and forgets again who was forgotten. A proxy runs it each hour.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1318,6 +1337,12 @@ COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it
 	'Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money. '
 	'corrects is the start of a period that was billed again. NULL: requests of the period itself.';
 --;
+CALL rate_limit_describe('rate_limit_forgotten', $$
+The names that were forgotten within a day, as digests. Upkeep forgets them again where a request has brought them back that ran then.
+digest: The SHA-256 of user:, key_id: or text: and the name.
+at: When it was last forgotten.
+$$);
+--;
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
 	texts text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -1336,13 +1361,14 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_forget_in_ledger IS 'Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows changed.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL, account boolean DEFAULT false, dry_run boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
+	account boolean DEFAULT false, dry_run boolean DEFAULT false, until timestamptz DEFAULT NULL)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
-	counted CONSTANT text[] := array_remove(ARRAY[rate_limit_counted_user($1)], NULL);
+	counted CONSTANT text[] := array_remove(ARRAY[CASE WHEN until IS NULL THEN rate_limit_counted_user($1) ELSE $1 END], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), rate_limit_counter_key(counted[1]), $3, host($4), client], NULL);
 	ids text[]; -- of API keys, as keys of counters contain them
@@ -1353,11 +1379,13 @@ DECLARE
 	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
+	holding bigint;
+	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE invalid_parameter_value USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
 	END IF;
-	IF to_regclass('rate_limit_users') IS NOT NULL THEN
+	IF until IS NULL AND to_regclass('rate_limit_users') IS NOT NULL THEN
 		PERFORM rate_limit_refuse_parent($1);
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client, '%preflight:' || client], NULL);
@@ -1367,7 +1395,13 @@ BEGIN
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
 		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
-	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	texts := texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d);
+	IF until IS NULL AND NOT dry_run THEN
+		INSERT INTO rate_limit_forgotten SELECT DISTINCT sha256(convert_to(n, 'UTF8')) FROM (SELECT 'user:' || unnest(counted) UNION ALL SELECT 'key_id:' || unnest(keys)
+				UNION ALL SELECT 'text:' || unnest(texts) WHERE $1 IS NULL) AS f(n)
+			ON CONFLICT ON CONSTRAINT rate_limit_forgotten_pkey DO UPDATE SET at = now();
+	END IF;
+	texts := rate_limit_key_forms(texts);
 	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
 	IF NOT dry_run AND EXISTS (SELECT FROM pg_publication p WHERE p.pubdelete) THEN
@@ -1377,22 +1411,24 @@ BEGIN
 			EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
 		END LOOP;
 	END IF;
-	FOR name, condition IN SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
-			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
+	FOR name, condition IN SELECT a.name, '($5 IS NULL OR time <= $5) AND (user_id = ANY ($1) OR key_id = ANY ($2)
+			OR address <<= $3 OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4)
+				OR string_to_array(key, '' '') && $4 OR also && $4))'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
 				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- a table comes before the tables that it refers to
-		SELECT t.name, t.condition FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
+		SELECT t.name, t.condition FROM (VALUES ('rate_limit_metrics', '($5 IS NULL OR time <= $5) AND (user_id = ANY ($1) OR key_id = ANY ($2))', true),
+				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', until IS NULL),
+			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', until IS NULL),
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
 		CONTINUE WHEN to_regclass(name) IS NULL;
 		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING users, keys, network, texts;
+			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING users, keys, network, texts, until;
 		ELSE
-			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts;
+			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts, until;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 		END IF;
 		RETURN NEXT;
@@ -1402,11 +1438,12 @@ BEGIN
 		RETURN NEXT;
 	END IF;
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
-		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+		condition := format('WHERE (user_id = ANY ($1) OR key_id = ANY ($2)
 			OR ancestors <> ''{}'' AND ancestors && $1
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_path_query(charges, ''$[*]'') c
-				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
+				WHERE string_to_array(c ->> ''key'', '' '') && $3))
+			AND (%1$L IS NULL OR rate_limit_began(id) <= %1$L)', until);
 		IF dry_run THEN
 			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted USING counted, keys, texts;
 		ELSE
@@ -1431,8 +1468,12 @@ BEGIN
 		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
-			INTO prefixes, counters USING ids, texts;
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*) FROM %s p,
+				generate_subscripts(c.held, 1) i WHERE p.process = c.held[i][1] AND c.held[i][2] > 0
+				AND p.seen > now() - interval ''10 s'')) FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', counts.processes, name,
+			rules, condition) INTO prefixes, counters, holding USING ids, texts;
+		running := greatest(running, holding);
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
@@ -1451,11 +1492,46 @@ BEGIN
 	END IF;
 	SELECT 'rate_limit_notices', 0 INTO name, kept;
 	RETURN NEXT;
+	IF running > 0 THEN
+		SELECT 'running requests, at least', 0, running INTO name, deleted, kept;
+		RETURN NEXT;
+	END IF;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One '
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
-	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key.';
+	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key. '
+	'If requests of the person hold units, a last row has a number that is not above theirs. until: forgets only what requests until then have made, and no overrides and bans.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_forget_again() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	first timestamptz;
+	source text;
+	found record;
+BEGIN
+	DELETE FROM rate_limit_forgotten f WHERE f.at < now() - interval '1 day';
+	SELECT min(f.at) INTO first FROM rate_limit_forgotten f;
+	SELECT string_agg(format('SELECT * FROM %s WHERE day >= %L AND time >= %L', l, (first AT TIME ZONE 'UTC')::date - 8, first), ' UNION ALL ') INTO source FROM rate_limit_ledgers() l;
+	IF first IS NULL THEN
+		RETURN;
+	END IF;
+	FOR found IN EXECUTE format('SELECT DISTINCT n.kind, n.name, f.until FROM (%s) l, LATERAL (
+			SELECT ''user'', l.user_id UNION ALL SELECT ''user'', unnest(l.ancestors)
+			UNION ALL SELECT ''key_id'', l.key_id::text UNION ALL SELECT ''text'', regexp_replace(
+				unnest(string_to_array(c ->> ''key'', '' '')), ''^[1-9][|]'', '''')
+			FROM jsonb_path_query(l.charges, ''$[*]'') c) n(kind, name)
+		JOIN (SELECT f.digest, f.at, f.at + interval ''1 min'' AS until FROM rate_limit_forgotten f) f
+			ON f.digest = sha256(convert_to(n.kind || '':'' || n.name, ''UTF8''))
+		WHERE l.time >= f.at AND rate_limit_began(l.id) <= f.until', source)
+	LOOP
+		PERFORM rate_limit_forget_person(CASE found.kind WHEN 'user' THEN found.name END, CASE found.kind WHEN 'key_id' THEN found.name::bigint END,
+			CASE found.kind WHEN 'text' THEN found.name END, until => found.until);
+	END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+	NULL;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_forget_again IS 'Forgets again the names that requests have brought back that ran when they were forgotten, within a day. rate_limit_ledger_upkeep calls it.';
 --;
 CALL rate_limit_describe('rate_limit_nodes', $$
 The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
@@ -1497,6 +1573,74 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_live_proxies IS 'The number of running proxies.';
+--;
+CALL rate_limit_describe('rate_limit_lost', $$
+Sessions of processes that were not renewed for 8 seconds and were not ended, with what their running requests held. What these requests cost is not charged if the process was killed.
+processes: The table of the session.
+process: The session.
+units: The units that each limit held, by its prefix. Money is in millionths.
+found_at: When the units were counted.
+reported_at: When a proxy has reported it, 10 seconds later. NULL: not yet.
+$$);
+--;
+CREATE OR REPLACE FUNCTION rate_limit_lost_units()
+	RETURNS TABLE (at timestamptz, units numeric, summary text) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF NOT has_table_privilege('rate_limit_lost', 'SELECT') THEN
+		RETURN;
+	END IF;
+	RETURN QUERY SELECT u.reported_at, sum(u.units), format('A proxy was killed, or cut off from the database, until %s UTC. What its running requests cost may not be charged: they held at most %s.',
+			to_char(max(u.found_at) AT TIME ZONE 'UTC', 'HH24:MI:SS'),
+			string_agg(u.units || ' units of ' || u.prefix, ', ' ORDER BY u.prefix))
+		FROM (SELECT l.reported_at, e.key AS prefix, sum(e.value::numeric) AS units, max(l.found_at) AS found_at FROM rate_limit_lost l, jsonb_each_text(l.units) e
+			WHERE l.reported_at > now() - interval '1 day' GROUP BY 1, 2) u
+		GROUP BY u.reported_at;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_lost_units IS 'What killed processes held that were reported within a day (at), as a sum and as a sentence.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_lost_upkeep() RETURNS TABLE (units numeric, summary text)
+	LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' SET jit = off AS $$
+DECLARE
+	place record;
+	late bigint[];
+BEGIN
+	FOR place IN SELECT t.processes, array_agg(t.counters) AS counters FROM rate_limit_counter_tables() t GROUP BY 1
+	LOOP
+		EXECUTE format('SELECT array_agg(p.process) FROM %s p WHERE p.seen > ''-infinity'' AND p.seen < clock_timestamp() - interval ''8 s''', place.processes) INTO late;
+		CONTINUE WHEN late IS NULL;
+		IF NOT pg_try_advisory_xact_lock(1885827698) THEN
+			RETURN;
+		ELSIF EXISTS (SELECT FROM unnest(late) p WHERE NOT EXISTS (SELECT FROM rate_limit_lost l WHERE (l.processes, l.process) = (place.processes::text, p)))
+		THEN
+			EXECUTE format('INSERT INTO rate_limit_lost (processes, process, units)
+				SELECT $1, p, coalesce(h.units, ''{}'') FROM unnest($2) p LEFT JOIN (
+					SELECT s.session, jsonb_object_agg(s.prefix, s.units) AS units FROM (
+						SELECT c.held[i][1] AS session, c.prefix, sum(c.held[i][2]) AS units
+						FROM (SELECT prefix, held FROM %s WHERE held IS NOT NULL
+							UNION ALL SELECT prefix, held FROM %s WHERE held IS NOT NULL) c,
+							generate_subscripts(c.held, 1) i
+						WHERE c.held[i][1] = ANY ($2) AND c.held[i][2] > 0 GROUP BY 1, 2) s
+					GROUP BY 1) h ON h.session = p
+				ON CONFLICT DO NOTHING', place.counters[1], place.counters[2])
+				USING place.processes::text, late;
+		END IF;
+		EXECUTE format('WITH reported AS (UPDATE %s SET seen = ''-infinity'' WHERE process = ANY ($2)
+				AND seen > ''-infinity'' AND seen < clock_timestamp() - interval ''8 s''
+				AND process IN (SELECT l.process FROM rate_limit_lost l WHERE l.processes = $1
+					AND l.found_at < clock_timestamp() - interval ''10 s'') RETURNING process)
+			UPDATE rate_limit_lost l SET reported_at = now() FROM reported t
+			WHERE (l.processes, l.process) = ($1, t.process)', place.processes)
+			USING place.processes::text, late;
+	END LOOP;
+	IF EXISTS (SELECT FROM rate_limit_lost l WHERE l.reported_at IS NULL OR l.reported_at = now()) THEN
+		DELETE FROM rate_limit_lost l WHERE l.reported_at < now() - interval '30 days' OR l.reported_at = now() AND l.units = '{}' OR l.reported_at IS NULL
+			AND l.found_at < clock_timestamp() - interval '20 s';
+		RETURN QUERY SELECT u.units, u.summary FROM rate_limit_lost_units() u WHERE u.at = now();
+	END IF;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_lost_upkeep IS 'Returns once what the running requests of a killed process held, as rate_limit_lost_units, or else no row. Proxies run it each second.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid, made_before timestamptz DEFAULT 'infinity') RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
@@ -1709,29 +1853,31 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 				abs(p.seconds_ahead), CASE WHEN p.seconds_ahead > 0 THEN 'ahead of' ELSE 'behind' END)), (5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.',
 				CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END)) ) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL
 		SELECT 5, 'lost', p.node, format('%s has lost %s until %s UTC: what these requests cost is not charged.', p.node, CASE p.lost WHEN 1 THEN '1 settlement' ELSE p.lost || ' settlements' END,
-			to_char(p.lost_at AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE p.lost_at > now() - interval '1 day' UNION ALL SELECT 6, CASE WHEN problem LIKE 'rule %' THEN 'unusable' ELSE 'problem' END, p.node,
-			format('%s has a problem: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live UNION ALL SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit '
-				'has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone, concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), '')))
-		FROM rate_limit_unknown_zones() AS z UNION ALL SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h UNION ALL SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL
-		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t UNION ALL
-		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the '
-			'last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price ) SELECT f.state, f.node, f.summary FROM (
-		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
-			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
-				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
-						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
-				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node, f.state;
+			to_char(p.lost_at AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE p.lost_at > now() - interval '1 day' UNION ALL SELECT 5, 'lost', NULL, u.summary FROM rate_limit_lost_units() AS u UNION ALL
+		SELECT 6, CASE WHEN problem LIKE 'rule %' THEN 'unusable' ELSE 'problem' END, p.node, format('%s has a problem: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live UNION ALL
+		SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
+			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
+		SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h UNION ALL SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
+			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t UNION ALL SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL
+		SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price )
+	SELECT f.state, f.node, f.summary FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning'
+				ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing,
+					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
+					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
+				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
+	) AS f ORDER BY f.place, f.node, f.state;
 --;
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy, a time zone, a role or a tier.
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
-	minute; behind; lost: settlements, within the last day; unusable: a rule; problem. State of a time
-	zone: unknown zone. States of a role: hidden, see rate_limit_hidden; exposed, see
-	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
-	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
-	had the price of their neighbor, or none. These three are no reason for a warning.
+	minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
+	unusable: a rule; problem. State of a time zone: unknown zone. States of a role: hidden, see
+	rate_limit_hidden; exposed, see rate_limit_exposed. State of a tier that users have and no rule limits:
+	unlimited. States of prices: prices, the age of the newest one if there are limits in money; unpriced:
+	searches, sound or pictures had the price of their neighbor, or none. These three are no reason for a
+	warning.
 node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);
@@ -4104,7 +4250,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 1, 'revision', 4,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 3, 'revision', 5,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4211,13 +4357,18 @@ DECLARE
 BEGIN
 	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
+			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM
+				statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+				AND s >> 32 NOT IN (SELECT p.process FROM %1$I.rate_limit_processes p)
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p
+				WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
+				AND statement_timestamp() + interval ''10 s'')),
 		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint
 			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
 				FROM generate_subscripts(c.held, 1) i) p
 			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
 				BETWEEN 1 AND 3610
+				AND p.session NOT IN (SELECT p.process FROM %1$I.rate_limit_processes p)
 				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p
 					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
 					AND statement_timestamp() + interval ''10 s''))),
@@ -4230,4 +4381,6 @@ END $$;
 var numbered = []NumberedFile{
 	{1, "0001_baseline.shards.sql", "", "\n" + sql0001_baselineshards},
 	{1, "0001_baseline.sql", "", "\n" + sql0001_baseline},
+	{2, "0002_lost.sql", "", "\n" + sql0002_lost},
+	{3, "0003_forgotten.sql", "", "\n" + sql0003_forgotten},
 }

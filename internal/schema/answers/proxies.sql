@@ -344,11 +344,12 @@ Whether limits are enforced, as a sentence. The first row is about all limits, e
 state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
-	minute; behind; lost: settlements, within the last day, also those of a killed proxy, without a node;
-	unusable: a rule; problem. State of a time zone: unknown zone. States of a role: hidden, see rate_limit_hidden; exposed, see
-	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
-	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
-	had the price of their neighbor, or none. These three are no reason for a warning.
+	minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
+	unusable: a rule; problem. State of a time zone: unknown zone. States of a role: hidden, see
+	rate_limit_hidden; exposed, see rate_limit_exposed. State of a tier that users have and no rule limits:
+	unlimited. States of prices: prices, the age of the newest one if there are limits in money; unpriced:
+	searches, sound or pictures had the price of their neighbor, or none. These three are no reason for a
+	warning.
 node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);

@@ -1,6 +1,13 @@
 -- Deletes all stored data about a person. The function has the rights of the calling role, so only the owner
 -- of the tables can use it. It skips parts that the database lacks, such as a policy or a history.
 
+CALL rate_limit_describe('rate_limit_forgotten', $$
+The names that were forgotten within a day, as digests. Upkeep forgets them again where a request has brought
+	them back that ran then.
+digest: The SHA-256 of user:, key_id: or text: and the name.
+at: When it was last forgotten.
+$$);
+
 -- A day that is summed refuses changes by others, see totals.sql. Its sums are made again by upkeep. See
 -- rate_limit_ledger_drop for the settings.
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
@@ -25,7 +32,7 @@ COMMENT ON FUNCTION rate_limit_forget_in_ledger IS
 
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	key text DEFAULT NULL, address inet DEFAULT NULL,
-	account boolean DEFAULT false, dry_run boolean DEFAULT false)
+	account boolean DEFAULT false, dry_run boolean DEFAULT false, until timestamptz DEFAULT NULL)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	-- the addresses of one client
@@ -33,7 +40,8 @@ DECLARE
 	-- the client, as keys of counters contain it
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
-	counted CONSTANT text[] := array_remove(ARRAY[rate_limit_counted_user($1)], NULL);
+	counted CONSTANT text[] := array_remove(ARRAY[CASE WHEN until IS NULL THEN rate_limit_counted_user($1)
+		ELSE $1 END], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	-- keys of counters, and parts of such keys
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), rate_limit_counter_key(counted[1]), $3,
@@ -46,12 +54,14 @@ DECLARE
 	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
+	holding bigint;
+	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE invalid_parameter_value
 			USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
 	END IF;
-	IF to_regclass('rate_limit_users') IS NOT NULL THEN
+	IF until IS NULL AND to_regclass('rate_limit_users') IS NOT NULL THEN
 		PERFORM rate_limit_refuse_parent($1);
 	END IF;
 	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
@@ -68,7 +78,14 @@ BEGIN
 	END IF;
 	-- The number of an alternative may stand before a text. Where a zone counts by a header, the key of a
 	-- counter is the digest of the API key.
-	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	texts := texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d);
+	IF until IS NULL AND NOT dry_run THEN
+		INSERT INTO rate_limit_forgotten SELECT DISTINCT sha256(convert_to(n, 'UTF8'))
+			FROM (SELECT 'user:' || unnest(counted) UNION ALL SELECT 'key_id:' || unnest(keys)
+				UNION ALL SELECT 'text:' || unnest(texts) WHERE $1 IS NULL) AS f(n)
+			ON CONFLICT ON CONSTRAINT rate_limit_forgotten_pkey DO UPDATE SET at = now();
+	END IF;
+	texts := rate_limit_key_forms(texts);
 	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
 
@@ -86,9 +103,9 @@ BEGIN
 	FOR name, condition IN
 		-- Detached partitions are listed, because a statement on the audit log does not reach them. A row
 		-- with a user belongs to that user alone, whatever the key of its counter contains.
-		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
-			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') '
-				'&& $4 OR also && $4)'
+		SELECT a.name, '($5 IS NULL OR time <= $5) AND (user_id = ANY ($1) OR key_id = ANY ($2)
+			OR address <<= $3 OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4)
+				OR string_to_array(key, '' '') && $4 OR also && $4))'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
 			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
 				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
@@ -98,18 +115,20 @@ BEGIN
 				AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- a table comes before the tables that it refers to
 		SELECT t.name, t.condition
-			FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
+			FROM (VALUES ('rate_limit_metrics',
+					'($5 IS NULL OR time <= $5) AND (user_id = ANY ($1) OR key_id = ANY ($2))', true),
+				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', until IS NULL),
+			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', until IS NULL),
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)',
 				account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
 		CONTINUE WHEN to_regclass(name) IS NULL;
 		IF dry_run THEN
 			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted
-				USING users, keys, network, texts;
+				USING users, keys, network, texts, until;
 		ELSE
-			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts;
+			EXECUTE format('DELETE FROM %s WHERE %s', name, condition)
+				USING users, keys, network, texts, until;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 		END IF;
 		RETURN NEXT;
@@ -123,11 +142,12 @@ BEGIN
 
 	FOR name IN SELECT t::regclass FROM rate_limit_ledgers() t LOOP
 		-- As in the audit log, a row with a user belongs to that user alone. An address can be of many users.
-		condition := 'WHERE user_id = ANY ($1) OR key_id = ANY ($2)
+		condition := format('WHERE (user_id = ANY ($1) OR key_id = ANY ($2)
 			OR ancestors <> ''{}'' AND ancestors && $1
 			OR (user_id IS NULL OR cardinality($1) = 0) AND EXISTS (
 				SELECT FROM jsonb_path_query(charges, ''$[*]'') c
-				WHERE string_to_array(c ->> ''key'', '' '') && $3)';
+				WHERE string_to_array(c ->> ''key'', '' '') && $3))
+			AND (%1$L IS NULL OR rate_limit_began(id) <= %1$L)', until);
 		IF dry_run THEN
 			EXECUTE format('SELECT count(*) FROM %s %s', name, condition) INTO deleted
 				USING counted, keys, texts;
@@ -159,9 +179,12 @@ BEGIN
 		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
-			INTO prefixes, counters USING ids, texts;
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*) FROM %s p,
+				generate_subscripts(c.held, 1) i WHERE p.process = c.held[i][1] AND c.held[i][2] > 0
+				AND p.seen > now() - interval ''10 s'')) FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', counts.processes, name,
+			rules, condition) INTO prefixes, counters, holding USING ids, texts;
+		running := greatest(running, holding);
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
@@ -184,6 +207,10 @@ BEGIN
 	END IF;
 	SELECT 'rate_limit_notices', 0 INTO name, kept;
 	RETURN NEXT;
+	IF running > 0 THEN
+		SELECT 'running requests, at least', 0, running INTO name, deleted, kept;
+		RETURN NEXT;
+	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget_person IS
 	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, '
@@ -191,4 +218,41 @@ COMMENT ON FUNCTION rate_limit_forget_person IS
 	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
 	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
 	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '
-	'proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key.';
+	'proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key. '
+	'If requests of the person hold units, a last row has a number that is not above theirs. until: forgets '
+	'only what requests until then have made, and no overrides and bans.';
+
+-- A request that runs while its sender is forgotten brings the name back with its settlement. The number of
+-- the request has the time of its start, by the clock of a proxy.
+CREATE OR REPLACE FUNCTION rate_limit_forget_again() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	first timestamptz;
+	source text;
+	found record;
+BEGIN
+	DELETE FROM rate_limit_forgotten f WHERE f.at < now() - interval '1 day';
+	SELECT min(f.at) INTO first FROM rate_limit_forgotten f;
+	SELECT string_agg(format('SELECT * FROM %s WHERE day >= %L AND time >= %L', l,
+		(first AT TIME ZONE 'UTC')::date - 8, first), ' UNION ALL ') INTO source FROM rate_limit_ledgers() l;
+	IF first IS NULL THEN
+		RETURN;
+	END IF;
+	FOR found IN EXECUTE format('SELECT DISTINCT n.kind, n.name, f.until FROM (%s) l, LATERAL (
+			SELECT ''user'', l.user_id UNION ALL SELECT ''user'', unnest(l.ancestors)
+			UNION ALL SELECT ''key_id'', l.key_id::text UNION ALL SELECT ''text'', regexp_replace(
+				unnest(string_to_array(c ->> ''key'', '' '')), ''^[1-9][|]'', '''')
+			FROM jsonb_path_query(l.charges, ''$[*]'') c) n(kind, name)
+		JOIN (SELECT f.digest, f.at, f.at + interval ''1 min'' AS until FROM rate_limit_forgotten f) f
+			ON f.digest = sha256(convert_to(n.kind || '':'' || n.name, ''UTF8''))
+		WHERE l.time >= f.at AND rate_limit_began(l.id) <= f.until', source)
+	LOOP
+		PERFORM rate_limit_forget_person(CASE found.kind WHEN 'user' THEN found.name END,
+			CASE found.kind WHEN 'key_id' THEN found.name::bigint END,
+			CASE found.kind WHEN 'text' THEN found.name END, until => found.until);
+	END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+	NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget_again IS
+	'Forgets again the names that requests have brought back that ran when they were forgotten, within a '
+	'day. rate_limit_ledger_upkeep calls it.';

@@ -34,8 +34,8 @@ COMMENT ON FUNCTION rate_limit_schemas IS 'The schema of the tables, and then th
 
 -- The names lack rate_limit_, and a table of a shard has the name shard/NAME. NULL stands for all tables and
 -- views but secrets and forgotten names, or for all functions that run with the rights of their caller.
--- Nobody gets rights on partitions, also once they are detached. Citus before 13.1 refuses rights on columns of shards. Citus also
--- refuses rights on rate_limit_read_report, which all roles may call.
+-- Nobody gets rights on partitions, also once they are detached. Citus before 13.1 refuses rights on columns
+-- of shards. Citus also refuses rights on rate_limit_read_report, which all roles may call.
 CREATE OR REPLACE FUNCTION rate_limit_rights(kind text DEFAULT NULL)
 	RETURNS TABLE (kinds text[], privileges text, object text, owner oid) LANGUAGE plpgsql STABLE AS $$
 DECLARE

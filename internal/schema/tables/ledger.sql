@@ -15,6 +15,13 @@ COMMENT ON COLUMN rate_limit_ledger_retention.currency IS
 	'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE '
 	'rate_limit_ledger_retention SET currency = ''EUR''.';
 
+CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN substr($1::text, 15, 1) = '7'
+	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
+COMMENT ON FUNCTION rate_limit_began IS
+	'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
+
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace)
@@ -62,6 +69,7 @@ BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827694) THEN
 		RETURN;
 	END IF;
+	PERFORM rate_limit_forget_again(); -- before it locks partitions
 	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
 		BEGIN
 			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, late] LOOP
@@ -96,8 +104,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
 	'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
-	'days (also), which it opens for late settlements. Drops those past their retention. A proxy runs it '
-	'each hour.';
+	'days (also), which it opens for late settlements. Drops those past their retention, and forgets again '
+	'who was forgotten. A proxy runs it each hour.';
 
 -- Numbers with nine decimals have the type that archives have, too.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$

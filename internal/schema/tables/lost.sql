@@ -16,8 +16,9 @@ BEGIN
 	IF NOT has_table_privilege('rate_limit_lost', 'SELECT') THEN
 		RETURN;
 	END IF;
-	RETURN QUERY SELECT u.reported_at, sum(u.units), format('A proxy was killed, or cut off from the '
-			'database, until %s UTC. What its running requests cost may not be charged: they held at most %s.',
+	RETURN QUERY SELECT u.reported_at, sum(u.units), format('A proxy was killed, or cut off from '
+			'the database, until %s UTC. What its running requests cost may not be charged: they held at '
+			'most %s.',
 			to_char(max(u.found_at) AT TIME ZONE 'UTC', 'HH24:MI:SS'),
 			string_agg(u.units || ' units of ' || u.prefix, ', ' ORDER BY u.prefix))
 		FROM (SELECT l.reported_at, e.key AS prefix, sum(e.value::numeric) AS units,
@@ -72,7 +73,8 @@ BEGIN
 	END LOOP;
 	IF EXISTS (SELECT FROM rate_limit_lost l WHERE l.reported_at IS NULL OR l.reported_at = now()) THEN
 		DELETE FROM rate_limit_lost l WHERE l.reported_at < now() - interval '30 days'
-			OR l.reported_at = now() AND l.units = '{}' OR l.reported_at IS NULL AND l.found_at < clock_timestamp() - interval '20 s';
+			OR l.reported_at = now() AND l.units = '{}' OR l.reported_at IS NULL
+			AND l.found_at < clock_timestamp() - interval '20 s';
 		RETURN QUERY SELECT u.units, u.summary FROM rate_limit_lost_units() u WHERE u.at = now();
 	END IF;
 END $$;

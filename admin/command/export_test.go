@@ -1,0 +1,5 @@
+package command
+
+import "time"
+
+func init() { forgetPause = time.Millisecond }
