@@ -219,7 +219,7 @@ func textOfPage(t *testing.T) string {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, report)
-		VALUES ('edge', '{"version": "v1", "applied": "1:1:"}');
+		VALUES ('edge', '{"version": "v1", "applied": "1:1:", "clock": 1}');
 		INSERT INTO rate_limit_nodes (node, seen, report)
 		VALUES ('late', now() + interval '11 s', '{"version": "v1", "applied": "1:1:"}');
 		INSERT INTO rate_limit_tiers (tier) VALUES ('new');

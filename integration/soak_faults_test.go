@@ -108,7 +108,7 @@ var faults = []fault{
 	}},
 	{name: "full disk", do: func(s *soak, e *event) error {
 		server := s.servers.server()
-		if err := server.set(0, true); err != nil {
+		if err := server.faults.Set(0, true); err != nil {
 			return err
 		}
 		time.Sleep(e.lasts / 2)
@@ -124,7 +124,7 @@ var faults = []fault{
 		if !strings.Contains(failure, "No space left on device") {
 			return fmt.Errorf("the disk is not full: %s", failure)
 		}
-		return server.set(0, false)
+		return server.faults.Set(0, false)
 	}},
 	{name: "max_connections used up", delays: true, do: func(s *soak, e *event) error {
 		return useUpConnections(s.servers.server().DSN("postgres"), e.lasts)
@@ -154,7 +154,7 @@ var faults = []fault{
 		e.clock = true
 		for _, back := range []time.Duration{time.Duration(1+e.choice) * time.Minute, 0} {
 			for _, server := range s.servers.all {
-				if err := server.set(back, false); err != nil {
+				if err := server.faults.Set(back, false); err != nil {
 					return err
 				}
 			}

@@ -4,12 +4,9 @@ package integration
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +21,8 @@ import (
 type soakServer struct {
 	*cluster.Cluster
 	network *slownet.Proxy
-	faults  *os.File // the settings of testdata/soak/faults.c, see set
-	logged  int      // number of bytes of the server's log that were read
+	faults  *cluster.Faults
+	logged  int // number of bytes of the server's log that were read
 }
 
 // soakServers are a primary and its synchronous standby.
@@ -43,34 +40,13 @@ const soakConnections = 60
 // startSoakServers starts the servers.
 func startSoakServers(t *testing.T) *soakServers {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "soak-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { // the server's account reads the library
-		t.Fatal(err)
-	}
-	library := filepath.Join(dir, "faults.so")
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-o", library, "testdata/soak/faults.c").
-		CombinedOutput(); err != nil {
-		t.Fatalf("compiling testdata/soak/faults.c: %v: %s", err, out)
-	}
 	s := &soakServers{t: t}
 	var direct, through []string
 	for i := range s.all {
-		name := filepath.Join(dir, fmt.Sprint("faults", i))
-		if err := os.WriteFile(name, make([]byte, 16), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		faults, err := os.OpenFile(name, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = faults.Close() })
+		faults := cluster.NewFaults(t)
 		c := cluster.Private(t, cluster.Options{
 			HBA: replicating.HBA,
-			Env: []string{"LD_PRELOAD=" + library, "SOAK_FAULTS=" + name},
+			Env: faults.Env,
 			Config: map[string]string{
 				"max_connections": fmt.Sprint(soakConnections), "max_wal_size": "256MB",
 				"wal_retrieve_retry_interval": "200ms", "wal_keep_size": "512MB", "log_checkpoints": "off",
@@ -93,17 +69,6 @@ func startSoakServers(t *testing.T) *soakServers {
 
 func (s *soakServers) server() *soakServer  { return s.all[s.primary] }
 func (s *soakServers) standby() *soakServer { return s.all[1-s.primary] }
-
-// set sets by how much the clock of a server is set back, and whether its disk is full.
-func (s *soakServer) set(back time.Duration, full bool) error {
-	text := binary.NativeEndian.AppendUint64(nil, uint64(back/time.Second))
-	flag := uint64(0)
-	if full {
-		flag = 1
-	}
-	_, err := s.faults.WriteAt(binary.NativeEndian.AppendUint64(text, flag), 0)
-	return err
-}
 
 // follow makes the other server the synchronous standby of the primary.
 func (s *soakServers) follow() error {

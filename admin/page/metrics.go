@@ -29,7 +29,11 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		if err == nil {
 			c.unpriced, err = pgx.CollectRows(rows, pgx.RowToStructByPos[unpriced])
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT count(*)::float8 FROM rate_limit_vacuum_holders()").
+			Scan(&c.vacuumHolders)
 	})
 	// If the history cannot be read, the sums keep the values of the previous scrape.
 	_ = s.pools.read(r.Context(), historyData, askTimeout, s.requests.read)
@@ -42,21 +46,23 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// proxy is a row of rate_limit_proxies. Late is nil if the proxy has not read the policy of this database.
+// proxy is a row of rate_limit_proxies. Late is nil if the proxy has not read the policy of this database,
+// and Ahead if its clock is not known.
 type proxy struct {
 	Node    string
 	Version *string
 	Up      bool
 	Policy  bool
 	Late    *int64
+	Ahead   *float64
 }
 
 // proxies reads the proxies that a database has registered, without those that have shut down in order. up
 // reports whether the database answers, be it with an error such as a missing table.
 func (s *Server) proxies(ctx context.Context, data dataset) (proxies []proxy, up bool) {
 	err := s.pools.read(ctx, data, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, late
-FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
+		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, late,
+seconds_ahead::float8 AS ahead FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 		if err == nil {
 			proxies, err = pgx.CollectRows(rows, pgx.RowToStructByName[proxy])
 		}
@@ -75,6 +81,7 @@ type proxyCollector struct {
 	up                     bool
 	proxies, policyProxies []proxy // registries of the counters' and the policy's database
 	unpriced               []unpriced
+	vacuumHolders          *float64 // nil if they cannot be counted
 }
 
 // Describe implements prometheus.Collector. No description is sent, so the registry checks the metrics when
@@ -99,6 +106,10 @@ func (c *proxyCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is silent or cannot decide.",
 			boolGauge(p.Up), "node", p.Node, "version", version)
+		if p.Ahead != nil {
+			gauge("proxy_clock_ahead_seconds", "The seconds by which the clock of the proxy is ahead of the "+
+				"clock of the server.", *p.Ahead, "node", p.Node)
+		}
 	}
 	for _, p := range c.policyProxies {
 		if !p.Policy {
@@ -111,6 +122,10 @@ func (c *proxyCollector) Collect(out chan<- prometheus.Metric) {
 		gauge("proxy_changes_behind",
 			"Changes of the policy that the proxy did not apply within 10 seconds. -1: it is not known.",
 			behind, "node", p.Node)
+	}
+	if c.vacuumHolders != nil {
+		gauge("vacuum_holders", "Transactions and replication slots that keep vacuum from removing old rows, "+
+			"which the command state names.", *c.vacuumHolders)
 	}
 	for _, u := range c.unpriced {
 		gauge("unpriced", "1 if searches, sound or pictures were charged in the last 7 days by a row of "+

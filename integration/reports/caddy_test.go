@@ -85,7 +85,7 @@ func (s *site) caddyfile() string {
 		return s.directive + "\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\npg_ratelimit {\ntimeout 30s\non_error deny\n%s\n", s.before, s.handler)
+	fmt.Fprintf(&b, "%s\npg_ratelimit {\n%s\n", s.before, s.settings())
 	if s.policy != "" {
 		fmt.Fprintf(&b, "policy {\n%s\n}\n", s.policy)
 	}

@@ -26,7 +26,8 @@ type report struct {
 // site is a configuration of a proxy, for a host of its own, and the requests to it. In texts, PROXY stands
 // for caddy or traefik, HOST for the site's host, ID for the site's name, which is also the prefix of its
 // limit, KEY for an API key of the user ann, DSN for the database, REST for the DSN without its scheme,
-// POOLER for a PgBouncer in front, FILES for the folder of writePassfiles, and FAKE for a schema of the site.
+// POOLER for a PgBouncer in front, AHEAD and BEHIND for servers with such a clock, FILES for the folder of
+// writePassfiles, and FAKE for a schema of the site.
 type site struct {
 	only string // "caddy" or "traefik"; "" for both
 
@@ -58,6 +59,14 @@ type site struct {
 	check   func(t *testing.T, p *proxy, id string, got []*harness.Response)
 }
 
+// settings returns the settings of the handler. A site that is tried during an outage has its own.
+func (s *site) settings() string {
+	if strings.Contains(s.handler, "on_error") {
+		return s.handler
+	}
+	return "timeout 30s\non_error deny\n" + s.handler
+}
+
 // ask is a request. In texts, # stands for the number of the repetition, from 1.
 type ask struct {
 	n       int    // the number of repetitions; 0 is 1
@@ -77,17 +86,18 @@ type proxy struct {
 	sockets       []string
 	proxied       map[string]string // addresses that take PROXY headers, by the network that may send them
 	dsn, key      string
-	pooler        string // the DSN of a PgBouncer
-	files         string // the folder of writePassfiles
-	loader        string // the admin endpoint of a Caddy that refuses configurations
-	other         *proxy // the other of the two
+	pooler        string                      // the DSN of a PgBouncer
+	clocks        map[string]*cluster.Cluster // see startClocks
+	files         string                      // the folder of writePassfiles
+	loader        string                      // the admin endpoint of a Caddy that refuses configurations
+	other         *proxy                      // the other of the two
 }
 
 // reports lists all reports.
 var reports = slices.Concat(credentials, paths, addresses, keys, responses, databases,
 	chains, sockets, calendars, pooled, forgotten, protocols, priced, attempts, hidden, models, budgets,
 	calls,
-	caches, clients)
+	caches, clients, clocked, held)
 
 // The reports have the right result in both proxies.
 func TestReports(t *testing.T) {
@@ -109,10 +119,13 @@ func TestReportsInNewestTraefik(t *testing.T) {
 // the upstream.
 func startServers(t *testing.T) (proxy, string) {
 	t.Helper()
-	dsn, key := openDatabase(t)
+	key, insert := policytest.NewKey(t, 1, "ann")
+	ann := "INSERT INTO rate_limit_tiers (tier) VALUES ('free');" +
+		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');" + insert
+	dsn := openDatabase(t, key, ann)
 	answers = llm.Answers(t)
-	return proxy{dsn: dsn, key: key, pooler: startPooler(t, dsn), files: writePassfiles(t)},
-		startUpstream(t)
+	return proxy{dsn: dsn, key: key, pooler: startPooler(t, dsn), clocks: startClocks(t, ann),
+		files: writePassfiles(t)}, startUpstream(t)
 }
 
 // tryAll tries reports in proxies.
@@ -149,8 +162,8 @@ func hostOf(id string) string { return id + ".test" }
 func (p *proxy) fill(text, id string) string {
 	name := id[strings.LastIndexByte(id, '-')+1:]
 	return strings.NewReplacer("PROXY", name, "HOST", hostOf(id), "ID", id, "FAKE", id, "KEY", p.key,
-		"DSN", p.dsn, "POOLER", p.pooler, "FILES", p.files,
-		"REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
+		"DSN", p.dsn, "POOLER", p.pooler, "FILES", p.files, "AHEAD", p.clocked("AHEAD"),
+		"BEHIND", p.clocked("BEHIND"), "REST", strings.TrimPrefix(p.dsn, "postgres:")).Replace(text)
 }
 
 // forEachSite calls f for each site of a proxy.
@@ -164,13 +177,10 @@ func forEachSite(proxy string, f func(s *site, id string)) {
 	}
 }
 
-// openDatabase creates a database with the SQL of all sites, and returns an API key of the user ann.
-func openDatabase(t *testing.T) (dsn, key string) {
+// openDatabase creates a database with the SQL of all sites, and with that of the user ann.
+func openDatabase(t *testing.T, key, ann string) string {
 	t.Helper()
-	key, insert := policytest.NewKey(t, 1, "ann")
-	ann := "INSERT INTO rate_limit_tiers (tier) VALUES ('free');" +
-		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');" + insert
-	dsn = policytest.Open(t, ann)
+	dsn := policytest.Open(t, ann)
 	p := &proxy{dsn: dsn, key: key}
 	for _, name := range []string{"caddy", "traefik"} {
 		forEachSite(name, func(s *site, id string) {
@@ -183,7 +193,7 @@ func openDatabase(t *testing.T) (dsn, key string) {
 			}
 		})
 	}
-	return dsn, key
+	return dsn
 }
 
 // startUpstream starts the server behind all sites, and returns its address.

@@ -106,7 +106,7 @@ func services(upstream string) object {
 
 // plugin returns the settings of a site in Traefik.
 func (s *site) plugin() object {
-	settings := traefikSettings("timeout 30s\non_error deny\n" + s.handler)
+	settings := traefikSettings(s.settings())
 	if !s.open {
 		settings["ipStrategy"] = object{"depth": 1}
 	}

@@ -11,7 +11,7 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	'The shards of the counts. A subject is in the shard that is the first four bytes of its SHA-256 modulo '
 	'the number of shards, which cannot change.';`
 
-	// LedgerUpkeep makes the partitions of the ledger.
+	// LedgerUpkeep makes the partitions of the ledger, and drops those past their retention.
 	LedgerUpkeep = `SELECT rate_limit_ledger_upkeep()`
 
 	// LedgerUpkeepOf is LedgerUpkeep, also for the day $1, in days since 1970.

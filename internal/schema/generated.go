@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 3
-	revision = 5
+	revision = 6
 )
 
 const stateSQL = `
@@ -416,7 +416,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 5) AND (state.revision >= 5 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 6) AND (state.revision >= 6 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -475,7 +475,8 @@ $$;
 COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced');
+	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus',
+	'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
 --;
 COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 --;
@@ -965,10 +966,10 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ledger_parts IS 'The days of the ledger, and whether they are summed.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_ledger_window("from" timestamptz, until timestamptz) RETURNS datemultirange LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC' - interval '32 days')::date,
-	($2 AT TIME ZONE 'UTC' + interval '9 days')::date));
+CREATE OR REPLACE FUNCTION rate_limit_ledger_window("from" timestamptz, until timestamptz) RETURNS datemultirange LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC')::date - 8, ($2 AT TIME ZONE 'UTC')::date + 9));
 --;
-COMMENT ON FUNCTION rate_limit_ledger_window IS 'The days of the ledger with the rows of a time. A clock can be wrong by 7 days, see ledgerSQL.';
+COMMENT ON FUNCTION rate_limit_ledger_window IS 'The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after its time.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_source(days datemultirange, condition text)
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -1158,7 +1159,8 @@ CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETU
 DECLARE
 	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
 	first CONSTANT date := ((now() - (SELECT least(min(r.keep), interval '1000 years') FROM rate_limit_ledger_retention r)) AT TIME ZONE 'UTC')::date;
-	late CONSTANT date := greatest(today - 7, least(today + 7, coalesce(also, today)));
+	days CONSTANT datemultirange := rate_limit_ledger_window(now(), now());
+	late CONSTANT date := greatest(lower(days) + 1, least(upper(days) - 2, coalesce(also, today)));
 	ledger text;
 	day date;
 	part text;
@@ -1184,7 +1186,7 @@ BEGIN
 		EXCEPTION WHEN lock_not_available THEN
 			NULL;
 		END;
-		PERFORM rate_limit_ledger_drop(ledger, first);
+		PERFORM rate_limit_ledger_drop(ledger, least(first, late));
 	END LOOP;
 	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
 	DELETE FROM rate_limit_ledger_days d WHERE d.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
@@ -1282,6 +1284,11 @@ DECLARE
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
 		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
+	END IF;
+	IF anchor IS NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
+		SELECT rate_limit_known_zone(min(l.time_zone)) INTO zone FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule JOIN rate_limit_users u ON u.user_id = $1
+			WHERE l.unit = 'money' AND l.calendar = 'month' AND r.mode = 'enforce' AND (r.tiers IS NULL OR u.tier = ANY (r.tiers))
+			HAVING count(DISTINCT coalesce(l.time_zone, 'UTC')) = 1;
 	END IF;
 	anchor := coalesce(anchor, '2000-01-01');
 	zone := coalesce(zone, 'UTC');
@@ -1841,6 +1848,29 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_price_age IS 'A sentence about the age of the newest price, if rules have limits in money that are not off.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_vacuum_holders() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+	SELECT format('Vacuum keeps what the last %s transactions have replaced, which slows down decisions about busy keys, because of %s%s. %s', h.age, h.who, ', since '
+			|| to_char(h.since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', h.remedy)
+	FROM ( SELECT greatest(age(a.backend_xid), age(a.backend_xmin)) AS age, a.xact_start AS since, CASE WHEN a.datid IS NULL THEN 'a standby with hot_standby_feedback, of the session ' || a.pid
+				ELSE format('the session %s of the role %I (%s)', a.pid, a.usename, concat_ws(', ', nullif(a.application_name, ''), coalesce(a.state, format('without '
+						'pg_read_all_stats, %I does not see since when', current_user)))) END AS who,
+			CASE WHEN a.datid IS NULL THEN 'End the old transactions on the standby' ELSE format('To end it: SELECT pg_terminate_backend(%s)', a.pid) END AS remedy
+		FROM pg_stat_activity a WHERE (a.datname = current_database() OR a.datid IS NULL) AND a.pid <> ALL (ARRAY(SELECT v.pid FROM pg_stat_progress_vacuum v) || pg_backend_pid())
+		UNION ALL
+		SELECT age(p.transaction), p.prepared, format('the prepared transaction %L of the role %I', p.gid, p.owner), format('To end it: ROLLBACK PREPARED %L', p.gid)
+		FROM pg_prepared_xacts p WHERE p.database = current_database()
+		UNION ALL
+		SELECT greatest(age(s.xmin), age(s.catalog_xmin)), NULL, format('the %s replication slot %L%s', CASE WHEN s.active THEN 'active' ELSE 'unused' END, s.slot_name,
+			CASE WHEN s.xmin IS NULL THEN ', in system catalogs' END),
+			CASE WHEN s.active THEN 'End the old transactions of who reads it' ELSE format('To drop it: SELECT pg_drop_replication_slot(%L)', s.slot_name) END
+		FROM pg_replication_slots s
+	) h WHERE h.age > CASE WHEN h.since < now() - interval '1 minute' THEN 1000 ELSE 10000 END
+	ORDER BY h.age DESC LIMIT 5
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_vacuum_holders IS 'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this '
+	'server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last 1,000 for more than a minute, with what ends it.';
+--;
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.open_until > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
@@ -1849,7 +1879,7 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 					'refused %s.', to_char(p.open_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.open_until AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.open_passed, p.open_refused)),
 			(3, CASE WHEN p.local_until > now() - interval '2 minutes' THEN 'local' ELSE 'was local' END, p.local_until > now() - interval '1 hour', format('limited by itself, at its share of each limit, from %s until %s UTC.',
 					to_char(p.local_from AT TIME ZONE 'UTC', 'HH24:MI:SS'), to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))), (4, 'without a policy', p.without_policy, 'has no policy, and other proxies have one: no rule and no ban holds there.'),
-			(5, 'wrong clock', abs(p.seconds_ahead) > 60, format('has a clock that is %s s %s the clock of the server: the days of its rows in the ledger can be wrong without the database.',
+			(5, 'wrong clock', abs(p.seconds_ahead) > 60, format('has a clock that is %s s %s the clock of the server: keys, rules, bans and prices begin and end there by that clock.',
 				abs(p.seconds_ahead), CASE WHEN p.seconds_ahead > 0 THEN 'ahead of' ELSE 'behind' END)), (5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.',
 				CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change' ELSE 'apply ' || p.late || ' changes' END)) ) AS s(place, state, holds, text) WHERE s.holds AND p.live = (s.state <> 'silent') UNION ALL
 		SELECT 5, 'lost', p.node, format('%s has lost %s until %s UTC: what these requests cost is not charged.', p.node, CASE p.lost WHEN 1 THEN '1 settlement' ELSE p.lost || ' settlements' END,
@@ -1857,15 +1887,15 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 		SELECT 6, CASE WHEN problem LIKE 'rule %' THEN 'unusable' ELSE 'problem' END, p.node, format('%s has a problem: %s', p.node, problem) FROM proxies p, unnest(p.problems) AS problem WHERE p.live UNION ALL
 		SELECT 7, 'unknown zone', NULL, format('The server does not know the time zone %s of %s: a limit has windows in UTC instead, and a user has windows in the zone of the limit.', z.zone,
 			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
-		SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h UNION ALL SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier),
-			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t UNION ALL SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL
-		SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price )
-	SELECT f.state, f.node, f.summary FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning'
-				ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing,
-					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
-					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
-				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
-	) AS f ORDER BY f.place, f.node, f.state;
+		SELECT 7, 'vacuum', NULL, v FROM rate_limit_vacuum_holders() AS v UNION ALL SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h UNION ALL SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL
+		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t UNION ALL
+		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the '
+			'last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price ) SELECT f.state, f.node, f.summary FROM (
+		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
+			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
+				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
+						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
+				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node, f.state;
 --;
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy, a time zone, a role or a tier.
@@ -1873,11 +1903,11 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
 	minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
-	unusable: a rule; problem. State of a time zone: unknown zone. States of a role: hidden, see
-	rate_limit_hidden; exposed, see rate_limit_exposed. State of a tier that users have and no rule limits:
-	unlimited. States of prices: prices, the age of the newest one if there are limits in money; unpriced:
-	searches, sound or pictures had the price of their neighbor, or none. These three are no reason for a
-	warning.
+	unusable: a rule; problem. State of a time zone: unknown zone. State of the server: vacuum, see
+	rate_limit_vacuum_holders. States of a role: hidden, see rate_limit_hidden; exposed, see
+	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
+	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
+	had the price of their neighbor, or none. These three are no reason for a warning.
 node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);
@@ -4250,7 +4280,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 3, 'revision', 5,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 3, 'revision', 6,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -28,6 +28,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -93,7 +94,9 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
 	s.summedAt = s.keptAt
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
-	o.Upkeep = s.keepLedger
+	o.Upkeep = func(day int64) error {
+		return s.keepLedger(&pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true})
+	}
 	if n != nil {
 		o.Notify = s.Notify
 		o.Lost = n.Lose

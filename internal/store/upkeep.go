@@ -16,7 +16,7 @@ func (s *Store) upkeep() error {
 	err := errors.Join(s.sendNotices(now), s.reportLost(now))
 	if now.Sub(s.keptAt) >= upkeepInterval {
 		s.keptAt = now
-		err = errors.Join(err, s.keepLedger(now.Unix()/(24*3600)))
+		err = errors.Join(err, s.keepLedger(&pgdb.Statement{SQL: schema.LedgerUpkeep, Unnamed: true}))
 	}
 	return err
 }
@@ -94,10 +94,8 @@ const (
 // upkeepInterval is the time between two upkeeps of the ledger.
 const upkeepInterval = time.Hour
 
-// keepLedger makes the partitions of the ledger, also that of a day, in days since 1970, and drops those past
-// their retention. On Citus it does so for all shards.
-func (s *Store) keepLedger(day int64) error {
-	keep := &pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true}
+// keepLedger runs schema.LedgerUpkeep, or schema.LedgerUpkeepOf a day. On Citus they are for all shards.
+func (s *Store) keepLedger(keep *pgdb.Statement) error {
 	if err := s.runUpkeep(upkeepTimeout, keep); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 		return nil
 	}
 	if s.tokens != nil {
-		s.bill = newBill(q)
+		s.bill = newBill(site, q)
 	}
 	if s.paths || s.tokens != nil {
 		q.HTTP.Header.Set("Accept-Encoding", "identity") // without it, any encoding would be acceptable

@@ -81,14 +81,23 @@ func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	return units
 }
 
-// newBill returns the settlement of a request on limits of tokens, without its cost.
-func newBill(q *Request) *batch.Bill {
-	now := time.Now().UnixMicro()
-	at := now
+// newBill returns the settlement of a request on limits of tokens, without its cost. Its day is that of the
+// server at the decision. Without one, it is that of the proxy, by the last estimate of the server's clock.
+func newBill(site *Site, q *Request) *batch.Bill {
+	at := time.Now().UnixMicro()
+	decided := int64(0)
+	for i := range q.Decisions {
+		if d := q.Decisions[i].DecidedAt; d > decided {
+			decided = d
+		}
+	}
+	if decided == 0 {
+		decided = at + site.Clock.Ahead(nil, time.Time{})*1000000
+	}
 	if q.Upload != nil && q.Upload.prices.At != 0 {
 		at = q.Upload.prices.At
 	}
-	one := &batch.Bill{Day: now / (24 * 3600 * 1000000), ID: batch.BillID(at)}
+	one := &batch.Bill{Day: decided / (24 * 3600 * 1000000), ID: batch.BillID(at)}
 	one.User, one.KeyID = senderOf(q)
 	if id := q.Verdict.Sender; q.Asked && id != nil && one.User == id.User {
 		one.User = id.CountsAs()

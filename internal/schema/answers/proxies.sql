@@ -250,6 +250,42 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_price_age IS
 	'A sentence about the age of the newest price, if rules have limits in money that are not off.';
+-- A session holds back vacuum by the number of its transaction, or by its snapshot. All roles see both, but
+-- the rest of a session only those with its role or pg_read_all_stats. VACUUM itself holds back none. A
+-- transaction of a minute is named early. What has no time, or one that is hidden, is named by the number of
+-- transactions alone.
+CREATE OR REPLACE FUNCTION rate_limit_vacuum_holders() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+	SELECT format('Vacuum keeps what the last %s transactions have replaced, which slows down decisions '
+		'about busy keys, because of %s%s. %s', h.age, h.who, ', since '
+			|| to_char(h.since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', h.remedy)
+	FROM (
+		SELECT greatest(age(a.backend_xid), age(a.backend_xmin)) AS age, a.xact_start AS since,
+			CASE WHEN a.datid IS NULL THEN 'a standby with hot_standby_feedback, of the session ' || a.pid
+				ELSE format('the session %s of the role %I (%s)', a.pid, a.usename,
+					concat_ws(', ', nullif(a.application_name, ''), coalesce(a.state, format('without '
+						'pg_read_all_stats, %I does not see since when', current_user)))) END AS who,
+			CASE WHEN a.datid IS NULL THEN 'End the old transactions on the standby'
+				ELSE format('To end it: SELECT pg_terminate_backend(%s)', a.pid) END AS remedy
+		FROM pg_stat_activity a WHERE (a.datname = current_database() OR a.datid IS NULL)
+			AND a.pid <> ALL (ARRAY(SELECT v.pid FROM pg_stat_progress_vacuum v) || pg_backend_pid())
+		UNION ALL
+		SELECT age(p.transaction), p.prepared, format('the prepared transaction %L of the role %I', p.gid,
+			p.owner), format('To end it: ROLLBACK PREPARED %L', p.gid)
+		FROM pg_prepared_xacts p WHERE p.database = current_database()
+		UNION ALL
+		SELECT greatest(age(s.xmin), age(s.catalog_xmin)), NULL, format('the %s replication slot %L%s',
+			CASE WHEN s.active THEN 'active' ELSE 'unused' END, s.slot_name,
+			CASE WHEN s.xmin IS NULL THEN ', in system catalogs' END),
+			CASE WHEN s.active THEN 'End the old transactions of who reads it'
+				ELSE format('To drop it: SELECT pg_drop_replication_slot(%L)', s.slot_name) END
+		FROM pg_replication_slots s
+	) h WHERE h.age > CASE WHEN h.since < now() - interval '1 minute' THEN 1000 ELSE 10000 END
+	ORDER BY h.age DESC LIMIT 5
+$$;
+COMMENT ON FUNCTION rate_limit_vacuum_holders IS
+	'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this '
+	'server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last '
+	'1,000 for more than a minute, with what ends it.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -283,7 +319,7 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			(4, 'without a policy', p.without_policy,
 				'has no policy, and other proxies have one: no rule and no ban holds there.'),
 			(5, 'wrong clock', abs(p.seconds_ahead) > 60, format('has a clock that is %s s %s the clock '
-				'of the server: the days of its rows in the ledger can be wrong without the database.',
+				'of the server: keys, rules, bans and prices begin and end there by that clock.',
 				abs(p.seconds_ahead), CASE WHEN p.seconds_ahead > 0 THEN 'ahead of' ELSE 'behind' END)),
 			(5, 'behind', p.policy AND p.late IS DISTINCT FROM 0, format('has yet to %s of the policy.',
 				CASE WHEN p.late IS NULL THEN 'read the tables' WHEN p.late = 1 THEN 'apply 1 change'
@@ -306,6 +342,8 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user'
 				ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), '')))
 		FROM rate_limit_unknown_zones() AS z
+		UNION ALL
+		SELECT 7, 'vacuum', NULL, v FROM rate_limit_vacuum_holders() AS v
 		UNION ALL
 		SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h
 		UNION ALL
@@ -345,11 +383,11 @@ state: enforcing; warning: see the other rows; open: requests have no decision; 
 	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
 	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
 	minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
-	unusable: a rule; problem. State of a time zone: unknown zone. States of a role: hidden, see
-	rate_limit_hidden; exposed, see rate_limit_exposed. State of a tier that users have and no rule limits:
-	unlimited. States of prices: prices, the age of the newest one if there are limits in money; unpriced:
-	searches, sound or pictures had the price of their neighbor, or none. These three are no reason for a
-	warning.
+	unusable: a rule; problem. State of a time zone: unknown zone. State of the server: vacuum, see
+	rate_limit_vacuum_holders. States of a role: hidden, see rate_limit_hidden; exposed, see
+	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
+	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
+	had the price of their neighbor, or none. These three are no reason for a warning.
 node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
 summary: The sentence.
 $$);

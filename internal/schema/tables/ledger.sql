@@ -61,7 +61,8 @@ DECLARE
 	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
 	first CONSTANT date := ((now() - (SELECT least(min(r.keep), interval '1000 years')
 		FROM rate_limit_ledger_retention r)) AT TIME ZONE 'UTC')::date;
-	late CONSTANT date := greatest(today - 7, least(today + 7, coalesce(also, today)));
+	days CONSTANT datemultirange := rate_limit_ledger_window(now(), now());
+	late CONSTANT date := greatest(lower(days) + 1, least(upper(days) - 2, coalesce(also, today)));
 	ledger text;
 	day date;
 	part text;
@@ -89,7 +90,7 @@ BEGIN
 		EXCEPTION WHEN lock_not_available THEN
 			NULL;
 		END;
-		PERFORM rate_limit_ledger_drop(ledger, first);
+		PERFORM rate_limit_ledger_drop(ledger, least(first, late));
 	END LOOP;
 	-- An archive also drops days.
 	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
@@ -195,8 +196,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_require_user IS
 	'Fails if neither the policy nor the history nor the ledger knows a user.';
 
--- Periods are as in limits that count by user: months from the day of the user's period_start, which is the
--- 1st if it has none, in the user's time zone. A day that a month lacks is its last.
+-- Periods are as in limits that count by user: months from the day of the user's period_start, in the user's
+-- time zone. Without one they begin on the 1st, in the time zone that the limits in money of a calendar month
+-- have in common. A day that a month lacks is its last.
 CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 DECLARE
@@ -207,6 +209,13 @@ BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
 		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone
 			FROM rate_limit_users u WHERE u.user_id = $1;
+	END IF;
+	IF anchor IS NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
+		SELECT rate_limit_known_zone(min(l.time_zone)) INTO zone FROM rate_limit_rule_limits l
+			JOIN rate_limit_rules r ON r.name = l.rule JOIN rate_limit_users u ON u.user_id = $1
+			WHERE l.unit = 'money' AND l.calendar = 'month' AND r.mode = 'enforce'
+				AND (r.tiers IS NULL OR u.tier = ANY (r.tiers))
+			HAVING count(DISTINCT coalesce(l.time_zone, 'UTC')) = 1;
 	END IF;
 	anchor := coalesce(anchor, '2000-01-01');
 	zone := coalesce(zone, 'UTC');

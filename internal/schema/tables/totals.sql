@@ -62,10 +62,10 @@ COMMENT ON FUNCTION rate_limit_ledger_parts IS 'The days of the ledger, and whet
 
 CREATE OR REPLACE FUNCTION rate_limit_ledger_window("from" timestamptz, until timestamptz)
 	RETURNS datemultirange LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC' - interval '32 days')::date,
-	($2 AT TIME ZONE 'UTC' + interval '9 days')::date));
+RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC')::date - 8, ($2 AT TIME ZONE 'UTC')::date + 9));
 COMMENT ON FUNCTION rate_limit_ledger_window IS
-	'The days of the ledger with the rows of a time. A clock can be wrong by 7 days, see ledgerSQL.';
+	'The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after '
+	'its time.';
 
 -- The shards settle their parts of a request at different times, so that the earliest is the time of the
 -- request. All parts have the same numbers, and charges of their own.

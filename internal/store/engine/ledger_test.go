@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -251,6 +252,33 @@ func TestRefusedSettlementIsNoMissingPartition(t *testing.T) {
 		return strings.Contains(fmt.Sprint(s.reported), "amounts_of_a_charge_must_be_0_or_more")
 	})
 	check.Equal(t, "partitions made", []int64{partitions, made.Load()}, []int64{1, 1})
+}
+
+// A settlement that is repeated after midnight, because its answer was lost, is one row, and charges once.
+func TestSettlementRepeatedAfterMidnightChargesOnce(t *testing.T) {
+	s := newTestDB(t)
+	s.exec(schema.File)
+	s.exec(`CREATE SCHEMA fake;
+		CREATE TABLE fake.clock AS SELECT date_trunc('day', now(), 'UTC') + interval '23:59:59' AS time;
+		CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+			AS 'SELECT time FROM fake.clock'`)
+	var sent atomic.Int64
+	store := s.openEngineOn(&interceptDB{s.openDB("search_path=public,fake,pg_catalog"),
+		func(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
+			err := send(ctx, pipeline)
+			if strings.Contains(pipeline[0].SQL, "INSERT INTO rate_limit_ledger") && sent.Add(1) == 1 {
+				s.exec("UPDATE fake.clock SET time = time + interval '2 s'")
+				return pgdb.ErrConnectionLost
+			}
+			return err
+		}}, bareOptions)
+	l := budget(1000)
+	slot, _ := reserve(t, store, l, 600)
+	store.Ledger().Settle(bill(1, l, 7, slot))
+	awaitSettled(t, store)
+	check.Equal(t, "used and held, and rows", s.usedAndHeld()+s.queryText(`SELECT concat(', ', count(*))
+		FROM rate_limit_ledger`), "7 0, 1")
+	check.Equal(t, "transactions", sent.Load(), 2)
 }
 
 // settlesTest sends settlements over a database that loses some of them.

@@ -1,4 +1,4 @@
-// A Postgres server that preloads this library obeys the two int64 in the file that SOAK_FAULTS names: its clock
+// A Postgres server that preloads this library obeys the two int64 in the file that SERVER_FAULTS names: its clock
 // is as many seconds late as the first says, and its disk is full if the second is not 0. On a full disk no
 // regular file can grow, except standard output and standard error, into which the server logs.
 #define _GNU_SOURCE
@@ -17,7 +17,7 @@
 static volatile int64_t *faults;
 
 __attribute__((constructor)) static void open_faults(void) {
-	const char *path = getenv("SOAK_FAULTS");
+	const char *path = getenv("SERVER_FAULTS");
 	int fd = path ? open(path, O_RDONLY) : -1;
 	if (fd < 0)
 		return;
