@@ -97,11 +97,9 @@ type HandlerSettings struct {
 	// addresses. Default: none.
 	Exempt Text `json:"exempt,omitempty"`
 	// How long the body of a POST may be, if a limit of tokens (docs/llm.md#before-the-response) applies:
-	// bytes, or as in `512KB`. A longer one gets status 413. Default: 8MB.
+	// bytes, or as in `512KB`. A longer one gets status 413. The proxy holds 32 times as much of all these
+	// bodies at once, and twice as much of those of one client or key. Default: 8MB.
 	MaxBody Text `json:"max_body,omitempty"`
-	// How much the proxy holds of all these bodies at once, and of those of one client or key a sixteenth.
-	// What is beyond gets status 503. At least 16 times `max_body`. Default: 256MB.
-	MaxBodies Text `json:"max_bodies,omitempty"`
 	// The name of the route in the metrics (docs/operating.md#metrics-in-the-database): a name or a
 	// placeholder. Default: that of the policy.
 	Route Text `json:"route,omitempty"`

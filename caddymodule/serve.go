@@ -18,7 +18,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -294,7 +293,7 @@ func (h *Handler) count(q *serve.Request) {
 		}
 		prefix := hit.Limit.Prefix
 		if terms.Rule != "" {
-			prefix = history.RulePrefix + terms.Rule + "/" + terms.Limit // the rule's name of now
+			prefix = option.RulePrefix + terms.Rule + "/" + terms.Limit // the rule's name of now
 		}
 		h.metrics.decisions.WithLabelValues(prefix, kind.String(), strconv.FormatBool(passed),
 			strconv.FormatBool(hit.Independent), source).Inc()

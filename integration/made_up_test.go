@@ -74,9 +74,9 @@ func makeUp(random *rand.Rand, n int) *randomConfig {
 		c.settings["route"] = pick(random, "r1", "{header.X-Six}")
 		c.settles = n%8 == 1
 		if n%4 == 3 {
-			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}",
-				"unknown_key": pick(random, "reject", "anonymous"),
-				"without_key": pick(random, "refuse", "anonymous", "anonymous")}
+			c.policy = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}",
+				"unknownKey": pick(random, "reject", "anonymous"),
+				"withoutKey": pick(random, "refuse", "anonymous", "anonymous")}
 		}
 	}
 	for i := range 1 + random.IntN(3) {
@@ -139,11 +139,18 @@ func zoneOf(random *rand.Rand, c *randomConfig, prefix string, i int) settings.V
 	return z
 }
 
+// traefikName returns the name of a setting in Traefik.
+func traefikName(name string) string {
+	return regexp.MustCompile("_.").ReplaceAllStringFunc(name, func(letter string) string {
+		return strings.ToUpper(letter[1:])
+	})
+}
+
 // limit returns the configuration of a proxy. path is the prefix of its requests' paths.
 func (c *randomConfig) limit(path string) object {
 	o := object{"rememberedRefusals": "off", "audit": "all", "history": object{}}
 	for name, value := range c.settings {
-		o[name] = value
+		o[traefikName(name)] = value
 	}
 	if c.policy != nil {
 		o["policy"] = c.policy
@@ -152,7 +159,7 @@ func (c *randomConfig) limit(path string) object {
 	for _, z := range c.zones {
 		zone := object{}
 		for name, value := range z {
-			zone[name] = value
+			zone[traefikName(name)] = value
 		}
 		if z["match"] != "" {
 			// HEAD is named, because in Traefik GET covers it, and in Caddy's matcher it does not.

@@ -57,13 +57,17 @@ var invalidSettings = map[string]func(*Config){
 	`policy: "many": must be on or off`:    func(c *Config) { c.Other["policy"] = "many" },
 	`history: "[map`:                       func(c *Config) { c.Other["history"] = []any{Settings{}} },
 	`setting: "retention": must be one of`: func(c *Config) { c.Other["retention"] = Settings{} },
-	`setting: "policy": must be left out: Policy is given`: func(c *Config) {
-		c.Other["policy"], c.Other["Policy"] = "", ""
+	`setting: "Policy": must be policy`:    func(c *Config) { c.Other["Policy"] = Settings{} },
+	`setting: "zones[0].without_key": must be zones[0].withoutKey`: func(c *Config) {
+		c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m", "without_key": "skip"}}}
+	},
+	`setting: "policy.apikey": must be policy.apiKey`: func(c *Config) {
+		c.Other["policy"] = Settings{"apikey": "{header.X}"}
 	},
 	`history.retention: "x": must be on or off`: func(c *Config) {
 		c.Other["history"] = Settings{"retention": "x"}
 	},
-	`setting: "ip_strategy": must be one of`: func(c *Config) { c.Other["ip_strategy"] = Settings{} },
+	`setting: "ip_strategy": must be ipStrategy`: func(c *Config) { c.Other["ip_strategy"] = Settings{} },
 	`zones[0].hashKey: "x"`: func(c *Config) {
 		c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
 			"hashKey": "x"}}}
@@ -107,10 +111,10 @@ func TestInvalidSettingsAreNamed(t *testing.T) {
 }
 
 // Kubernetes passes all numbers as floating-point numbers, and other types than text: the plugin accepts
-// these. It also accepts the names that settings have in a Caddyfile.
+// these.
 func TestNumbersBecomeText(t *testing.T) {
 	c := validConfig()
-	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
+	c.Other = map[string]any{"burst": float64(1000000), "maxConns": 4, "cleanupProbability": 0.25}
 	r := &reader{}
 	read := r.values("", c.Other, "", settings.LimitTable, settings.StoreTable)
 	want := settings.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}

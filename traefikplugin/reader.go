@@ -64,19 +64,19 @@ func camelCase(name string) string {
 	return text
 }
 
-// values reads settings, which may also have Caddy's spelling, such as on_error for onError. A name that no
-// table has is an error, because ignoring it could turn off a limit. path is the prefix of the names in
-// errors. fields are further names: Traefik decodes them into fields, or part reads them.
+// values reads settings by their names in camel case. A name that no table has is an error, because ignoring
+// it could turn off a limit. path is the prefix of the names in errors. fields are further names: Traefik
+// decodes them into fields, or part reads them.
 func (r *reader) values(path string, raw Settings, fields string,
 	tables ...[]settings.Setting) settings.Values {
 	permitted := strings.Fields(fields)
-	byPlainName := map[string]string{} // the names in tables
+	inTables := map[string]string{} // the names in tables
 	for _, table := range tables {
 		for i := range table {
-			plain := plainName(table[i].Name)
-			if table[i].Form != settings.Block && byPlainName[plain] == "" { // two tables have dsn
-				permitted = append(permitted, camelCase(table[i].Name))
-				byPlainName[plain] = table[i].Name
+			name := camelCase(table[i].Name)
+			if table[i].Form != settings.Block && inTables[name] == "" { // two tables have dsn
+				permitted = append(permitted, name)
+				inTables[name] = table[i].Name
 			}
 		}
 	}
@@ -86,29 +86,27 @@ func (r *reader) values(path string, raw Settings, fields string,
 	}
 	sort.Strings(names) // so that the first error is always the same
 	read := settings.Values{}
-	spelling := map[string]string{} // the name of each setting in raw
 	for _, name := range names {
-		setting := byPlainName[plainName(name)]
-		if plain := plainName(name); isOneOf(plain, parts) && isOneOf(plain, fields) {
-			setting = plain
-		}
-		switch {
-		case setting == "":
-			sort.Strings(permitted)
-			r.invalid("setting", path+name, "one of "+strings.Join(permitted, ", "))
-		case spelling[setting] != "":
-			r.invalid("setting", path+name, "left out: "+spelling[setting]+" is given")
-		}
-		spelling[setting] = name
-		if !isOneOf(setting, parts) {
+		if setting := inTables[name]; setting != "" {
 			read[setting] = plainText(raw[name])
+		} else if !isOneOf(name, parts) || !isOneOf(name, fields) {
+			r.invalid("setting", path+name, wantName(path, name, permitted))
 		}
 	}
 	return read
 }
 
-// plainName returns the same text for all spellings of a name.
-func plainName(name string) string { return strings.ToLower(strings.Replace(name, "_", "", -1)) }
+// wantName returns what a name that does not exist should be: the one that differs in its case and its
+// underscores alone, or one of permitted.
+func wantName(path, name string, permitted []string) string {
+	for _, right := range permitted {
+		if strings.EqualFold(right, strings.Replace(name, "_", "", -1)) {
+			return path + right
+		}
+	}
+	sort.Strings(permitted)
+	return "one of " + strings.Join(permitted, ", ")
+}
 
 // plainText converts a value to text as Traefik does. Numbers from Kubernetes are floating-point numbers.
 func plainText(value any) string {
@@ -134,31 +132,23 @@ func isOneOf(name, names string) bool {
 	return false
 }
 
-// settingsOf returns a value as settings, and whether it is settings. It is a function because in Yaegi an
-// assertion in a loop may return the value of the one before.
-func settingsOf(value any) (Settings, bool) {
-	part, ok := value.(Settings)
-	return part, ok
-}
-
 // part returns the settings in a map of raw, such as policy, or nil without the map. For an empty map,
 // Traefik passes "" or nil to a plugin. A Docker label may also be {}, true or false.
 func (r *reader) part(path string, raw Settings, name string) Settings {
-	for spelling, value := range raw {
-		if plainName(spelling) != name {
-			continue
-		}
-		if part, ok := settingsOf(value); ok {
-			return part
-		}
-		text := plainText(value)
-		if text == "" || text == "{}" {
-			return Settings{}
-		}
-		on, err := settings.ParseSwitch(name, text)
-		if r.fail(path, err); on {
-			return Settings{}
-		}
+	value, given := raw[name]
+	if !given {
+		return nil
+	}
+	if part, ok := value.(Settings); ok {
+		return part
+	}
+	text := plainText(value)
+	if text == "" || text == "{}" {
+		return Settings{}
+	}
+	on, err := settings.ParseSwitch(name, text)
+	if r.fail(path, err); on {
+		return Settings{}
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -107,7 +108,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if err := prepareSession(ctx, conn, o.Patience); err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); sqlState(err) == "55P03" {
+	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey)
+	if sqlState(err) == pg.LockNotAvailable {
 		return nil, ErrRunning
 	} else if err != nil {
 		return nil, err

@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/parquet-go/parquet-go"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // table is a table that Run archives.
@@ -102,7 +104,7 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 			// the lock of rate_limit_totals_upkeep
 			err := conn.QueryRow(ctx, "SELECT rate_limit_sum_day($1) FROM pg_advisory_xact_lock(1885827696)",
 				p.day).Scan(&closed)
-			if !closed || sqlState(err) == "55P03" {
+			if !closed || sqlState(err) == pg.LockNotAvailable {
 				return locked
 			} else if err != nil {
 				return err
@@ -127,9 +129,9 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 			"FROM unnest($1::text[], $2::oid[]) AS t(name, oid)", p.tables, p.oids).Scan(&isSame)
 	}
 	switch {
-	case sqlState(err) == "55P03":
+	case sqlState(err) == pg.LockNotAvailable:
 		return locked
-	case sqlState(err) == "42P01", err == nil && !isSame:
+	case sqlState(err) == pg.UndefinedTable, err == nil && !isSame:
 		return &problem{p.name + " was dropped meanwhile by another process"}
 	case err != nil:
 		return err
@@ -260,7 +262,7 @@ func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) erro
 			}
 			return err
 		}
-		if rolled := attempt.Rollback(ctx); rolled != nil || sqlState(err) != "55P03" {
+		if rolled := attempt.Rollback(ctx); rolled != nil || sqlState(err) != pg.LockNotAvailable {
 			return errors.Join(err, rolled)
 		}
 		if time.Now().After(end) {

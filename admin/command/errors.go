@@ -14,9 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
-// deadlockDetected is the SQLSTATE of a transaction that the server rolled back to break a deadlock.
-const deadlockDetected = "40P01"
-
 // describeError replaces an error of the server with an error that names the cause and the remedy. Other
 // errors, and nil, are returned unchanged.
 func (c *invocation) describeError(err error) error {
@@ -25,7 +22,7 @@ func (c *invocation) describeError(err error) error {
 		return err
 	}
 	switch pgErr.Code {
-	case "42P01", "42703", "42883": // no such table, column or function
+	case pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction:
 		if state, err := migrate.Read(context.Background(), c.conn); err == nil && state.Err() != nil &&
 			!errors.Is(state.Err(), schema.ErrMissing) {
 			return state.Err()
@@ -42,19 +39,19 @@ func (c *invocation) describeError(err error) error {
 			role, pgErr.Message, strings.ReplaceAll(role, "'", "''"))
 	case pg.Untranslatable:
 		return fmt.Errorf("%s (%s)", pg.EncodingHint, pgErr.Message)
-	case "2BP01":
+	case pg.DependentObjects:
 		return fmt.Errorf("another program's objects depend on the tables: %s", pgErr.Detail)
-	case "55P03":
+	case pg.LockNotAvailable:
 		return c.lockTimeoutError()
-	case deadlockDetected:
+	case pg.DeadlockDetected:
 		return errors.New("another session changes the same rows: try again")
-	case "25006":
+	case pg.ReadOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", pgErr.Message)
 	}
 	if name := pgErr.ConstraintName; strings.Contains(name, "_must_") || strings.Contains(name, "_needs_") {
 		text := strings.ReplaceAll(name, "_", " ")
 		// The detail of a CHECK is left out, because it is the whole row.
-		if pgErr.Code != "23514" && pgErr.Detail != "" {
+		if pgErr.Code != pg.CheckViolation && pgErr.Detail != "" {
 			text += ": " + pgErr.Detail
 		}
 		return errors.New(text)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/admin/migrate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
@@ -239,7 +240,7 @@ ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @nu
 		case c.flag("by") == "path":
 			return invalid("--by", "path", "given with --since: counters "+
 				"have no paths. The metrics have them with route {path} in the configuration")
-		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
+		case prefix != "" && !strings.HasPrefix(prefix, option.RulePrefix):
 			return c.list("SELECT @prefix AS prefix, "+counterColumns+`
 FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable) AS c
 WHERE c.expires_at > now()
@@ -293,7 +294,7 @@ What is held by running requests is charged when they end. The users above a use
 	NULL AS quota, NULL AS unit FROM (VALUES (true), (false)) AS t(durable)
 CROSS JOIN LATERAL rate_limit_counters(@PREFIX, t.durable, rate_limit_stored_keys(@KEY)) AS c`
 		levels := ""
-		if strings.HasPrefix(c.name(), "rule/") {
+		if strings.HasPrefix(c.name(), option.RulePrefix) {
 			counter = `SELECT u.key, u.used, u.held, u.quota, u.unit FROM rate_limit_used u
 WHERE u.rule = split_part(@PREFIX, '/', 2) AND u.limit_name = split_part(@PREFIX, '/', 3)
 	AND u.key = ANY (rate_limit_stored_keys(@KEY))`

@@ -103,7 +103,7 @@ func (c *invocation) connect() (err error) {
 	// The server parses and formats times.
 	config.RuntimeParams["timezone"], config.RuntimeParams["datestyle"] = "UTC", "ISO"
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-		if n.Code == "RL001" {
+		if n.Code == pg.PolicyWarning {
 			fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning: "+redactKeys(n.Message))
 		}
 	}
@@ -162,7 +162,7 @@ func (c *invocation) inTransaction(f func() error) error {
 		}
 		var pgErr *pgconn.PgError
 		retryable := errors.As(err, &pgErr) &&
-			(pgErr.Code == deadlockDetected || movedShard.MatchString(pgErr.Message) ||
+			(pgErr.Code == pg.DeadlockDetected || movedShard.MatchString(pgErr.Message) ||
 				pgErr.Code == pg.LockNotAvailable && time.Since(c.lockWaitStart) < lockTimeout)
 		if !retryable || attempt == maxAttempts || c.ctx.Err() != nil {
 			if errors.Is(err, errRollback) {

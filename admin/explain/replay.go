@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -188,7 +189,7 @@ func Run(
 		if end.After(until) {
 			end = until
 		}
-		result, err := conn.Query(ctx, recordedSQL, day, end, "rule/"+l.rule.Name)
+		result, err := conn.Query(ctx, recordedSQL, day, end, option.RulePrefix+l.rule.Name)
 		if err != nil {
 			return nil, err
 		}

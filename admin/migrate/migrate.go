@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
@@ -45,8 +46,6 @@ const (
 	Patience = 10 * time.Second
 	// lockPause is the pause between two attempts to lock the tables.
 	lockPause = 200 * time.Millisecond
-	// lockNotAvailable is the SQLSTATE of a lock timeout.
-	lockNotAvailable = "55P03"
 	// maxShards bounds the number of shards. Each shard has four tables, and a queue in each proxy.
 	maxShards = 256
 )
@@ -130,7 +129,7 @@ func again(ctx context.Context, conn *pgx.Conn, sql string) error {
 	for deadline := time.Now().Add(Patience); ; {
 		_, err := conn.PgConn().Exec(ctx, sql).ReadAll()
 		var failed *pgconn.PgError
-		if !errors.As(err, &failed) || failed.Code != lockNotAvailable || time.Now().After(deadline) {
+		if !errors.As(err, &failed) || failed.Code != pg.LockNotAvailable || time.Now().After(deadline) {
 			return err
 		}
 		select {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -185,5 +186,5 @@ func (s *Server) refresh(name string, a *answer) {
 // isMissing reports whether an error means that a table or a function does not exist.
 func isMissing(err error) bool {
 	pgErr, ok := pgError(err)
-	return ok && (pgErr.Code == "42P01" || pgErr.Code == "42883")
+	return ok && (pgErr.Code == pg.UndefinedTable || pgErr.Code == pg.UndefinedFunction)
 }

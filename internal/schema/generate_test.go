@@ -11,18 +11,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// compactSQL returns the SQL of a file without comments and blank lines. The lines of a statement are joined,
-// up to 240 columns. In the bodies of functions, which psql shows, only a line that continues the line before
-// is joined, up to 200 columns.
+// compactSQL returns the SQL of a file with its pieces, without comments and blank lines. The lines of a
+// statement are joined, up to 240 columns. In the bodies of functions, which psql shows, only a line that
+// continues the line before is joined, up to 200 columns.
 func compactSQL(t *testing.T, file string) string {
 	t.Helper()
-	text := sqltest.ReadFile(t, file)
+	text := pieces.Replace(sqltest.ReadFile(t, file))
 	sql, last, inBody, quoted, indent := "", "", false, false, 0
 	for _, line := range strings.Split(text, "\n") {
 		start := strings.TrimSpace(line)
@@ -67,6 +68,11 @@ func compactSQL(t *testing.T, file string) string {
 	return sql + "\n"
 }
 
+// pieces are what Go and SQL have in common. {processes} stands for the table of the sessions.
+var pieces = strings.NewReplacer("{links}", ratelimit.ZoneLinks, "{node_is_live}", schema.NodeIsLive,
+	"{is_live}", algorithm.LiveSQL, "{live_held}", algorithm.LiveHeldSQL, "{live_slots}",
+	algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.PeekReturned)
+
 // opens matches the end of a line after which a block is indented.
 var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`)
 
@@ -75,11 +81,12 @@ var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`
 var (
 	first = []string{"tables/lists.sql"}
 	again = []string{"describe.sql", "changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
-		"tables/notices.sql", "tables/totals.sql", "tables/ledger.sql", "changes/forget.sql",
-		"tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql", "tables/history.sql",
+		"tables/notices.sql", "tables/totals.sql", "tables/ledger.sql", "answers/ledger.sql",
+		"changes/forget.sql", "tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql",
+		"tables/history.sql",
 		"tables/partitions.sql", "tables/metrics.sql", "answers/traffic.sql", "tables/record.sql",
-		"tables/upkeep.sql",
-		"answers/key_name.sql", "answers/history.sql", "tables/people.sql", "tables/prices.sql",
+		"tables/upkeep.sql", "answers/key_name.sql", "answers/history.sql", "tables/people.sql",
+		"tables/prices.sql",
 		"changes/amounts.sql", "tables/rules.sql", "tables/overrides.sql", "tables/known_zone.sql",
 		"tables/zones.sql", "tables/changes.sql", "tables/override_amounts.sql", "tables/usable.sql",
 		"tables/renames.sql", "tables/triggers.sql", "changes/functions.sql", "changes/prices.sql",
@@ -125,7 +132,7 @@ func commands(t *testing.T, files ...string) string {
 			}
 		}
 	}
-	return strings.Replace(sql, "{links}", ratelimit.ZoneLinks, 1)
+	return sql
 }
 
 // numbered is what the numbered files say together. A file has the name 0002_purpose.sql. Its part for the

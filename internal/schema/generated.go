@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 3
-	revision = 6
+	revision = 7
 )
 
 const stateSQL = `
@@ -416,7 +416,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 6) AND (state.revision >= 6 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 7) AND (state.revision >= 7 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -623,25 +623,31 @@ END $$;
 COMMENT ON FUNCTION rate_limit_revoke IS 'Takes back what rate_limit_grant gave, and what other roles granted, with the grant options for that. '
 	'Rights that another kind of the role has too stay. Without kind: takes back all other rights.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_prefix(rule text, limit_name text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'rule/' || rule || '/' || limit_name;
+--;
+COMMENT ON FUNCTION rate_limit_prefix IS 'The prefix of the counters of a limit, from the names by which it and its rule count.';
+--;
 CREATE OR REPLACE FUNCTION rate_limit_decimal(units bigint, unit text) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE unit WHEN 'money' THEN units * 0.000001 ELSE units END;
 --;
 COMMENT ON FUNCTION rate_limit_decimal IS 'A number of units as a number: with six decimals for money, and any other one unchanged.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
---;
-COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
---;
-DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
+DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace(replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint, held bigint,
 	expires_at timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
-			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-			AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
-		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units FROM generate_subscripts(c.held, 1) i) p
-			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND p.session NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
-				OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s'))),
-		c.expires_at
+	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
+		(SELECT count(*) FROM unnest(slots) s WHERE (s >> 32) = ANY ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]) OR (s >> 32) - (SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND -(s >> 32) <> ALL ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[])), (SELECT least(coalesce(sum(v), 0), 2305843009213693952)::bigint FROM (SELECT held[i][1] AS s, held[i][2] AS v FROM generate_subscripts(held, 1) i) p WHERE v > 0 AND (s = ANY ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]) OR s - (SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND -s <> ALL ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]))), c.expires_at
 	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::float8, e.last_refill,
 			e.remainder, e.hits, e.slots, e.held, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
@@ -649,7 +655,7 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 			d.remainder, d.hits, d.slots, d.held, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
-$sql$, '{schema}', quote_ident(current_schema()));
+$sql$, '{processes}', '{schema}.rate_limit_processes'), '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
 --;
@@ -688,16 +694,16 @@ CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, process
 DECLARE
 	deleted bigint;
 BEGIN
-	EXECUTE format('WITH locked AS MATERIALIZED (
-			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
+	EXECUTE format(replace($sql$WITH locked AS MATERIALIZED ( SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
 				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
-			SELECT FROM unnest(c.slots) s
-				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-					AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM %2$s p)
-				OR s >> 32 IN (SELECT p.process FROM %2$s p
-					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key
+			AND NOT EXISTS (SELECT FROM unnest(slots) s WHERE (s >> 32) = ANY ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]) OR (s >> 32) - (SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND -(s >> 32) <> ALL ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]))$sql$, '{processes}', '%2$s'), $1, $2) USING $3, $4;
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
@@ -707,7 +713,7 @@ COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, 
 CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
-		RETURN coalesce((SELECT concat_ws('/', 'rule', coalesce(r.counted_as, r.name), coalesce(l.counted_as, split_part($1, '/', 3))) FROM rate_limit_rules r LEFT JOIN rate_limit_rule_limits l
+		RETURN coalesce((SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as, split_part($1, '/', 3))) FROM rate_limit_rules r LEFT JOIN rate_limit_rule_limits l
 				ON (l.rule, l.name) = (r.name, split_part($1, '/', 3))
 			WHERE r.name = split_part($1, '/', 2)), $1);
 	END IF;
@@ -870,7 +876,7 @@ BEGIN
 		SELECT l.rule, l.name, l.unit, p.prefix, coalesce(l.durable, l.unit <> 'requests') AS durable, coalesce(l.burst, l.events) AS quota, CASE WHEN NOT EXISTS (SELECT FROM rate_limit_overrides o
 				WHERE (o.rule, o.limit_name) = (l.rule, l.name)) THEN l.notify END AS percents,
 			least(l.events, (SELECT min(o.events) FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = (l.rule, l.name)))::numeric * (SELECT min(n) FROM unnest(l.notify) n) AS low INTO lim
-		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off' CROSS JOIN LATERAL (SELECT concat('rule/', coalesce(r.counted_as, r.name), '/',
+		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off' CROSS JOIN LATERAL (SELECT rate_limit_prefix(coalesce(r.counted_as, r.name),
 				coalesce(l.counted_as, l.name)) COLLATE "C" AS prefix) p
 		WHERE l.notify IS NOT NULL AND (p.prefix > place.noticed_limit OR p.prefix = place.noticed_limit AND place.noticed_key <> '') ORDER BY p.prefix LIMIT 1;
 		IF NOT FOUND THEN
@@ -1027,38 +1033,6 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_sums IS 'A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, by model or by limit.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
-	LANGUAGE plpgsql STABLE SET jit = off AS $$
-DECLARE
-	counted CONSTANT text := rate_limit_counted_user($1);
-	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
-	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
-	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
-	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
-	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
-	source text;
-BEGIN
-	IF each THEN
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
-			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
-	ELSE
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
-	END IF;
-	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
-			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges) AND t.day = ANY (summed)),
-		CASE WHEN counted IS NOT NULL THEN
-			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
-	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
-		OR time >= $7)', source);
-	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM ($1, $2) AND (t.own OR NOT $8)',
-		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
-		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
-		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of '
-	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model. Then user_id NULL stands for all rows.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_sum_day(one date) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	parts CONSTANT regclass[] := array_remove(ARRAY(SELECT to_regclass(l || to_char(one, '_YYYYMMDD')) FROM rate_limit_ledgers() l), NULL);
@@ -1190,8 +1164,8 @@ BEGIN
 	END LOOP;
 	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
 	DELETE FROM rate_limit_ledger_days d WHERE d.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
-	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS (
-			SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable), rate_limit_counters('rule/' || n.rule || '/' || n.limit_name, d.durable, ARRAY[n.key]) c
+	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS ( SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable),
+				rate_limit_counters(rate_limit_prefix(n.rule, n.limit_name), d.durable, ARRAY[n.key]) c
 			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
 		FOR UPDATE OF n SKIP LOCKED));
 END $$;
@@ -1199,13 +1173,37 @@ END $$;
 COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
 	'days (also), which it opens for late settlements. Drops those past their retention, and forgets again who was forgotten. A proxy runs it each hour.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_money(units numeric, rest numeric DEFAULT NULL) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN round((units + coalesce(rest, 0) * 0.001) * 0.000001, 9);
+--;
+COMMENT ON FUNCTION rate_limit_money IS 'An amount of money in millionths, and rest in thousandths of one, as a number with nine decimals.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
+	END IF;
+	RETURN $1;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
+	END IF;
+	RETURN nullif($1, '');
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_user_of IS 'The present name of a user who counts by a name. NULL: an unknown user.';
+--;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN format('SELECT l.time, l.day, l.id, l.user_id AS "user", l.key_id, l.ancestors, l.model,
 		l.input, l.cache_read, l.cache_write, l.output,
-		((l.money + coalesce(l.remainder, 0) * 0.001) * 0.000001)::numeric(38, 9) AS money,
+		rate_limit_money(l.money, l.remainder)::numeric(38, 9) AS money,
 		(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
-			round((c ->> ''units'')::numeric * 0.000001, 9)) ELSE c END
+			rate_limit_money((c ->> ''units'')::numeric)) ELSE c END
 			ORDER BY c ->> ''prefix'', c ->> ''key'')
 			FROM jsonb_path_query(l.charges, ''$[*][*]'') c) AS charges,
 		CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END AS line, l.answered,
@@ -1213,7 +1211,7 @@ BEGIN
 		CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END AS price, l.price_valid,
 		l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input, l.image_output,
 		l.search, l.estimated_input, l.estimated_output,
-		(l.estimated_money * 0.000001)::numeric(38, 9) AS estimated_money, l.kind, l.corrects,
+		rate_limit_money(l.estimated_money)::numeric(38, 9) AS estimated_money, l.kind, l.corrects,
 		l.corrects_time, l.corrected_by, l.reason FROM (%s) l', source);
 END $$;
 --;
@@ -1236,25 +1234,37 @@ COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they 
 	'for each further model of its response (line 1 and so on), without charges. Corrections that were made in that time have rows of their own, by kind. '
 	'user_id selects the requests of a user, and with below also of all who were below it then.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
+DECLARE
+	counted CONSTANT text := rate_limit_counted_user($1);
+	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
+	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
+	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
+	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
+	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
+	source text;
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
+	IF each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
+			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
+	ELSE
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
 	END IF;
-	RETURN $1;
+	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
+			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges) AND t.day = ANY (summed)),
+		CASE WHEN counted IS NOT NULL THEN
+			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
+	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
+		OR time >= $7)', source);
+	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM ($1, $2) AND (t.own OR NOT $8)',
+		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
+		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
+		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
---;
-CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
-	END IF;
-	RETURN nullif($1, '');
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_user_of IS 'The present name of a user who counts by a name. NULL: an unknown user.';
+COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of '
+	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model. Then user_id NULL stands for all rows.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1328,11 +1338,11 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 	)
 	SELECT t.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint, coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
 		coalesce(sum(t.output), 0)::bigint,
-		round((sum(t.money) + coalesce(sum(t.remainder), 0) * 0.001) * 0.000001, 9),
+		rate_limit_money(sum(t.money), sum(t.remainder)),
 		sum(t.cache_write_1h)::bigint, sum(t.audio_input)::bigint, sum(t.audio_cache_read)::bigint,
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
 		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
-		round(sum(t.estimated_money) * 0.000001, 9),
+		rate_limit_money(sum(t.estimated_money)),
 		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(t.sender),
 		CASE WHEN t.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(t.above) END, c.starts
 	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends
@@ -1563,8 +1573,9 @@ BEGIN
 		UPDATE rate_limit_nodes n SET ended = now() WHERE (n.node, n.epoch, n.role) = ($1, $2, caller);
 		RETURN;
 	END IF;
-	DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day' OR (n.node, n.role) = ($1, caller) AND n.epoch <> $2 AND NOT (n.ended IS NULL AND abs(extract(epoch FROM now() - n.seen)) <= 10)
-		AND n.report->>'lost' IS NULL;
+	DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day' OR (n.node, n.role) = ($1, caller)
+		AND n.epoch <> $2 AND NOT (n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
+	AND n.system = (SELECT system_identifier FROM pg_control_system())) AND n.report->>'lost' IS NULL;
 	INSERT INTO rate_limit_nodes AS n (node, epoch, report, role) VALUES ($1, $2, $3, caller)
 	ON CONFLICT ON CONSTRAINT rate_limit_nodes_pkey DO UPDATE SET seen = now(), ended = NULL, system = excluded.system, report = excluded.report;
 END $$;
@@ -1575,8 +1586,8 @@ COMMENT ON FUNCTION rate_limit_heartbeat IS 'Renews the row of a proxy in rate_l
 CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE plpgsql STABLE SECURITY DEFINER
 AS $$
 BEGIN
-	RETURN (SELECT count(*) FROM rate_limit_nodes n WHERE n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
-		AND n.system = (SELECT system_identifier FROM pg_control_system()));
+	RETURN (SELECT count(*) FROM rate_limit_nodes n WHERE (n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
+	AND n.system = (SELECT system_identifier FROM pg_control_system())));
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_live_proxies IS 'The number of running proxies.';
@@ -1706,13 +1717,13 @@ END $$;
 COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which was clock by the clock of the proxy. NULL: there is no such time.';
 --;
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
-		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy, rate_limit_behind(r.applied, r.log) AS behind, n.seen,
-		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from, rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago,
-		coalesce(r.problems, '{}') AS problems, r.requests[1] AS admitted, r.requests[2] AS limited, r.requests[3] AS blocked, r.requests[4] AS rejected, r.requests[5] AS overloaded,
-		r.requests[6] AS failed, rate_limit_reported_at(n.seen, r.clock, r.open_from) AS open_from, rate_limit_reported_at(n.seen, r.clock, r.open_until) AS open_until, r.open_passed, r.open_refused, r.locally, r.busiest,
-		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late, coalesce(r.lost, 0) AS lost, rate_limit_reported_at(n.seen, r.clock, r.lost_at) AS lost_at,
-		round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead FROM ( SELECT m.*, row_number() OVER (PARTITION BY m.node, m.ended IS NULL ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
-		WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
+		(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AND n.system = (SELECT system_identifier FROM pg_control_system())) AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
+		rate_limit_behind(r.applied, r.log) AS behind, n.seen, rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from, rate_limit_reported_at(n.seen, r.clock, r.local_until) AS local_until,
+		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, coalesce(r.problems, '{}') AS problems, r.requests[1] AS admitted, r.requests[2] AS limited,
+		r.requests[3] AS blocked, r.requests[4] AS rejected, r.requests[5] AS overloaded, r.requests[6] AS failed, rate_limit_reported_at(n.seen, r.clock, r.open_from) AS open_from,
+		rate_limit_reported_at(n.seen, r.clock, r.open_until) AS open_until, r.open_passed, r.open_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late,
+		coalesce(r.lost, 0) AS lost, rate_limit_reported_at(n.seen, r.clock, r.lost_at) AS lost_at, round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead FROM (
+		SELECT m.*, row_number() OVER (PARTITION BY m.node, m.ended IS NULL ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
 --;
 CALL rate_limit_describe('rate_limit_proxies', $$
 The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
@@ -2310,6 +2321,10 @@ END $$;
 COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a '
 	'counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
+--;
+COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
+--;
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, rate_limit_decimal(a.cost, a.unit) AS cost, a.count, a.weight, a.count * a.weight AS requests,
 		rate_limit_decimal(a.quota, a.unit) AS quota, rate_limit_decimal(a.remaining, a.unit) AS remaining, a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
@@ -2374,8 +2389,7 @@ CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last 
 	RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
-		RETURN (SELECT CASE $5 WHEN 'money' THEN round(sum(t.units) * 0.000001, 9) ELSE sum(t.units) END FROM rate_limit_totals_of(
-			$1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC',
+		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END FROM rate_limit_totals_of( $1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC',
 			regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
 	END IF;
 	RETURN NULL;
@@ -2420,7 +2434,7 @@ CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETUR
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
+	keys CONSTANT text[] := rate_limit_key_forms(ARRAY[$1, rate_limit_counter_key($1)]);
 	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
 	today CONSTANT timestamp := now() AT TIME ZONE 'UTC';
 	until timestamptz;
@@ -2550,17 +2564,6 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 --;
 COMMENT ON FUNCTION rate_limit_lineage IS 'A user, the users above it, and the names by which they count. place is 0 for the user itself.';
---;
-CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
-BEGIN
-	IF below > 0 THEN
-		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), below);
-	END IF;
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
 --;
 CALL rate_limit_describe('rate_limit_prices', $$
 The prices of language models, for limits in money. Each is for a million tokens, in the currency of your choice.
@@ -2740,34 +2743,6 @@ COMMENT ON FUNCTION rate_limit_override_of IS
 	'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the '
 	'same way. No row: the limit has its own amount.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
-	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	o record;
-BEGIN
-	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
-		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
-			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
-	LOOP
-		IF o.rule IS NULL THEN
-			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '
-				'free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
-		ELSIF o.amount IS DISTINCT FROM '' THEN
-			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint,
-				reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
-		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4)
-			AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
-		THEN
-			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
-		END IF;
-	END LOOP;
-	RETURN made;
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_set_overrides IS
-	'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. '
-	'Returns made.';
---;
 CALL rate_limit_describe('rate_limit_bans', $$
 The banned networks, users and API keys. Deleting the row lifts the ban.
 id: The number of the ban.
@@ -2779,15 +2754,6 @@ reason: A note. Clients do not see it.
 banned_at: When rate_limit_ban last set this ban.
 banned_by: The role that last set this ban.
 $$);
---;
-CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
-	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
-	ELSE network END;
---;
-COMMENT ON FUNCTION rate_limit_network IS
-	'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address '
-	'unchanged. Proxies treat both forms as equal.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_known_zone(zone text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 	SET TimeZone = 'UTC' AS $$
@@ -2876,7 +2842,7 @@ BEGIN
 			FROM changed_rows o JOIN rate_limit_rules r ON r.name = o.rule JOIN rate_limit_rule_limits l ON (l.rule, l.name) = (o.rule, o.limit_name)) AS w
 			WHERE w.fault IS NOT NULL LIMIT 10
 		LOOP
-			RAISE WARNING '%/% for %: %', wrong.rule, wrong.limit_name, wrong.target, wrong.fault USING ERRCODE = 'RL001';
+			RAISE WARNING '%/% for %: %', wrong.rule, wrong.limit_name, wrong.target, wrong.fault USING ERRCODE = 'RL003';
 		END LOOP;
 	END IF;
 	RETURN NULL;
@@ -2904,7 +2870,7 @@ BEGIN
 		NEW.counted_as := concat(NEW.name, ':', coalesce(substring(old ->> 'counted_as' FROM ':(\d+)$'), '0')::int + 1);
 	END IF;
 	IF NEW.events = 0 AND NEW.on_exceed = 'refuse' AND OLD.events IS DISTINCT FROM 0 THEN
-		RAISE WARNING '%/%: 0: refuses every request', NEW.rule, NEW.name USING ERRCODE = 'RL001';
+		RAISE WARNING '%/%: 0: refuses every request', NEW.rule, NEW.name USING ERRCODE = 'RL003';
 	END IF;
 	RETURN NEW;
 END $$;
@@ -3087,20 +3053,45 @@ BEGIN
 	END LOOP;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
-	LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_write(statement text, list jsonb, section text DEFAULT NULL)
+	RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
-	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
-	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
-	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
-	sets text := format('%1$I = x.%1$I', keys[1]);
-	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ') FROM unnest(keys) AS k);
-	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
+	many CONSTANT int := jsonb_array_length(list);
 	total bigint;
 	fault text;
 	message text;
 	detail text;
+	missing text;
+BEGIN
+	EXECUTE statement USING list;
+	GET DIAGNOSTICS total = ROW_COUNT;
+	RETURN total;
+EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, missing = COLUMN_NAME;
+	IF many > 1 THEN
+		PERFORM rate_limit_write(statement, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(list) WITH ORDINALITY AS d(o, place) WHERE (d.place > many / 2) = second), section)
+			FROM unnest('{f,t}'::boolean[]) AS second;
+	END IF;
+	RAISE check_violation USING MESSAGE = concat(left(section, -1) || ' "' || (list -> 0 ->> 'name') || '": ',
+		CASE WHEN missing = '' THEN rate_limit_fault(fault, message, detail, list -> 0 -> 'document')
+		WHEN statement LIKE 'UPDATE%' THEN missing || ': must have a value, and has no default'
+		ELSE missing || ': must be given for a new row' END);
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_write IS 'Runs a statement that writes the rows of a list, and returns their number. The error names the row that the server refuses, the field, its value and what it must be.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
+	LANGUAGE plpgsql AS $$
+DECLARE
+	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
+	list CONSTANT jsonb := jsonb_build_array(jsonb_build_object('document', inputs));
+	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
+	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
+	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
+	sets text := format('%1$I = x.%1$I', keys[1]);
+	same CONSTANT text := (SELECT string_agg(format(CASE WHEN inputs ? k THEN 'x.%1$I = t.%1$I' ELSE 'x.%I IS NULL' END, k), ' AND ') FROM unnest(keys) AS k);
+	source CONSTANT text := format('jsonb_populate_record(NULL::%s, $1 -> 0 -> ''document'') t', relation);
+	fault text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
 	SELECT coalesce(fault, format('%s: must not be both given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE inputs ? n OR fault IS NOT NULL LIMIT 1;
@@ -3108,29 +3099,18 @@ BEGIN
 		fault := keys[1] || ': must be given';
 	END IF;
 	IF fault IS NOT NULL THEN
-		RAISE invalid_parameter_value USING MESSAGE = fault;
+		RAISE check_violation USING MESSAGE = fault;
 	END IF;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
 	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
-		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s', relation, sets, same) USING inputs;
-		GET DIAGNOSTICS total = ROW_COUNT;
-		IF total > 0 THEN
+		IF rate_limit_write(format('UPDATE %s x SET %s FROM %s WHERE %s', relation, sets, source, same), list) > 0 THEN
 			RETURN 'changed';
-		END IF;
-		EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1)
-			ON CONFLICT (%3$s) DO NOTHING', relation, list,
-			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING inputs;
-		GET DIAGNOSTICS total = ROW_COUNT;
-		IF total > 0 THEN
+		ELSIF rate_limit_write(format('INSERT INTO %s (%2$s) SELECT %2$s FROM %3$s ON CONFLICT (%4$s) DO NOTHING', relation, (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n), source,
+			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)), list) > 0 THEN
 			RETURN 'created';
 		END IF;
 	END LOOP;
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
-EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME;
-	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, inputs) WHEN sets = ANY (resets) THEN sets || ': must have a value, and has no default'
-		ELSE sets || ': must be given for a new row' END;
-	RAISE check_violation USING MESSAGE = message;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in reset gets its default. Returns created, changed, or kept: another session deletes the row.';
@@ -3140,6 +3120,28 @@ CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, 
 		FROM (SELECT tier, rank, comment) AS f $$;
 --;
 COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
+	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	o record;
+BEGIN
+	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
+			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
+	LOOP
+		IF o.rule IS NULL THEN
+			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
+		ELSIF o.amount IS DISTINCT FROM '' THEN
+			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint, reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
+		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4) AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
+		THEN
+			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
+		END IF;
+	END LOOP;
+	RETURN made;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_set_overrides IS 'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns made.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL, parent text DEFAULT NULL) RETURNS text
@@ -3242,7 +3244,7 @@ BEGIN
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4) USING ERRCODE = 'invalid_parameter_value';
 	ELSIF family($1) = 6 AND masklen($1) = 128 THEN
-		RAISE WARNING '% is one of 2^64 addresses of its client: ban % to ban the client', host($1), network(set_masklen($1::inet, 64)) USING ERRCODE = 'RL001';
+		RAISE WARNING '% is one of 2^64 addresses of its client: ban % to ban the client', host($1), network(set_masklen($1::inet, 64)) USING ERRCODE = 'RL003';
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3, 'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
@@ -3250,6 +3252,11 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ban IS 'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this reason.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
+	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+--;
+COMMENT ON FUNCTION rate_limit_network IS 'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address unchanged. Proxies treat both forms as equal.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -3276,6 +3283,17 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
+BEGIN
+	IF below > 0 THEN
+		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), below);
+	END IF;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -3611,10 +3629,10 @@ END;
 --;
 COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
 --;
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, CASE l.unit WHEN 'money' THEN round((u.used + CASE WHEN u.used > 0 THEN coalesce(c.remainder, 0)
-			ELSE 0 END * 0.001) * 0.000001, 9) ELSE u.used END AS used, rate_limit_decimal(c.held, l.unit) AS held, rate_limit_decimal(q.quota, l.unit) AS quota,
-		(100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END) ::numeric(20, 1) AS percent, u.resets_at, nullif(l.unit, 'requests') AS unit FROM rate_limit_rule_limits l
-	JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/' || coalesce(l.counted_as, l.name), coalesce(l.durable, l.unit <> 'requests')) c LEFT JOIN LATERAL (
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, CASE l.unit WHEN 'money' THEN rate_limit_money(u.used, CASE WHEN u.used > 0 THEN c.remainder END)
+			ELSE u.used END AS used, rate_limit_decimal(c.held, l.unit) AS held, rate_limit_decimal(q.quota, l.unit) AS quota, (100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
+			::numeric(20, 1) AS percent, u.resets_at, nullif(l.unit, 'requests') AS unit FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	CROSS JOIN LATERAL rate_limit_counters(rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as, l.name)), coalesce(l.durable, l.unit <> 'requests')) c LEFT JOIN LATERAL (
 		SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL (SELECT replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') AS name) n CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 			CASE d.dimension WHEN 'user' THEN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = n.name), n.name) END,
 			CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true CROSS JOIN LATERAL (SELECT CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, coalesce(o.burst, l.burst) AS burst) AS a
@@ -3657,7 +3675,7 @@ $$);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_noticed(rule text, limit_name text, keys text[]) RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[])
 	LANGUAGE sql STABLE AS $$
-	SELECT 'rule/' || coalesce(r.counted_as, r.name) || '/' || coalesce(l.counted_as, l.name), u.key, coalesce(l.durable, l.unit <> 'requests'), l.unit,
+	SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as, l.name)), u.key, coalesce(l.durable, l.unit <> 'requests'), l.unit,
 		(u.quota * CASE l.unit WHEN 'money' THEN 1000000 ELSE 1 END)::bigint, l.notify
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off' JOIN rate_limit_used u ON (u.rule, u.limit_name) = (l.rule, l.name)
 	WHERE l.notify IS NOT NULL AND l.rule = $1 AND l.name = $2 AND u.key = ANY ($3) AND u.quota > 0 AND u.used * 100 >= u.quota * (SELECT min(p) FROM unnest(l.notify) p)
@@ -3674,7 +3692,7 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 			sum(t.estimated_money) FILTER (WHERE n.recent) AS e,
 			sum(m.m) FILTER (WHERE n.recent AND t.kind = 'correction') AS f
 		FROM d, rate_limit_totals_of(NULL, d.before AT TIME ZONE 'UTC', d.today + interval '24 h', each => true) t, LATERAL (SELECT t.settled >= (d.month AT TIME ZONE 'UTC')::date AS recent) n,
-			LATERAL (SELECT t.money + coalesce(t.remainder, 0) * 0.001 AS m) m
+			LATERAL (SELECT rate_limit_money(t.money, t.remainder) AS m) m
 		GROUP BY 1, 2, 3, 4
 	), l AS ( SELECT 'all' AS list, NULL AS name, n, a, b, c, e, f FROM s WHERE own UNION ALL SELECT x.list, s.user_id, n, a, b, c, e, f FROM s JOIN (SELECT user_id,
 				CASE WHEN bool_or(top) THEN 'organization' ELSE 'team' END AS list
@@ -3688,8 +3706,7 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 			FROM g GROUP BY 1, 2
 	)
 	SELECT list, CASE WHEN place IS NOT NULL THEN CASE WHEN list IN ('all', 'model') THEN r.name ELSE rate_limit_user_of(r.name) END END, CASE WHEN place IS NULL THEN rows END, n,
-		round(a * 0.000001, 9), round(b * 0.000001, 9), round(c * 0.000001, 9), round(e * 0.000001, 9),
-		round(f * 0.000001, 9)
+		a, b, c, rate_limit_money(e), f
 	FROM r ORDER BY list, place
 $$;
 --;
@@ -3843,10 +3860,11 @@ BEGIN
 		RAISE EXCEPTION 'kind: %: must be rule or tier', to_json(kind) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	RETURN FOUND;
-EXCEPTION WHEN integrity_constraint_violation THEN
+EXCEPTION WHEN unique_violation THEN
+	RAISE check_violation USING MESSAGE = format('%s: %s: must be a name that no %1$s has', $1, to_json($3));
+WHEN integrity_constraint_violation THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
-	RAISE check_violation USING MESSAGE = CASE SQLSTATE WHEN '23505' THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
-		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END;
+	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3));
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule keeps its counters.';
@@ -4098,13 +4116,9 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list 
 DECLARE
 	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)' WHEN 'delete' THEN '$[*] ? (@.document == null)'
 			ELSE '$[*] ? (@.at != null && @.document != null)' END::jsonpath);
-	many CONSTANT int := coalesce(jsonb_array_length(chosen), 0);
 	s record;
-	fault text;
-	message text;
-	detail text;
 BEGIN
-	IF many = 0 THEN
+	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
 		RETURN;
 	END IF;
 	SELECT c.relation, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names, string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L
@@ -4114,21 +4128,12 @@ BEGIN
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys' OR c.name = 'parent')
 				ELSE c.key IS NULL END GROUP BY c.relation;
-	BEGIN
-		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s' WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
-			WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL' ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
-			ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
-			'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
-			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
-			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
-	EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
-		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-		IF many > 1 THEN
-			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
-				WHERE (d.place > many / 2) = second)) FROM unnest('{f,t}'::boolean[]) AS second;
-		END IF;
-		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
-	END;
+	PERFORM rate_limit_write(format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s' WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
+		WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL' ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
+		ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
+		'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
+		format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, %L)) t', s.relation, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
+			WHERE c.section = rate_limit_policy_write.section AND c.is_reference))), chosen, section);
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and the parents of users. The error is about the row that the server refuses.';
@@ -4280,7 +4285,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 3, 'revision', 6,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 3, 'revision', 7,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4386,24 +4391,21 @@ DECLARE
 	shard record;
 BEGIN
 	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
-		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM
-				statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-				AND s >> 32 NOT IN (SELECT p.process FROM %1$I.rate_limit_processes p)
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p
-				WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-				AND statement_timestamp() + interval ''10 s'')),
-		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint
-			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
-				FROM generate_subscripts(c.held, 1) i) p
-			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
-				BETWEEN 1 AND 3610
-				AND p.session NOT IN (SELECT p.process FROM %1$I.rate_limit_processes p)
-				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p
-					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-					AND statement_timestamp() + interval ''10 s''))),
-			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
-			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
+		RETURN QUERY EXECUTE format(replace($sql$SELECT c.key, c.count, c.prev_count, c.window_start,
+				c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(slots) s WHERE (s >> 32) = ANY ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]) OR (s >> 32) - (SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND -(s >> 32) <> ALL ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[])), (SELECT least(coalesce(sum(v), 0), 2305843009213693952)::bigint FROM (SELECT held[i][1] AS s, held[i][2] AS v FROM generate_subscripts(held, 1) i) p WHERE v > 0 AND (s = ANY ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]) OR s - (SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND -s <> ALL ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]))), c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))$sql$,
+			'{processes}', '%1$I.rate_limit_processes'), shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
 END $$;
 `

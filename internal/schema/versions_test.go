@@ -83,8 +83,8 @@ func TestLaterVersionsUpgradeAndKeep(t *testing.T) {
 	for name, version := range map[string]string{
 		"one more table with triggers": later(t, thingsSQL, "DROP PROCEDURE rate_limit_describe;\n",
 			thingsTrigger+"DROP PROCEDURE rate_limit_describe;\n"),
-		"only a body changed": later(t, "", "least(coalesce(sum(p.units), 0),",
-			"least(0 + coalesce(sum(p.units), 0),"),
+		"only a body changed": later(t, "", "least(coalesce(sum(v), 0),",
+			"least(0 + coalesce(sum(v), 0),"),
 		"a function with another result": later(t, dropSQL, otherResult...),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,8 +84,8 @@ func windowStepSQL(ends, fresh string) string {
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
-	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted
-		ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
+	FROM (SELECT *, CASE WHEN fresh THEN {most}
+		ELSE greatest(0, least({most}, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
 	FROM (SELECT ends, coalesce(` + fresh + `, true) AS fresh
 	FROM (SELECT ` + ends + ` AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`
 }

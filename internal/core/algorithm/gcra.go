@@ -61,7 +61,7 @@ var gcraSQL = SQL{
 	FROM (SELECT *, refill + (({quota} - left_over) * span + rest + events - 1) / events
 		* interval '1 microsecond' AS full_at
 	FROM (SELECT *, filled - granted * {cost} AS left_over
-	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
+	FROM (SELECT *, greatest(0, least({most}, filled / {cost})) AS granted
 	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g
 		OFFSET 0) h`,
 	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0

@@ -98,7 +98,7 @@ var inFlightSQL = SQL{
 		CASE WHEN r.expires_at < excluded.expires_at - interval '12 hours' THEN excluded.expires_at
 			ELSE r.expires_at END
 	FROM (SELECT *, CASE WHEN ` + isAliveSQL("(excluded.slots[1] >> 32)", "alive", "young") + `
-		THEN greatest(0, least(excluded.granted, ({quota} - cardinality(live)) / {cost}))
+		THEN greatest(0, least({most}, ({quota} - cardinality(live)) / {cost}))
 			ELSE 0 END AS granted
 	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s
 		WHERE ` + isAliveSQL("(s >> 32)", "alive", "young") + `) AS live

@@ -133,8 +133,8 @@ func reservingSQL(base *SQL) *SQL {
 	s.Grants = "CASE WHEN (sums::bigint[])[n] < {quota} THEN n " +
 		"ELSE (SELECT count(*) FROM unnest((sums::bigint[])[:n]) p WHERE p < {quota}) END"
 	s.Fresh = "CASE WHEN i.granted > 0 THEN ARRAY[ARRAY[{first}, (i.sums::bigint[])[i.granted + 1]]] END, " +
-		strings.Replace(base.Fresh, "i.granted * {cost}", "0", 1)
-	left := strings.NewReplacer("excluded.granted", "{quota}", "{cost}", "1").Replace(base.Step)
+		strings.ReplaceAll(base.Fresh, "{cost}", "0")
+	left := strings.NewReplacer("{most}", "{quota}", "{cost}", "1").Replace(base.Step)
 	// Almost all rows have at most one pair, which needs no query.
 	s.Step = `SELECT excluded.ord, granted, CASE WHEN granted = 0 THEN live
 		WHEN live IS NULL THEN ARRAY[ARRAY[{first}, sums[granted + 1]]]

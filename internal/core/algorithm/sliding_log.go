@@ -87,7 +87,7 @@ var slidingLogSQL = SQL{
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int])
 			ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
-	FROM (SELECT *, greatest(0, least(excluded.granted,
+	FROM (SELECT *, greatest(0, least({most},
 		({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
 	FROM (SELECT CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s'
 		THEN excluded.hits[1] ELSE last END AS at,

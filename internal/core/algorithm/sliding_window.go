@@ -150,7 +150,7 @@ var slidingWindowSQL = SQL{
 		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,
 		CASE WHEN granted = 0 THEN r.window_start ELSE start END,
 		CASE WHEN granted = 0 THEN r.window_start ELSE start END + 2 * span * interval '1 microsecond'
-	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - count - (prev - CASE
+	FROM (SELECT *, greatest(0, least({most}, ({quota} - count - (prev - CASE
 			WHEN prev < 9223372036854775807 / span THEN prev * passed / span
 			ELSE div(prev::numeric * passed, span)::bigint END)) / {cost})) AS granted
 	FROM (SELECT *, coalesce(elapsed % span, 0) AS passed,

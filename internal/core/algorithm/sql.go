@@ -33,8 +33,8 @@ type SQL struct {
 	Grants string
 
 	// Step is a query that returns ord, granted, the columns and expires_at for a key with a row. It can use
-	// r (the current row), excluded (the row that Fresh would insert; excluded.granted bounds granted), and
-	// the parameters as in Fresh. A subquery computes each value that is used twice. Its OFFSET 0 prevents
+	// r (the current row), excluded (the row that Fresh would insert), {most}, which bounds granted, and the
+	// parameters as in Fresh. A subquery computes each value that is used twice. Its OFFSET 0 prevents
 	// the planner from copying the expression to each use. Every operator costs time, even if it is not
 	// reached, because each execution prepares all operators of a statement.
 	Step string

@@ -214,7 +214,7 @@ var tokenBucketSQL = SQL{
 		ELSE r.tokens END AS tokens,
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond',
 			excluded.last_refill) ELSE r.last_refill END AS refill
-	FROM (SELECT *, greatest(0, least(excluded.granted, floor(filled)::bigint / {cost})) AS granted
+	FROM (SELECT *, greatest(0, least({most}, floor(filled)::bigint / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events})
 		ELSE {quota} END AS filled
 	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL AND (r.last_refill <= excluded.last_refill

@@ -21,6 +21,9 @@ type Audit struct {
 	Share float64 // for AuditSample, the fraction of the requests that passed: 0 < Share <= 1
 }
 
+// RulePrefix begins the prefix of each limit of a rule: "rule/NAME/LIMIT", as rate_limit_prefix in SQL.
+const RulePrefix = "rule/"
+
 // Level selects the requests that are in the audit log.
 type Level uint8
 

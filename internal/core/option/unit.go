@@ -27,8 +27,8 @@ const defaultOutput = 4096
 const PassBatches = "pass"
 
 // TokensOf returns the Settle of a limit with a unit, or nil for Requests. output is the setting output; 0
-// means its default. batches is the setting batches. It makes l reserve, and sets its Unit. The error names
-// the setting that does not suit the unit.
+// means its default. batches is the setting batches. The caller makes l reserve, with this Unit. The error
+// names the setting that does not suit the unit.
 func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Settle, error) {
 	suits := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
 	wrong := &ratelimit.FieldError{Field: "unit", Value: string(unit)}
@@ -52,8 +52,6 @@ func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Set
 	if output == 0 {
 		output = defaultOutput
 	}
-	l.Reserves = true
-	l.Unit = string(unit)
 	return &Settle{Unit: unit, Output: output, Batches: batches == PassBatches,
 		Text: "unit " + string(unit)}, nil
 }

@@ -7,16 +7,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// SQLSTATEs, in order.
+// All SQLSTATEs by which programs and functions decide, and texts of other programs that send no state of
+// their own. In SQL, RL000 ends a dry run.
 const (
 	ProtocolViolation      = "08P01" // PgBouncer reports all its own errors with this code
 	FeatureNotSupported    = "0A000"
 	InvalidByteSequence    = "22021" // text that its encoding does not have, such as a NUL byte
 	Untranslatable         = "22P05" // a character that the database's encoding does not have
-	InvalidText            = "22P02" // such as text for a number; the store raises it to roll back
+	InvalidText            = "22P02" // text for a number, as in a statement that fails on purpose
+	UniqueViolation        = "23505"
+	CheckViolation         = "23514" // also of a missing partition
 	ReadOnlyTransaction    = "25006" // the server is a standby or was made read-only
 	InvalidStatementName   = "26000" // no prepared statement has this name
 	InvalidAuthorization   = "28000"
+	DependentObjects       = "2BP01" // others depend on what is dropped
+	UndefinedSchema        = "3F000"
 	SerializationFailure   = "40001"
 	DeadlockDetected       = "40P01"
 	InsufficientPrivilege  = "42501"
@@ -29,6 +34,7 @@ const (
 	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
 	ShardNotHere           = "RL001" // rate_limit_guard raises it, and the next one while a shard moves
 	ShardMoves             = "RL002"
+	PolicyWarning          = "RL003" // of a change that is probably not meant
 	TooManyConnections     = "53300"
 	LockNotAvailable       = "55P03" // lock_timeout has passed
 	AdminShutdown          = "57P01"
@@ -40,6 +46,7 @@ const (
 	routineOfStalePlan     = "RevalidateCachedQuery"
 	messageOfStalePlan     = "cached plan must not change result type"
 	messageOfLostStatement = "prepared statement"
+	nameOfChargeCheck      = "amounts_of_a_charge"
 )
 
 // LoginError returns the error of a login. It is a pgdb.ErrConfiguration if the server or a pooler refuses a
@@ -62,8 +69,15 @@ func IsMissingTable(code string) bool {
 	return code == UndefinedTable || code == UndefinedColumn
 }
 
-// IsMissing reports whether a table, a column or a function is missing.
-func IsMissing(code string) bool { return IsMissingTable(code) || code == UndefinedFunction }
+// IsMissing reports whether a table, a column, a function or a schema is missing.
+func IsMissing(code string) bool {
+	return IsMissingTable(code) || code == UndefinedFunction || code == UndefinedSchema
+}
+
+// IsMissingDay reports whether the ledger refused a row because it has no open partition for its day.
+func IsMissingDay(code, message string) bool {
+	return code == CheckViolation && !strings.Contains(message, nameOfChargeCheck)
+}
 
 // IsBadValue reports whether the server rejects a value of a statement. The store then runs each entry in a
 // statement of its own, so that the other entries are decided.

@@ -21,8 +21,8 @@ type Record struct {
 	Shadow bool
 
 	// Prefix is the prefix of the limit that refused the request. If no limit refused it, Prefix is the
-	// prefix of the limit with the least remaining quota. For a rule without limits, Prefix is RulePrefix and
-	// the rule's name. "" means that no limit and no rule applied.
+	// prefix of the limit with the least remaining quota. For a rule without limits, Prefix is
+	// option.RulePrefix and the rule's name. "" means that no limit and no rule applied.
 	Prefix string
 	Key    string // the stored key of the counter, which is a digest if the key is secret
 

@@ -7,20 +7,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// RulePrefix begins the prefix of each limit of a rule: "rule/NAME/LIMIT".
-const RulePrefix = "rule/"
-
 // SplitPrefix splits a prefix "rule/NAME/LIMIT" into "rule/NAME" and "LIMIT", for the columns prefix and
 // limit_name. A NAME contains no slash. For any other prefix, counter is the whole prefix and limit is "".
 func SplitPrefix(prefix string) (counter, limit string) {
-	if !strings.HasPrefix(prefix, RulePrefix) {
+	if !strings.HasPrefix(prefix, option.RulePrefix) {
 		return prefix, ""
 	}
-	i := strings.IndexByte(prefix[len(RulePrefix):], '/')
+	i := strings.IndexByte(prefix[len(option.RulePrefix):], '/')
 	if i < 0 {
 		return prefix, ""
 	}
-	i += len(RulePrefix)
+	i += len(option.RulePrefix)
 	return prefix[:i], prefix[i+1:]
 }
 

@@ -180,7 +180,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		w.finish(p, false)
 		return nil
 	}
-	if isMissing(code) {
+	if pg.IsMissing(code) {
 		// Tables that are created again or restored have another retention, so write the retention again.
 		w.retentionWritten = len(w.settings.Retention) == 0
 	}
@@ -232,7 +232,7 @@ func (w *Writer) drop(s parcelSize) {
 // If the parcel was not written for certain, failure is the error, and code its SQLSTATE.
 func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code string, failure error) {
 	begin := statements[0]
-	if begin.Err != nil && begin.Code == uniqueViolation {
+	if begin.Err != nil && begin.Code == pg.UniqueViolation {
 		return written, "", nil // an earlier attempt has written the parcel
 	}
 	for _, s := range statements {
@@ -250,8 +250,6 @@ func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code 
 	return written, "", nil
 }
 
-const uniqueViolation = "23505"
-
 // isFinal reports whether a parcel that failed with the SQLSTATE code would fail again. code is "" if the
 // driver could not send a parameter.
 func isFinal(code string) bool {
@@ -264,9 +262,4 @@ func isFinal(code string) bool {
 		}
 	}
 	return false
-}
-
-// isMissing reports whether a code means that tables or functions are missing or outdated.
-func isMissing(code string) bool {
-	return pg.IsMissing(code) || code == "3F000"
 }

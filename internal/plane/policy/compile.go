@@ -87,7 +87,7 @@ type rule struct {
 }
 
 // prefixOf returns the prefix of a limit of a rule.
-func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
+func prefixOf(rule, limit string) string { return option.RulePrefix + rule + "/" + limit }
 
 // countedAs returns the name by which a rule counts, which no other rule has.
 func countedAs(row *Rule) string {
@@ -255,6 +255,8 @@ func (r *rule) compileLimits() ([]*limit, error) {
 		}
 		if l.tokens != nil {
 			r.tokens = true
+			l.row.Limit.Reserves = true
+			l.row.Limit.Unit = string(l.row.Unit)
 			l.row.Limit.SynchronousCommit = l.row.Limit.Durable
 		}
 		calendar := l.row.Limit.Calendar

@@ -86,7 +86,7 @@ func counterText(value string) string { return counterEscapes.Replace(value) }
 
 var counterEscapes = strings.NewReplacer("%", "%25", " ", "%20")
 
-// userText returns the value of a user in a counter key.
+// userText returns the value of a user in a counter key, as rate_limit_counter_key in SQL.
 func userText(user string) string {
 	text := counterText(user)
 	if strings.HasPrefix(text, "ip:") {
@@ -166,6 +166,9 @@ func AlternativeKey(number int, text string, secret bool) string {
 // severalValues stands for more than MaxValues values. It differs from every result of counterText.
 const severalValues = "%several"
 
+// emptyText is the list with which keys begin.
+var emptyText = []string{""}
+
 // counterKeys returns the keys of a rule's counters for a request, and whether they contain a secret. There
 // are several keys if the request has several values of a header or a route: each is charged. If the request
 // lacks a value that the rule counts by, keys is nil, and missing is the index of the part. user is the
@@ -173,7 +176,7 @@ const severalValues = "%several"
 func counterKeys(
 	by *counterBy, f *Facts, user, keyID, tier string,
 ) (keys []string, secret bool, missing int) {
-	keys = []string{""}
+	keys = emptyText
 	secret = false
 	for p, part := range by.parts {
 		values, isSecret := partValues(by, part, f, user, keyID, tier)

@@ -124,15 +124,10 @@ func basicDigit(r rune) rune {
 // MaxValues bounds the keys of a request in one counter, if values of it are several.
 const MaxValues = 4
 
-// Product appends each value to each text of a list, and returns nil for more than most texts.
+// Product returns each text of a list with each value appended, or nil if values are several and make more
+// than most texts.
 func Product(list, values []string, most int) []string {
-	if len(values) == 1 {
-		for i := range list {
-			list[i] += values[0]
-		}
-		return list
-	}
-	if len(list)*len(values) > most {
+	if len(values) != 1 && len(list)*len(values) > most {
 		return nil
 	}
 	var texts []string

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
@@ -35,6 +36,8 @@ type DataSources struct {
 	Limits          DataSource
 	Policy, History *DataSource // nil without a policy or a history
 	Recorded        settings.History
+	// Audit is the audit setting of the handler, which is the default for its limits.
+	Audit option.Audit
 	// Anonymous is the tier of requests without an API key that pass by choice, or "" if none pass.
 	Anonymous string
 }

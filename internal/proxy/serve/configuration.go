@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -61,7 +60,7 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 		return nil, nil, err
 	}
 	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Errors: read.Errors,
-		GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody, MaxBodies: read.MaxBodies}
+		GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody}
 	if _, err := option.ParseAudit(c.Limit["audit"], option.Audit{}); err != nil {
 		return nil, nil, err
 	}
@@ -70,13 +69,13 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 		if s.Route, err = c.Parse("route", route); err != nil {
 			return nil, nil, err
 		}
-		if c.Policy != nil && c.Policy["route"] == "" {
-			c.Policy["route"] = route
-		}
 	}
 	if c.Policy != nil {
 		if s.Policy, err = newPolicy(c.Policy, c.Parse); err != nil {
 			return nil, nil, &PartError{Part: PolicyPart, Name: "policy", Err: err}
+		}
+		if s.Policy.Route == nil {
+			s.Policy.Route = s.Route
 		}
 	}
 	hasLimit := c.hasLimit()
@@ -123,10 +122,7 @@ func (c *Configuration) hasLimit() bool {
 // handler. With a policy, the prefix of the limit must not start like the prefixes of rules, since a request
 // that is charged to both could hit one row twice.
 func (c *Configuration) add(s *Site, values settings.Values) error {
-	if values["ipv6_prefix"] == "" {
-		values["ipv6_prefix"] = c.IPv6Prefix
-	}
-	z, err := NewZone(values, c.Parse)
+	z, err := NewZone(values, settings.Values{"ipv6_prefix": c.IPv6Prefix}, c.Parse)
 	if err != nil {
 		return err
 	}
@@ -137,8 +133,8 @@ func (c *Configuration) add(s *Site, values settings.Values) error {
 	for _, key := range s.Policy.Keys {
 		z.addKey(key)
 	}
-	if strings.HasPrefix(z.Limit.Prefix, history.RulePrefix) {
-		want := "a name that does not begin with " + history.RulePrefix + ": the policy has counters there"
+	if strings.HasPrefix(z.Limit.Prefix, option.RulePrefix) {
+		want := "a name that does not begin with " + option.RulePrefix + ": the policy has counters there"
 		return &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
 	}
 	return nil

@@ -94,24 +94,38 @@ func match(s *Site, q *Request) error {
 		}
 		q.matched = append(q.matched, matched)
 	}
+	sets := s.sets.Load().(*limitSets)
+	q.Limits = sets.of[string(q.matched)]
+	if q.Limits == nil {
+		q.Limits = addLimitSet(s, q.matched)
+	}
+	return nil
+}
+
+// limitSets has the sets of the combinations that requests have matched. It is immutable.
+type limitSets struct {
+	of map[string]*LimitSet // by Request.matched
+}
+
+// addLimitSet adds the set of a combination to Site.sets, and returns it.
+func addLimitSet(s *Site, matched []byte) *LimitSet {
+	var zones []*Zone
+	for i := range matched {
+		if matched[i] == '1' {
+			zones = append(zones, s.Zones[i])
+		}
+	}
+	set := newLimitSet(s, zones)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set := s.sets[string(q.matched)]
-	if set == nil {
-		var zones []*Zone
-		for i := range q.matched {
-			if q.matched[i] == '1' {
-				zones = append(zones, s.Zones[i])
-			}
+	sets := &limitSets{of: map[string]*LimitSet{string(matched): set}}
+	if old := s.sets.Load().(*limitSets).of; len(old) < maxSets {
+		for name, one := range old {
+			sets.of[name] = one
 		}
-		set = newLimitSet(s, zones)
-		if len(s.sets) >= maxSets {
-			s.sets = map[string]*LimitSet{}
-		}
-		s.sets[string(q.matched)] = set
 	}
-	q.Limits = set
-	return nil
+	s.sets.Store(sets)
+	return set
 }
 
 // countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units

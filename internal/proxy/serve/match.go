@@ -32,7 +32,7 @@ type Match struct {
 }
 
 // Given holds settings as Traefik's providers decode them: strings, numbers and booleans by name. A name is
-// in camel case (ipv4Prefix) or as in Caddy (ipv4_prefix).
+// in camel case, such as ipv4Prefix.
 type Given = map[string]any
 
 // Matcher is a compiled Match. It is immutable.

@@ -235,7 +235,7 @@ func setRule(r *history.Record, rule string, terms *policy.Terms) {
 	if terms != nil {
 		rule = ruleLimit(terms)
 	}
-	r.Prefix = history.RulePrefix + rule
+	r.Prefix = option.RulePrefix + rule
 }
 
 // ruleLimit returns the name of the limit that terms describes, RULE/LIMIT, or of the rule alone.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -26,9 +27,8 @@ type Site struct {
 	OnError settings.OnError
 	Fields  settings.Fields
 	Errors  settings.Errors
-	GRPC    bool // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
-	// MaxBody and MaxBodies bound an Upload and all of them, in bytes. 0 means the default of the setting.
-	MaxBody, MaxBodies int64
+	GRPC    bool  // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
+	MaxBody int64 // bounds an Upload, in bytes; 0 means the default of the setting
 
 	Salt   *respond.Salt
 	Clock  *respond.Clock
@@ -80,8 +80,8 @@ type Site struct {
 	none    *LimitSet     // no limits
 	matches bool          // one of Zones does not apply to all requests
 
-	mu   sync.Mutex // guards sets
-	sets map[string]*LimitSet
+	mu   sync.Mutex   // held to replace sets
+	sets atomic.Value // a *limitSets
 }
 
 // Watcher observes the requests of a Site with a policy.
@@ -117,7 +117,9 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 	s.bodies = &p.Bodies
 	s.running = &p.Running
 	s.busy = &opened.Busy
+	s.audit = sources.Audit
 	for _, z := range s.Zones {
+		z.audit = z.auditOf(s.audit)
 		z.Hit.Limit = d.Limit(z.Hit.Limit)
 		for _, w := range z.Warnings() {
 			s.Log(host.Line{Level: host.Warn, Setting: w.Field, Text: w.Text, Prefix: z.Limit.Prefix})
@@ -133,25 +135,6 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 	}
 	s.Prepare()
 	return opened, nil
-}
-
-// setAudit sets the audit settings of the limits, which Compile has validated. text is the handler's setting
-// and the default for its limits. setAudit returns the setting that records the most requests.
-func (s *Site) setAudit(text string, hasHistory bool) option.Audit {
-	widest := option.Audit{Level: option.AuditOff}
-	fallback := widest
-	if hasHistory {
-		fallback.Level = option.AuditDenied
-	}
-	s.audit, _ = option.ParseAudit(text, fallback)
-	if s.Policy != nil {
-		widest = s.audit
-	}
-	for _, z := range s.Zones {
-		z.audit, _ = option.ParseAudit(z.Configured["audit"], s.audit)
-		widest = option.MaxAudit(widest, z.audit)
-	}
-	return widest
 }
 
 // hide adds to Hidden the parts of a request from which a secret is taken.
@@ -176,9 +159,8 @@ func (s *Site) Prepare() {
 	}
 	if s.MaxBody == 0 {
 		s.MaxBody = settings.MaxBody
-		s.MaxBodies = settings.MaxBodies
 	}
-	s.sets = map[string]*LimitSet{}
+	s.sets.Store(&limitSets{})
 	s.matches = false
 	for _, z := range s.Zones {
 		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.Settle.CountsTokens()

@@ -23,7 +23,15 @@ func (s *Site) DataSources(
 	if err != nil {
 		return nil, err
 	}
-	d := &host.DataSources{Limits: *limits}
+	d := &host.DataSources{Limits: *limits, Audit: option.Audit{Level: option.AuditOff}}
+	if history != nil {
+		d.Audit.Level = option.AuditDenied
+	}
+	d.Audit, _ = option.ParseAudit(audit, d.Audit)
+	records := s.Policy != nil && d.Audit.Level != option.AuditOff
+	for _, z := range s.Zones {
+		records = records || z.auditOf(d.Audit).Level != option.AuditOff
+	}
 	if s.Policy != nil {
 		d.Policy, err = partSource(shared, dsns, &dsns.Policy, limits,
 			": the rules of a policy are in Postgres")
@@ -31,7 +39,6 @@ func (s *Site) DataSources(
 			return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
 		}
 	}
-	records := s.setAudit(audit, history != nil).Level != option.AuditOff
 	if history != nil {
 		d.Recorded = *history
 		records = records || limits.DSN != settings.MemoryDSN || dsns.History.DSN != ""

@@ -163,6 +163,9 @@ func (t *Text) markKeys(key *Text) {
 	}
 }
 
+// emptyText is the list with which texts begin.
+var emptyText = []string{""}
+
 // allBits keeps addresses as they are, except for their form.
 const allBits = 0
 
@@ -174,7 +177,7 @@ func textValues(t *Text, q *Request, v4, v6 int) []string {
 	if len(t.pieces) == 1 {
 		most = 1 << 30 // the client sends each value
 	}
-	list := []string{""}
+	list := emptyText
 	for i := range t.pieces {
 		p := &t.pieces[i]
 		if p.name == "" {

@@ -34,7 +34,7 @@ func newTokenSite(t *testing.T, unit string) *tokenSite {
 		t.Fatal(err)
 	}
 	z, err := serve.NewZone(settings.Values{"prefix": "p", "limit": "1000000 1h", "algorithm": "fixed_window",
-		"key": "k", "unit": unit, "output": "500"}, parse)
+		"key": "k", "unit": unit, "output": "500"}, nil, parse)
 	if err != nil {
 		t.Fatal(err)
 	}

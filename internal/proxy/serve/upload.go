@@ -59,7 +59,7 @@ type Upload struct {
 // heldBody is what the Uploads of a client's request share: those of its handlers, and of attempts to serve
 // it.
 type heldBody struct {
-	sender string // the sender that has a share of Site.MaxBodies
+	sender string // the sender that has a share of all bodies
 	read   int32  // 1 once an upstream reads; atomic
 
 	mu     sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
@@ -260,8 +260,8 @@ func (u *Upload) grow(size int64) bool {
 		size = chunkSize
 	}
 	b := u.body
-	most := u.site.MaxBodies
-	if !u.site.bodies.Hold(b.sender, size, most/settings.BodyShares, most) {
+	most := u.site.MaxBody
+	if !u.site.bodies.Hold(b.sender, size, most*settings.SenderBodies, most*settings.MaxBodies) {
 		return false
 	}
 	if size == chunkSize {

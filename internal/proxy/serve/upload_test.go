@@ -51,12 +51,12 @@ func uploadSite(t *testing.T, mode string) *serve.Site {
 		t.Fatal(err)
 	}
 	z, err := serve.NewZone(settings.Values{"prefix": "p", "limit": "1000000 1h", "algorithm": "fixed_window",
-		"key": "k", "unit": "tokens", "output": "500", "mode": mode}, parse)
+		"key": "k", "unit": "tokens", "output": "500", "mode": mode}, nil, parse)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z}, MaxBody: 64 << 10,
-		MaxBodies: 1 << 20, Address: func(r *http.Request) (netip.Addr, bool) {
+		Address: func(r *http.Request) (netip.Addr, bool) {
 			address, _ := netip.ParseAddrPort(r.RemoteAddr)
 			return address.Addr(), false
 		}}
@@ -301,13 +301,16 @@ func TestUnreadBodiesOutliveAttempts(t *testing.T) {
 		return decided(t, s, q)
 	}
 	check.Equal(t, "a mirrored request", send(mirrored{t.Context()}), "16884")
+	second, end := context.WithCancel(t.Context())
+	defer end()
 	check.Equal(t, "an attempt", send(client), "16884")
-	check.Equal(t, "another request", send(t.Context()), "503 Service unavailable")
+	check.Equal(t, "an attempt of another request", send(second), "16884")
+	check.Equal(t, "a third request", send(t.Context()), "503 Service unavailable")
 	leave()
 	await.Within(t, time.Minute, "the end of the first", func() bool { return send(t.Context()) == "16884" })
 }
 
-// A client has a sixteenth of what is held. A body is no longer held when the request ends, or before that
+// A client has two of 32 bodies that are held. A body is no longer held when the request ends, or before that
 // when the upstream has read or closed it. A refusal holds nothing.
 func TestHeldBodiesAreBounded(t *testing.T) {
 	s := uploadSite(t, "enforce")
@@ -329,10 +332,11 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 		check.Equal(t, fmt.Sprint("client ", host), outcome, "503 Service unavailable")
 		check.Equal(t, "its wait", q.Outcome.RetrySeconds(), 1)
 	}
-	pass(0)
-	refuse(0)
-	for host := 1; host < 16; host++ {
-		pass(host)
+	for host := range 32 {
+		pass(host / 2)
+		if host == 1 {
+			refuse(0)
+		}
 	}
 	refuse(16)
 	passed[0].Flight.End()

@@ -56,11 +56,16 @@ type alternative struct {
 // defaultKey is the key of a limit without a configured key.
 const defaultKey = "{client_ip}"
 
-// NewZone parses the settings of a limit, and keeps them with the default of the key. Errors are
+// NewZone parses the settings of a limit, and keeps them with their defaults. Errors are
 // *ratelimit.FieldError with the names of settings.LimitTable.
-func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
-	if values["key"] == "" {
-		values["key"] = defaultKey
+func NewZone(configured, defaults settings.Values, parse ParseText) (*Zone, error) {
+	values := settings.Values{"key": defaultKey}
+	for _, from := range []settings.Values{defaults, configured} {
+		for name, value := range from {
+			if value != "" {
+				values[name] = value
+			}
+		}
 	}
 	read, err := settings.ReadLimit(values)
 	if err != nil {
@@ -95,6 +100,12 @@ func NewZone(values settings.Values, parse ParseText) (*Zone, error) {
 	independent := z.Mode == option.Shadow
 	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.isSecret(z.Key), Independent: independent}
 	return z, nil
+}
+
+// auditOf returns the audit setting of a zone, which Compile has validated. own is that of the handler.
+func (z *Zone) auditOf(own option.Audit) option.Audit {
+	audit, _ := option.ParseAudit(z.Configured["audit"], own)
+	return audit
 }
 
 // isSecret reports whether keys from a text are stored as digests.

@@ -57,12 +57,12 @@ func readTimeout(dst *Settings, text string) error {
 	return nil
 }
 
-// The defaults of Settings.MaxBody and Settings.MaxBodies. One client may have one of BodyShares shares of
-// MaxBodies.
+// MaxBody is the default of Settings.MaxBody. All bodies that a proxy holds have MaxBodies times as much, and
+// those of one client SenderBodies times.
 const (
-	MaxBody    = 8 << 20
-	MaxBodies  = 256 << 20
-	BodyShares = 16
+	MaxBody      = 8 << 20
+	MaxBodies    = 32
+	SenderBodies = 2
 )
 
 // readMaxBody reads Settings.MaxBody.
@@ -74,23 +74,6 @@ func readMaxBody(dst *Settings, text string) error {
 	size, err := parseSize(text)
 	dst.MaxBody = size
 	return err
-}
-
-// readMaxBodies reads Settings.MaxBodies. A share has room for the longest body.
-func readMaxBodies(dst *Settings, text string) error {
-	dst.MaxBodies = MaxBodies
-	if text != "" {
-		size, err := parseSize(text)
-		if err != nil {
-			return err
-		}
-		dst.MaxBodies = size
-	}
-	if dst.MaxBodies/BodyShares < dst.MaxBody {
-		want := "at least 16 times max_body: one client may have a sixteenth"
-		return &ratelimit.FieldError{Value: text, Want: want}
-	}
-	return nil
 }
 
 const wantExempt = "networks or addresses with spaces between them, such as 10.0.0.0/8 192.0.2.7"

@@ -77,6 +77,8 @@ func readTokens(l *ConfiguredLimit, values Values) error {
 		}
 	}
 	l.Settle = tokens
+	l.Limit.Reserves = true
+	l.Limit.Unit = string(l.Unit)
 	if values["durable"] == "" {
 		l.Limit.Durable = true
 	}

@@ -35,8 +35,8 @@ func valueOf(name string, s *settings.Settings) any {
 	return map[string]any{
 		"burst": l.Limit.Burst, "unit": l.Unit, "output": l.Output,
 		"durable": l.Limit.Durable, "lease": l.Limit.Lease, "cost": l.Cost,
-		"max_body": s.MaxBody, "max_bodies": s.MaxBodies,
-		"settle": l.Settle, "key": l.Alternatives, "mode": l.Mode, "timeout": s.Timeout,
+		"max_body": s.MaxBody,
+		"settle":   l.Settle, "key": l.Alternatives, "mode": l.Mode, "timeout": s.Timeout,
 		"on_error": s.OnError, "fields": s.Fields.IETF, "unknown_key": s.RejectUnknown,
 		"auto_migrate": s.Store.AutoMigrate, "max_conns": s.Store.MaxConns,
 		"node_name":           strconv.Quote(s.Store.NodeName),

@@ -128,11 +128,9 @@ var HandlerTable = []Setting{
 	// addresses. Default: none.
 	{Name: "exempt", Form: Words, Want: wantExempt, Read: readExempt},
 	// How long the body of a POST may be, if a [limit of tokens](llm.md#before-the-response) applies:
-	// bytes, or as in `512KB`. A longer one gets status 413. Default: 8MB.
+	// bytes, or as in `512KB`. A longer one gets status 413. The proxy holds 32 times as much of all
+	// these bodies at once, and twice as much of those of one client or key. Default: 8MB.
 	{Name: "max_body", Want: wantSize, Read: readMaxBody},
-	// How much the proxy holds of all these bodies at once, and of those of one client or key a
-	// sixteenth. What is beyond gets status 503. At least 16 times `max_body`. Default: 256MB.
-	{Name: "max_bodies", Want: wantSize, Read: readMaxBodies},
 	// The name of the route in the [metrics](operating.md#metrics-in-the-database): a name or a
 	// placeholder. Default: that of the policy.
 	{Name: "route", Want: wantRoute},

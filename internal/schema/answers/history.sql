@@ -1,5 +1,10 @@
 -- The queries on the history that commands and the page use.
 
+CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
+COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
+
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 	SELECT a.time, a.outcome, a.shadow,
 		a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
@@ -95,7 +100,7 @@ CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last 
 	RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
-		RETURN (SELECT CASE $5 WHEN 'money' THEN round(sum(t.units) * 0.000001, 9) ELSE sum(t.units) END
+		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END
 			FROM rate_limit_totals_of(
 			$1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC',
 			regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
@@ -153,9 +158,7 @@ RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, pref
 #variable_conflict use_column
 DECLARE
 	-- $1 as keys of counters contain it: escaped or not, with or without the number of an alternative
-	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k
-		FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS p,
-			unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
+	keys CONSTANT text[] := rate_limit_key_forms(ARRAY[$1, rate_limit_counter_key($1)]);
 	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
 	today CONSTANT timestamp := now() AT TIME ZONE 'UTC';
 	until timestamptz;

@@ -30,8 +30,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
 	SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
-		CASE l.unit WHEN 'money' THEN round((u.used + CASE WHEN u.used > 0 THEN coalesce(c.remainder, 0)
-			ELSE 0 END * 0.001) * 0.000001, 9) ELSE u.used END AS used,
+		CASE l.unit WHEN 'money' THEN rate_limit_money(u.used, CASE WHEN u.used > 0 THEN c.remainder END)
+			ELSE u.used END AS used,
 		rate_limit_decimal(c.held, l.unit) AS held,
 		rate_limit_decimal(q.quota, l.unit) AS quota,
 		(100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
@@ -39,8 +39,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 		nullif(l.unit, 'requests') AS unit
 	FROM rate_limit_rule_limits l
 	JOIN rate_limit_rules r ON r.name = l.rule
-	CROSS JOIN LATERAL rate_limit_counters('rule/' || coalesce(r.counted_as, r.name) || '/'
-		|| coalesce(l.counted_as, l.name), coalesce(l.durable, l.unit <> 'requests')) c
+	CROSS JOIN LATERAL rate_limit_counters(rate_limit_prefix(coalesce(r.counted_as, r.name),
+		coalesce(l.counted_as, l.name)), coalesce(l.durable, l.unit <> 'requests')) c
 	LEFT JOIN LATERAL (
 		-- This undoes the escapes in the key of a counter: %20 is a space, %25 a percent sign, and ip%3A at
 		-- the start is "ip:".
@@ -111,7 +111,7 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_noticed(rule text, limit_name text, keys text[])
 RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[])
 	LANGUAGE sql STABLE AS $$
-	SELECT 'rule/' || coalesce(r.counted_as, r.name) || '/' || coalesce(l.counted_as, l.name), u.key,
+	SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as, l.name)), u.key,
 		coalesce(l.durable, l.unit <> 'requests'), l.unit,
 		(u.quota * CASE l.unit WHEN 'money' THEN 1000000 ELSE 1 END)::bigint, l.notify
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off'

@@ -64,7 +64,7 @@ COMMENT ON FUNCTION rate_limit_reported_at IS
 	'was clock by the clock of the proxy. NULL: there is no such time.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
-		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
+		{node_is_live} AS live,
 		n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
 		rate_limit_behind(r.applied, r.log) AS behind, n.seen,
 		rate_limit_reported_at(n.seen, r.clock, r.local_from) AS local_from,

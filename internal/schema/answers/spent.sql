@@ -15,7 +15,7 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 		FROM d, rate_limit_totals_of(NULL, d.before AT TIME ZONE 'UTC', d.today + interval '24 h',
 				each => true) t,
 			LATERAL (SELECT t.settled >= (d.month AT TIME ZONE 'UTC')::date AS recent) n,
-			LATERAL (SELECT t.money + coalesce(t.remainder, 0) * 0.001 AS m) m
+			LATERAL (SELECT rate_limit_money(t.money, t.remainder) AS m) m
 		GROUP BY 1, 2, 3, 4
 	), l AS (
 		SELECT 'all' AS list, NULL AS name, n, a, b, c, e, f FROM s WHERE own
@@ -37,8 +37,7 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 	)
 	SELECT list, CASE WHEN place IS NOT NULL THEN CASE WHEN list IN ('all', 'model') THEN r.name
 			ELSE rate_limit_user_of(r.name) END END, CASE WHEN place IS NULL THEN rows END, n,
-		round(a * 0.000001, 9), round(b * 0.000001, 9), round(c * 0.000001, 9), round(e * 0.000001, 9),
-		round(f * 0.000001, 9)
+		a, b, c, rate_limit_money(e), f
 	FROM r ORDER BY list, place
 $$;
 COMMENT ON FUNCTION rate_limit_spent IS

@@ -4,32 +4,18 @@
 -- their columns, even by a program with an older schema. Postgres inlines the body, so that any condition,
 -- even of a join, finds its counters by an index. For that, the function must not have a search_path of its
 -- own, and the parts of the UNION must not have conditions. If the counts are in shards, shards.sql
--- creates the function with another body. Package algorithm defines which slots count.
+-- creates the function with another body. Package algorithm defines which slots count, and the generator
+-- puts its text here.
 DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
-		EXECUTE replace($sql$
+		EXECUTE replace(replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8,
 	last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, held bigint,
 	expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-		(SELECT count(*) FROM unnest(c.slots) AS s
-			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-			AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p
-				WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
-				AND statement_timestamp() + interval '10 s')),
-		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint
-			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
-				FROM generate_subscripts(c.held, 1) i) p
-			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
-				BETWEEN 1 AND 3610
-				AND p.session NOT IN (SELECT p.process FROM {schema}.rate_limit_processes p)
-				OR p.session IN (SELECT p.process FROM {schema}.rate_limit_processes p
-					WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
-					AND statement_timestamp() + interval '10 s'))),
-		c.expires_at
+		{live_slots}, {live_held}, c.expires_at
 	FROM (
 		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start,
 			e.tokens::float8, e.last_refill,
@@ -40,7 +26,7 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 			d.remainder, d.hits, d.slots, d.held, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
-$sql$, '{schema}', quote_ident(current_schema()));
+$sql$, '{processes}', '{schema}.rate_limit_processes'), '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters IS
@@ -89,16 +75,11 @@ CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, process
 DECLARE
 	deleted bigint;
 BEGIN
-	EXECUTE format('WITH locked AS MATERIALIZED (
+	EXECUTE format(replace($sql$WITH locked AS MATERIALIZED (
 			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
 				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND NOT EXISTS (
-			SELECT FROM unnest(c.slots) s
-				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
-					AND 3610 AND s >> 32 NOT IN (SELECT p.process FROM %2$s p)
-				OR s >> 32 IN (SELECT p.process FROM %2$s p
-					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-						AND statement_timestamp() + interval ''10 s''))', $1, $2) USING $3, $4;
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key
+			AND NOT {is_live}$sql$, '{processes}', '%2$s'), $1, $2) USING $3, $4;
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
@@ -109,7 +90,7 @@ COMMENT ON FUNCTION rate_limit_delete_counters IS
 CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
-		RETURN coalesce((SELECT concat_ws('/', 'rule', coalesce(r.counted_as, r.name), coalesce(l.counted_as,
+		RETURN coalesce((SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as,
 				split_part($1, '/', 3)))
 			FROM rate_limit_rules r LEFT JOIN rate_limit_rule_limits l
 				ON (l.rule, l.name) = (r.name, split_part($1, '/', 3))
@@ -180,9 +161,10 @@ COMMENT ON FUNCTION rate_limit_reset IS
 	'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available '
 	'again. Returns their number. It fails while running requests hold slots of a counter.';
 
--- Package algorithm defines all terms: used is the quota minus the units that Peek returns as free. A
--- fraction of a unit admits no request, so used is rounded up. Sums that may exceed a bigint have the type
--- numeric. A row that is too far in the future counts as a new row.
+-- Package algorithm defines all terms, and TestUsedAndLeftAddUpToTheQuota compares both: used is the quota
+-- minus the units that Peek returns as free. A fraction of a unit admits no request, so used is rounded up.
+-- Sums that may exceed a bigint have the type numeric. A row that is too far in the future counts as a new
+-- row.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint,
 	count bigint, prev_count bigint,
 	window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,

@@ -43,11 +43,12 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	RETURN FOUND;
-EXCEPTION WHEN integrity_constraint_violation THEN
+EXCEPTION WHEN unique_violation THEN
+	RAISE check_violation USING MESSAGE = format('%s: %s: must be a name that no %1$s has', $1, to_json($3));
+WHEN integrity_constraint_violation THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
-	RAISE check_violation USING MESSAGE = CASE SQLSTATE WHEN '23505'
-		THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
-		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END;
+	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL,
+		jsonb_build_object('tier', $3, 'name', $3));
 END $$;
 COMMENT ON FUNCTION rate_limit_rename IS
 	'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it '

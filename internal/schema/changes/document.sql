@@ -290,23 +290,18 @@ COMMENT ON FUNCTION rate_limit_fault IS
 	'The error of a constraint for display: the field, its value, and the permitted values; or the '
 	'message, if the name of the constraint does not describe them.';
 
--- One statement changes all rows of a list. If the server refuses the statement, the function calls itself
--- with each half of the list, until the error is about one row. An element of the list has the ctid of its
--- row as at (NULL: a new row), the document (NULL: a row to delete), and the name. API keys refer to each
--- other, and so do users, so INSERT leaves these references to an UPDATE.
+-- One statement changes all rows of a list. An element of the list has the ctid of its row as at (NULL: a new
+-- row), the document (NULL: a row to delete), and the name. API keys refer to each other, and so do users, so
+-- INSERT leaves these references to an UPDATE.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 DECLARE
 	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)'
 		WHEN 'delete' THEN '$[*] ? (@.document == null)'
 			ELSE '$[*] ? (@.at != null && @.document != null)' END::jsonpath);
-	many CONSTANT int := coalesce(jsonb_array_length(chosen), 0);
 	s record;
-	fault text;
-	message text;
-	detail text;
 BEGIN
-	IF many = 0 THEN
+	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
 		RETURN;
 	END IF;
 	SELECT c.relation, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
@@ -318,27 +313,15 @@ BEGIN
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
 			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys' OR c.name = 'parent')
 				ELSE c.key IS NULL END GROUP BY c.relation;
-	BEGIN
-		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
-			WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
-			WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL'
-				ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
-			ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
-			'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
-			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
-			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
-				WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
-	EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
-		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-		IF many > 1 THEN
-			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o)
-				FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
-				WHERE (d.place > many / 2) = second)) FROM unnest('{f,t}'::boolean[]) AS second;
-		END IF;
-		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault,
-			message,
-			detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
-	END;
+	PERFORM rate_limit_write(format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
+		WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
+		WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL'
+			ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
+		ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
+		'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
+		format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, %L)) t', s.relation,
+			(SELECT array_agg(c.name) FROM rate_limit_policy_columns c
+			WHERE c.section = rate_limit_policy_write.section AND c.is_reference))), chosen, section);
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_write IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides '

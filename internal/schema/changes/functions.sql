@@ -2,23 +2,53 @@
 -- NULL keeps the value of an existing row, and gives a new row the default. reset names columns that get
 -- their defaults. Only rate_limit_set, which the functions below call, builds statements from names.
 
+-- An element of list has the document of a row, and the name of the row for errors. If the server refuses the
+-- statement, the function calls itself with each half of the list, until the error is about one row.
+CREATE OR REPLACE FUNCTION rate_limit_write(statement text, list jsonb, section text DEFAULT NULL)
+	RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	many CONSTANT int := jsonb_array_length(list);
+	total bigint;
+	fault text;
+	message text;
+	detail text;
+	missing text;
+BEGIN
+	EXECUTE statement USING list;
+	GET DIAGNOSTICS total = ROW_COUNT;
+	RETURN total;
+EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+		missing = COLUMN_NAME;
+	IF many > 1 THEN
+		PERFORM rate_limit_write(statement, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(list)
+			WITH ORDINALITY AS d(o, place) WHERE (d.place > many / 2) = second), section)
+			FROM unnest('{f,t}'::boolean[]) AS second;
+	END IF;
+	RAISE check_violation USING MESSAGE = concat(left(section, -1) || ' "' || (list -> 0 ->> 'name') || '": ',
+		CASE WHEN missing = '' THEN rate_limit_fault(fault, message, detail, list -> 0 -> 'document')
+		WHEN statement LIKE 'UPDATE%' THEN missing || ': must have a value, and has no default'
+		ELSE missing || ': must be given for a new row' END);
+END $$;
+COMMENT ON FUNCTION rate_limit_write IS
+	'Runs a statement that writes the rows of a list, and returns their number. The error names the row that '
+	'the server refuses, the field, its value and what it must be.';
+
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[])
 	RETURNS text
 	LANGUAGE plpgsql AS $$
 DECLARE
 	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
+	list CONSTANT jsonb := jsonb_build_array(jsonb_build_object('document', inputs));
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
 	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
 	-- If there is no column to set, UPDATE sets a key to its own value, so that it still finds the row.
 	sets text := format('%1$I = x.%1$I', keys[1]);
-	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
-		FROM unnest(keys) AS k);
-	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
-	total bigint;
+	same CONSTANT text := (SELECT string_agg(format(CASE WHEN inputs ? k THEN 'x.%1$I = t.%1$I'
+		ELSE 'x.%I IS NULL' END, k), ' AND ') FROM unnest(keys) AS k);
+	source CONSTANT text := format('jsonb_populate_record(NULL::%s, $1 -> 0 -> ''document'') t', relation);
 	fault text;
-	message text;
-	detail text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
 		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
@@ -28,34 +58,22 @@ BEGIN
 		fault := keys[1] || ': must be given';
 	END IF;
 	IF fault IS NOT NULL THEN
-		RAISE invalid_parameter_value USING MESSAGE = fault;
+		RAISE check_violation USING MESSAGE = fault;
 	END IF;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = '
 		't.%1$I' END, n),
 		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
 	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
-		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
-			relation, sets, same) USING inputs;
-		GET DIAGNOSTICS total = ROW_COUNT;
-		IF total > 0 THEN
+		IF rate_limit_write(format('UPDATE %s x SET %s FROM %s WHERE %s', relation, sets, source, same),
+			list) > 0 THEN
 			RETURN 'changed';
-		END IF;
-		EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1)
-			ON CONFLICT (%3$s) DO NOTHING', relation, list,
-			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING inputs;
-		GET DIAGNOSTICS total = ROW_COUNT;
-		IF total > 0 THEN
+		ELSIF rate_limit_write(format('INSERT INTO %s (%2$s) SELECT %2$s FROM %3$s ON CONFLICT (%4$s) '
+			'DO NOTHING', relation, (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n), source,
+			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)), list) > 0 THEN
 			RETURN 'created';
 		END IF;
 	END LOOP;
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
-EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
-		sets = COLUMN_NAME;
-	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, inputs)
-		WHEN sets = ANY (resets) THEN sets || ': must have a value, and has no default'
-		ELSE sets || ': must be given for a new row' END;
-	RAISE check_violation USING MESSAGE = message;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
 	'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in '
@@ -66,6 +84,33 @@ CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, 
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
+
+CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
+	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	o record;
+BEGIN
+	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
+		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
+			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
+	LOOP
+		IF o.rule IS NULL THEN
+			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '
+				'free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
+		ELSIF o.amount IS DISTINCT FROM '' THEN
+			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint,
+				reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
+		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4)
+			AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
+		THEN
+			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
+		END IF;
+	END LOOP;
+	RETURN made;
+END $$;
+COMMENT ON FUNCTION rate_limit_set_overrides IS
+	'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. '
+	'Returns made.';
 
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
@@ -206,7 +251,7 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value';
 	ELSIF family($1) = 6 AND masklen($1) = 128 THEN
 		RAISE WARNING '% is one of 2^64 addresses of its client: ban % to ban the client', host($1),
-			network(set_masklen($1::inet, 64)) USING ERRCODE = 'RL001';
+			network(set_masklen($1::inet, 64)) USING ERRCODE = 'RL003';
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,
@@ -217,6 +262,14 @@ END $$;
 COMMENT ON FUNCTION rate_limit_ban IS
 	'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and '
 	'this reason.';
+
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
+	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
+	ELSE network END;
+COMMENT ON FUNCTION rate_limit_network IS
+	'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address '
+	'unchanged. Proxies treat both forms as equal.';
 
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -245,6 +298,17 @@ END $$;
 COMMENT ON FUNCTION rate_limit_delete_limit IS
 	'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must '
 	'keep at least one limit.';
+
+CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
+BEGIN
+	IF below > 0 THEN
+		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: '
+			'give these %s another parent first', to_json($1), below);
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN

@@ -25,7 +25,7 @@ BEGIN
 		RETURN;
 	END IF;
 	DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day' OR (n.node, n.role) = ($1, caller)
-		AND n.epoch <> $2 AND NOT (n.ended IS NULL AND abs(extract(epoch FROM now() - n.seen)) <= 10)
+		AND n.epoch <> $2 AND NOT {node_is_live}
 		AND n.report->>'lost' IS NULL;
 	INSERT INTO rate_limit_nodes AS n (node, epoch, report, role) VALUES ($1, $2, $3, caller)
 	ON CONFLICT ON CONSTRAINT rate_limit_nodes_pkey DO UPDATE SET seen = now(), ended = NULL,
@@ -38,8 +38,6 @@ COMMENT ON FUNCTION rate_limit_heartbeat IS
 CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE plpgsql STABLE SECURITY DEFINER
 AS $$
 BEGIN
-	RETURN (SELECT count(*) FROM rate_limit_nodes n WHERE n.ended IS NULL
-		AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
-		AND n.system = (SELECT system_identifier FROM pg_control_system()));
+	RETURN (SELECT count(*) FROM rate_limit_nodes n WHERE {node_is_live});
 END $$;
 COMMENT ON FUNCTION rate_limit_live_proxies IS 'The number of running proxies.';

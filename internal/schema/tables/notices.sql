@@ -92,7 +92,7 @@ BEGIN
 				WHERE (o.rule, o.limit_name) = (l.rule, l.name)))::numeric
 				* (SELECT min(n) FROM unnest(l.notify) n) AS low INTO lim
 		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off'
-			CROSS JOIN LATERAL (SELECT concat('rule/', coalesce(r.counted_as, r.name), '/',
+			CROSS JOIN LATERAL (SELECT rate_limit_prefix(coalesce(r.counted_as, r.name),
 				coalesce(l.counted_as, l.name)) COLLATE "C" AS prefix) p
 		WHERE l.notify IS NOT NULL AND (p.prefix > place.noticed_limit
 			OR p.prefix = place.noticed_limit AND place.noticed_key <> '') ORDER BY p.prefix LIMIT 1;

@@ -43,7 +43,7 @@ BEGIN
 			WHERE w.fault IS NOT NULL LIMIT 10
 		LOOP
 			RAISE WARNING '%/% for %: %', wrong.rule, wrong.limit_name, wrong.target, wrong.fault
-				USING ERRCODE = 'RL001';
+				USING ERRCODE = 'RL003';
 		END LOOP;
 	END IF;
 	RETURN NULL;
@@ -77,7 +77,7 @@ BEGIN
 			coalesce(substring(old ->> 'counted_as' FROM ':(\d+)$'), '0')::int + 1);
 	END IF;
 	IF NEW.events = 0 AND NEW.on_exceed = 'refuse' AND OLD.events IS DISTINCT FROM 0 THEN
-		RAISE WARNING '%/%: 0: refuses every request', NEW.rule, NEW.name USING ERRCODE = 'RL001';
+		RAISE WARNING '%/%: 0: refuses every request', NEW.rule, NEW.name USING ERRCODE = 'RL003';
 	END IF;
 	RETURN NEW;
 END $$;

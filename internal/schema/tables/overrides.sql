@@ -39,32 +39,6 @@ COMMENT ON FUNCTION rate_limit_override_of IS
 	'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the '
 	'same way. No row: the limit has its own amount.';
 
-CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
-	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	o record;
-BEGIN
-	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
-		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
-			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
-	LOOP
-		IF o.rule IS NULL THEN
-			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '
-				'free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
-		ELSIF o.amount IS DISTINCT FROM '' THEN
-			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint,
-				reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
-		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4)
-			AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
-		THEN
-			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
-		END IF;
-	END LOOP;
-	RETURN made;
-END $$;
-COMMENT ON FUNCTION rate_limit_set_overrides IS
-	'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. '
-	'Returns made.';
 CALL rate_limit_describe('rate_limit_bans', $$
 The banned networks, users and API keys. Deleting the row lifts the ban.
 id: The number of the ban.
@@ -76,11 +50,3 @@ reason: A note. Clients do not see it.
 banned_at: When rate_limit_ban last set this ban.
 banned_by: The role that last set this ban.
 $$);
-
-CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
-	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
-	ELSE network END;
-COMMENT ON FUNCTION rate_limit_network IS
-	'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address '
-	'unchanged. Proxies treat both forms as equal.';

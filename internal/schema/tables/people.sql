@@ -78,14 +78,3 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_lineage IS
 	'A user, the users above it, and the names by which they count. place is 0 for the user itself.';
-
-CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
-BEGIN
-	IF below > 0 THEN
-		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: '
-			'give these %s another parent first', to_json($1), below);
-	END IF;
-END $$;
-COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';

@@ -45,25 +45,10 @@ DECLARE
 	shard record;
 BEGIN
 	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
-		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, '
-			'c.last_refill, c.remainder, c.hits,
-			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM
-				statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-				AND s >> 32 NOT IN (SELECT p.process FROM %1$I.rate_limit_processes p)
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p
-				WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-				AND statement_timestamp() + interval ''10 s'')),
-		(SELECT least(coalesce(sum(p.units), 0), 2305843009213693952)::bigint
-			FROM (SELECT c.held[i][1] AS session, c.held[i][2] AS units
-				FROM generate_subscripts(c.held, 1) i) p
-			WHERE p.units > 0 AND (p.session - (extract(epoch FROM statement_timestamp())::bigint - 946684810)
-				BETWEEN 1 AND 3610
-				AND p.session NOT IN (SELECT p.process FROM %1$I.rate_limit_processes p)
-				OR p.session IN (SELECT p.process FROM %1$I.rate_limit_processes p
-					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
-					AND statement_timestamp() + interval ''10 s''))),
-			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
-			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END)
-				USING prefix, keys;
+		RETURN QUERY EXECUTE format(replace($sql$SELECT c.key, c.count, c.prev_count, c.window_start,
+				c.tokens, c.last_refill, c.remainder, c.hits, {live_slots}, {live_held}, c.expires_at
+			FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))$sql$,
+			'{processes}', '%1$I.rate_limit_processes'), shard.schema, CASE WHEN durable
+				THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
 END $$;

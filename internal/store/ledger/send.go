@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -27,8 +28,6 @@ const (
 	maxBatch = 200
 	// retryPause is the time after which a settlement is sent again that has failed by itself.
 	retryPause = 2 * time.Second
-	// checkViolation is the SQLSTATE of a missing partition, and of a CHECK. The error of a CHECK names it.
-	checkViolation = "23514"
 )
 
 // item is a settlement that waits, or was sent without an answer, or without an ID a release.
@@ -174,8 +173,7 @@ func failure(statements []*pgdb.Statement) *pgdb.Statement {
 
 // retry sends the items of a transaction that has failed again, each by itself.
 func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
-	missing := failed.Code == checkViolation && !strings.Contains(failed.Err.Error(), "amounts_of_a_charge")
-	if missing && l.Upkeep != nil {
+	if pg.IsMissingDay(failed.Code, failed.Err.Error()) && l.Upkeep != nil {
 		for _, i := range items {
 			l.Report(l.Upkeep(i.Day))
 		}

@@ -1,0 +1,231 @@
+-- What users have used and what it cost: the rows of the ledger, their sums, and invoices.
+
+CREATE OR REPLACE FUNCTION rate_limit_money(units numeric, rest numeric DEFAULT NULL) RETURNS numeric
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN round((units + coalesce(rest, 0) * 0.001) * 0.000001, 9);
+COMMENT ON FUNCTION rate_limit_money IS
+	'An amount of money in millionths, and rest in thousandths of one, as a number with nine decimals.';
+
+-- The policy may be on another server.
+CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
+	END IF;
+	RETURN $1;
+END $$;
+COMMENT ON FUNCTION rate_limit_counted_user IS
+	'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+
+CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u
+			WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
+	END IF;
+	RETURN nullif($1, '');
+END $$;
+COMMENT ON FUNCTION rate_limit_user_of IS
+	'The present name of a user who counts by a name. NULL: an unknown user.';
+
+-- Numbers with nine decimals have the type that archives have, too.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN format('SELECT l.time, l.day, l.id, l.user_id AS "user", l.key_id, l.ancestors, l.model,
+		l.input, l.cache_read, l.cache_write, l.output,
+		rate_limit_money(l.money, l.remainder)::numeric(38, 9) AS money,
+		(SELECT jsonb_agg(CASE c ->> ''unit'' WHEN ''money'' THEN c || jsonb_build_object(''units'',
+			rate_limit_money((c ->> ''units'')::numeric)) ELSE c END
+			ORDER BY c ->> ''prefix'', c ->> ''key'')
+			FROM jsonb_path_query(l.charges, ''$[*][*]'') c) AS charges,
+		CASE WHEN l.charges IS NULL THEN l.lines::bigint ELSE 0 END AS line, l.answered,
+		coalesce(l.tier, ''standard'') AS tier,
+		CASE WHEN l.money IS NOT NULL THEN coalesce(l.price, l.model) END AS price, l.price_valid,
+		l.cache_write_1h, l.audio_input, l.audio_cache_read, l.audio_output, l.image_input, l.image_output,
+		l.search, l.estimated_input, l.estimated_output,
+		rate_limit_money(l.estimated_money)::numeric(38, 9) AS estimated_money, l.kind, l.corrects,
+		l.corrects_time, l.corrected_by, l.reason FROM (%s) l', source);
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_lines IS
+	'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
+
+-- A day is in UTC, and the session can have any TimeZone.
+CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity',
+	until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
+RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[],
+	model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
+	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange,
+	cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
+	image_input bigint, image_output bigint, search bigint, estimated_input bigint,
+	estimated_output bigint, estimated_money numeric, kind text, corrects uuid,
+	corrects_time timestamptz, corrected_by text, reason text) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN QUERY EXECUTE rate_limit_ledger_lines(rate_limit_ledger_source(
+			rate_limit_ledger_window("from", until), CASE WHEN user_id IS NOT NULL THEN
+				format(CASE WHEN below THEN 'AND (user_id = %1$L '
+				'OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])' ELSE 'AND user_id = %1$L' END,
+				rate_limit_counted_user(user_id)) END))
+		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
+END $$;
+COMMENT ON FUNCTION rate_limit_ledger_rows IS
+	'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
+	'for each further model of its response (line 1 and so on), without charges. Corrections that were made '
+	'in that time have rows of their own, by kind. '
+	'user_id selects the requests of a user, and with below also of all who were below it then.';
+
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
+	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
+	RETURNS SETOF rate_limit_totals
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
+DECLARE
+	counted CONSTANT text := rate_limit_counted_user($1);
+	-- the whole days from first until the one before last
+	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
+	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
+	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date
+		THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
+	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
+	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT
+		coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
+	source text;
+BEGIN
+	IF each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL
+				OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
+			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
+	ELSE
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first
+			AND t.settled < last AND t.day = ANY (summed)
+			AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	END IF;
+	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}')
+			FROM rate_limit_totals t
+			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges)
+				AND t.day = ANY (summed)),
+		CASE WHEN counted IS NOT NULL THEN
+			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
+	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
+		OR time >= $7)', source);
+	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM '
+		'($1, $2) AND (t.own OR NOT $8)',
+		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
+		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
+			WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
+		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC',
+			last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_totals_of IS
+	'What a user and all who were below it then have used from a time until another, as several rows of '
+	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent '
+	'requests, by model. Then user_id NULL stands for all rows.';
+
+-- The policy and the history may be on other servers.
+CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	place text;
+	known boolean;
+BEGIN
+	FOREACH place IN ARRAY '{rate_limit_users,rate_limit_metrics}'::text[] LOOP
+		CONTINUE WHEN has_table_privilege(to_regclass(place), 'SELECT') IS NOT TRUE;
+		EXECUTE format('SELECT EXISTS (SELECT FROM %I t WHERE t.user_id = $1)', place) INTO known USING $1;
+		IF known THEN
+			RETURN;
+		END IF;
+	END LOOP;
+	IF NOT EXISTS (SELECT FROM rate_limit_totals_of($1, '-infinity', 'infinity')) THEN
+		RAISE EXCEPTION 'user: %: must be in the policy, the metrics or the ledger', to_json($1)
+			USING ERRCODE = 'no_data_found';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_require_user IS
+	'Fails if neither the policy nor the history nor the ledger knows a user.';
+
+-- Periods are as in limits that count by user: months from the day of the user's period_start, in the user's
+-- time zone. Without one they begin on the 1st, in the time zone that the limits in money of a calendar month
+-- have in common. A day that a month lacks is its last.
+CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
+DECLARE
+	anchor date;
+	zone text;
+	month CONSTANT interval := '1 month';
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone
+			FROM rate_limit_users u WHERE u.user_id = $1;
+	END IF;
+	IF anchor IS NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
+		SELECT rate_limit_known_zone(min(l.time_zone)) INTO zone FROM rate_limit_rule_limits l
+			JOIN rate_limit_rules r ON r.name = l.rule JOIN rate_limit_users u ON u.user_id = $1
+			WHERE l.unit = 'money' AND l.calendar = 'month' AND r.mode = 'enforce'
+				AND (r.tiers IS NULL OR u.tier = ANY (r.tiers))
+			HAVING count(DISTINCT coalesce(l.time_zone, 'UTC')) = 1;
+	END IF;
+	anchor := coalesce(anchor, '2000-01-01');
+	zone := coalesce(zone, 'UTC');
+	RETURN QUERY SELECT p.s, p.e FROM (
+		SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
+		FROM generate_series(date_trunc('month', $2 AT TIME ZONE zone) - month, $3 AT TIME ZONE zone,
+				month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
+	WHERE p.s <= $3 AND p.e > $2 ORDER BY 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_whole_periods IS
+	'The billing periods of a user in a time, as a whole.';
+
+CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
+BEGIN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
+		IF num_nonnulls($2, $3) < 2 THEN
+			RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this '
+				'database' USING ERRCODE = 'invalid_parameter_value';
+		END IF;
+		RETURN QUERY SELECT $2, $3;
+		RETURN;
+	END IF;
+	-- A time can be infinite, but there is nothing before the first ledger, or in the future.
+	$2 := CASE WHEN $2 IS NOT NULL THEN least(greatest($2, '2000-01-01Z'), now()) END;
+	$3 := CASE WHEN $3 IS NOT NULL THEN least($3, now() + interval '1 month') END;
+	RETURN QUERY SELECT greatest(p.starts, $2), least(p.ends, $3)
+		FROM rate_limit_whole_periods($1, coalesce($2, now()), coalesce($3, now())) p
+		WHERE p.starts <= now() AND p.starts < coalesce($3, 'infinity') ORDER BY 1;
+END $$;
+COMMENT ON FUNCTION rate_limit_periods IS
+	'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
+
+CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL,
+	until timestamptz DEFAULT NULL, by_user boolean DEFAULT false)
+RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
+	cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
+	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint,
+	estimated_input bigint, estimated_output bigint, estimated_money numeric, currency text, "user" text,
+	parent text, corrects timestamptz) LANGUAGE sql STABLE AS $$
+	WITH t AS MATERIALIZED (
+		SELECT p.starts, CASE WHEN $4 THEN t.user_id END AS sender,
+			CASE WHEN $4 THEN t.ancestors[1] END AS above, t.*
+		FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
+		WHERE $1 IS NOT NULL
+	), c AS MATERIALIZED (
+		SELECT c.* FROM (SELECT min(t.corrects) AS first, max(t.corrects) AS last FROM t) r,
+			rate_limit_whole_periods($1, r.first, r.last) c
+	)
+	SELECT t.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint,
+		coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
+		coalesce(sum(t.output), 0)::bigint,
+		rate_limit_money(sum(t.money), sum(t.remainder)),
+		sum(t.cache_write_1h)::bigint, sum(t.audio_input)::bigint, sum(t.audio_cache_read)::bigint,
+		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
+		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
+		rate_limit_money(sum(t.estimated_money)),
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(t.sender),
+		CASE WHEN t.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(t.above) END, c.starts
+	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends
+	GROUP BY t.starts, t.model, t.sender, t.above, c.starts
+	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
+$$;
+COMMENT ON FUNCTION rate_limit_invoice IS
+	'What a user and all who were below it then have used from a time until another, by billing period and '
+	'model; by_user: and by who has sent the requests, with its parent then. '
+	'Without times: in the period that is running. money NULL: the model had no price. input and the '
+	'columns of other parts have no tokens in common. The estimates are parts of input, output and money. '
+	'corrects is the start of a period that was billed again. NULL: requests of the period itself.';
