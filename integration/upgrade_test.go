@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,8 +81,7 @@ $file$ END, `
 		}
 		later = strings.ReplaceAll(later, change[0], change[1])
 	}
-	later = strings.Replace(later, "'number', 1,", "'number', 99,", 1)
-	later = strings.Replace(later, "number   = 1\n", "number   = 99\n", 1)
+	later = regexp.MustCompile(`('number', |number   = )[0-9]+`).ReplaceAllString(later, "${1}99")
 	folder := t.TempDir()
 	overlay, _ := json.Marshal(map[string]any{"Replace": map[string]string{path: filepath.Join(folder,
 		"later.go")}})
