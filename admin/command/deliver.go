@@ -28,7 +28,8 @@ var deliverCommand = commandSpec{
 	long: `The file contains the URL, which is a secret, and may only be readable by its owner and group.
 Each notice is a POST, and is delivered if the status is 2xx within 10 seconds. Redirects are not
 followed. Otherwise it is tried again after 10 seconds, then after twice that and so on, up to an
-hour, and has failed after a day. Several processes share the notices.
+hour, and has failed after a day. Several processes share the notices. After a notice without a
+response, the others wait for the next run, or with --follow for up to a minute.
 
 If the process is killed while it sends a notice, the notice is sent again. The header field
 Idempotency-Key, which is also the field id in JSON, is then the same.
@@ -47,11 +48,13 @@ notices deliver --to /run/secrets/slack-url --format slack --follow`,
 const (
 	// deliverTimeout bounds one POST, with its response.
 	deliverTimeout = 10 * time.Second
+	// stopTimeout bounds the POST that runs at a signal.
+	stopTimeout = 5 * time.Second
 	// takeNoticeSQL locks a notice that is due at @until, new ones first. Proxies that find it again do not
 	// wait for the lock, as they would for an UPDATE.
 	takeNoticeSQL = `SELECT n.ctid::text AS row, json_build_object('id', n.id, 'rule', n.rule,
 	'limit_name', n.limit_name, 'key', n.key, 'period', n.period, 'percent', n.percent, 'used', n.used,
-	'quota', n.quota, 'at', n.at, 'resets_at', n.resets_at)::text AS body
+	'quota', n.quota, 'currency', n.currency, 'at', n.at, 'resets_at', n.resets_at)::text AS body
 FROM rate_limit_notices n WHERE n.taken_at IS NULL AND n.void_at = 'infinity'
 	AND n.try_at <= coalesce(@until::timestamptz, now())
 ORDER BY n.try_at, n.at LIMIT 1 FOR UPDATE SKIP LOCKED`
@@ -77,15 +80,19 @@ type notice struct {
 	Percent  int             `json:"percent"`
 	Used     json.RawMessage `json:"used"`
 	Quota    json.RawMessage `json:"quota"`
+	Currency string          `json:"currency"`
 	ResetsAt string          `json:"resets_at"`
 }
 
-// deliver sends notices until none is due or, with --follow, until a signal, after which the running POST
-// ends in order.
+// deliver sends notices until none is due or one has no response, or with --follow until a signal, after
+// which the running POST ends in order.
 func (c *invocation) deliver() error {
 	stopped, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	c.ctx = context.WithoutCancel(c.ctx)
+	posting, endPost := context.WithCancel(c.ctx)
+	defer endPost()
+	defer context.AfterFunc(stopped, func() { time.AfterFunc(stopTimeout, endPost) })()
 	if format := c.flag("format"); format != "json" && format != "slack" {
 		return invalid("--format", format, "json or slack")
 	}
@@ -106,27 +113,34 @@ func (c *invocation) deliver() error {
 	}
 	p := printer{continues: true}
 	tried, left := 0, 0
+	silent := followInterval / 2
 	for stopped.Err() == nil {
-		result, err := c.deliverNext(until)
+		result, err := c.deliverNext(posting, until)
 		if err != nil {
 			return err
 		}
-		if result == nil {
-			if !follow {
-				break
+		pause := followInterval
+		if result != nil {
+			tried++
+			if result.Result != "delivered" {
+				left++
 			}
-			select {
-			case <-stopped.Done():
-			case <-time.After(followInterval):
+			if err := c.printDelivery(&p, result); err != nil {
+				return err
 			}
-			continue
+			if !result.silent {
+				silent = followInterval / 2
+				continue
+			}
+			silent = min(2*silent, time.Minute)
+			pause = silent
 		}
-		tried++
-		if result.Result != "delivered" {
-			left++
+		if !follow {
+			break
 		}
-		if err := c.printDelivery(&p, result); err != nil {
-			return err
+		select {
+		case <-stopped.Done():
+		case <-time.After(pause):
 		}
 	}
 	c.transaction = nil // no proxy has to apply it
@@ -148,6 +162,7 @@ type delivery struct {
 	Key     string `json:"key"`
 	Percent int    `json:"percent"`
 	Result  string `json:"result"`
+	silent  bool   // there was no response
 }
 
 // printDelivery prints a line of a table, or of JSON.
@@ -166,7 +181,7 @@ func (c *invocation) printDelivery(p *printer, d *delivery) error {
 
 // deliverNext sends a notice that is due, and notes the result in the transaction that has locked it. The
 // result is nil if none is due.
-func (c *invocation) deliverNext(until *string) (result *delivery, err error) {
+func (c *invocation) deliverNext(posting context.Context, until *string) (result *delivery, err error) {
 	target, err := readURL(c.flag("to"))
 	if err != nil {
 		return nil, err
@@ -191,11 +206,12 @@ func (c *invocation) deliverNext(until *string) (result *delivery, err error) {
 			}
 		}
 		var failure *string
-		if err := post(c.ctx, target, n.ID, redactKeys(body)); err != nil {
+		answered, err := post(posting, target, n.ID, redactKeys(body))
+		if err != nil {
 			text := err.Error()
 			failure = &text
 		}
-		result = &delivery{n.Rule, n.Limit, n.Key, n.Percent, ""}
+		result = &delivery{n.Rule, n.Limit, n.Key, n.Percent, "", !answered}
 		return c.conn.QueryRow(c.ctx, triedNoticeSQL,
 			pgx.NamedArgs{"row": row, "error": failure}).Scan(&result.Result)
 	})
@@ -237,11 +253,11 @@ func readURL(path string) (*url.URL, error) {
 var poster = http.Client{Timeout: deliverTimeout,
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// post sends a notice. An error does not contain the URL.
-func post(ctx context.Context, target *url.URL, id, body string) error {
+// post sends a notice, and reports whether there was a response. An error does not contain the URL.
+func post(ctx context.Context, target *url.URL, id, body string) (answered bool, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewBufferString(body))
 	if err != nil {
-		return errors.New("the URL cannot be used")
+		return false, errors.New("the URL cannot be used")
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Idempotency-Key", id)
@@ -249,25 +265,27 @@ func post(ctx context.Context, target *url.URL, id, body string) error {
 	response, err := poster.Do(r)
 	var urlErr *url.Error
 	switch {
+	case errors.Is(err, context.Canceled):
+		return false, errors.New("no response before the command ended")
 	case errors.As(err, &urlErr) && urlErr.Timeout():
-		return fmt.Errorf("no response within %v", deliverTimeout)
+		return false, fmt.Errorf("no response within %v", deliverTimeout)
 	case errors.As(err, &urlErr):
-		return errors.New(strings.NewReplacer(target.Host, "the host", target.Hostname(), "the host",
+		return false, errors.New(strings.NewReplacer(target.Host, "the host", target.Hostname(), "the host",
 			target.RequestURI(), "/").Replace(urlErr.Err.Error()))
 	case err != nil:
-		return errors.New("no response")
+		return false, errors.New("no response")
 	}
 	_ = response.Body.Close()
 	if response.StatusCode < 200 || response.StatusCode > 299 {
-		return fmt.Errorf("status %d", response.StatusCode)
+		return true, fmt.Errorf("status %d", response.StatusCode)
 	}
-	return nil
+	return true, nil
 }
 
 // text returns the notice as a line for people, escaped as Slack demands.
 func (n *notice) text() string {
 	text := fmt.Sprintf("%s/%s of %s: %d %% reached, %s of %s used", short(n.Rule), short(n.Limit),
-		short(n.Key), n.Percent, n.Used, n.Quota)
+		short(n.Key), n.Percent, n.Used, strings.TrimSpace(string(n.Quota)+" "+n.Currency))
 	if t, err := time.Parse(time.RFC3339, n.ResetsAt); err == nil { // neither NULL nor infinity
 		text += ", resets at " + displayTime(t.UTC())
 	}

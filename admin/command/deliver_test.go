@@ -44,8 +44,8 @@ func newReceiver(t *testing.T, keys ...string) *receiver {
 	r.file = r.write(server.URL+secretPath+"\n", 0o600)
 	for _, key := range keys {
 		r.sql("INSERT INTO rate_limit_notices (rule, limit_name, key, period, percent, used, quota, " +
-			"resets_at) VALUES ('org', 'budget', '" + strings.ReplaceAll(key, "'", "''") +
-			"', '2026-11-01Z', 80, 8.5, 10, '2026-12-01Z')")
+			"resets_at, currency) VALUES ('org', 'budget', '" + strings.ReplaceAll(key, "'", "''") +
+			"', '2026-11-01Z', 80, 8.5, 10, '2026-12-01Z', 'EUR')")
 	}
 	return r
 }
@@ -120,7 +120,7 @@ func TestNoticeIsDeliveredOnce(t *testing.T) {
 		}
 		got = append(got, n.Key)
 		r.expect(body, `"rule" : "org", "limit_name" : "budget"`,
-			`"percent" : 80, "used" : 8.5, "quota" : 10`)
+			`"percent" : 80, "used" : 8.5, "quota" : 10, "currency" : "EUR"`)
 	}
 	slices.Sort(got)
 	slices.Sort(names)
@@ -135,9 +135,9 @@ func TestNoticeIsDeliveredOnce(t *testing.T) {
 	r.expect(r.deliver("--format", "slack"), "delivered")
 	slices.Sort(r.bodies)
 	check.Equal(t, "the texts", strings.Join(r.bodies, ""), `{"mrkdwn":false,"text":"org/budget of `+
-		strings.Repeat("&lt;", 199)+`…: 80 % reached, 8.5 of 10 used"}`+"\n"+
-		`{"mrkdwn":false,"text":"org/budget of a\"b' &lt;!channel&gt;&amp;: 80 % reached, 8.5 of 10 used, `+
-		`resets at 2026-12-01 00:00:00Z"}`+"\n")
+		strings.Repeat("&lt;", 199)+`…: 80 % reached, 8.5 of 10 EUR used"}`+"\n"+
+		`{"mrkdwn":false,"text":"org/budget of a\"b' &lt;!channel&gt;&amp;: 80 % reached, 8.5 of 10 EUR `+
+		`used, resets at 2026-12-01 00:00:00Z"}`+"\n")
 }
 
 // A notice that the receiver does not take is tried again with the same idempotency key, later each time, and
@@ -304,20 +304,49 @@ func TestDeliverRefusesBeforeItSends(t *testing.T) {
 	}
 }
 
-// A receiver that does not answer within 10 seconds has not taken the notice.
+// After a notice without a response, the others wait for the next run, as old as they are.
+func TestNoticesWaitWhileNobodyAnswers(t *testing.T) {
+	r := newReceiver(t, "ann", "bob", "cat")
+	good := r.file
+	r.file = r.write("http://127.0.0.1:1"+secretPath, 0o600)
+	for range 2 {
+		r.expect(r.deliver(), "connection refused", "error: 1 of 1 notices")
+	}
+	check.Equal(t, "the notices that were tried", cluster.Query[int64](t, r.dsn,
+		"SELECT count(tried_at) FROM rate_limit_notices"), 2)
+	r.file = good
+	r.again()
+	r.expect(r.deliver(), "ann  80  delivered", "bob  80  delivered", "cat  80  delivered")
+}
+
+// A receiver that does not answer within 10 seconds has not taken the notice. A signal waits for it for 5.
 func TestReceiverThatHangsTakesNoNotice(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 10 s")
+		t.Skip("takes 15 s")
 	}
 	r := newReceiver(t, "ann")
 	done := make(chan bool)
 	t.Cleanup(func() { close(done) })
+	signal := func() {}
 	r.answer = func(w http.ResponseWriter, _ string) {
 		w.Header().Set("X", "y")
+		signal()
 		select {
 		case <-done:
 		case <-time.After(time.Minute):
 		}
 	}
 	r.expect(r.deliver(), "again at", "no response within 10s")
+	r.again()
+	root := r.root("pg-ratelimit", "--dsn", r.dsn, "notices", "deliver", "--follow", "--to", r.file)
+	var out bytes.Buffer
+	root.SetOut(&out)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.mu.Lock()
+	signal = cancel
+	r.mu.Unlock()
+	if err := root.ExecuteContext(ctx); err != nil {
+		t.Error(err)
+	}
+	r.expect(out.String(), "no response before the command ended")
 }

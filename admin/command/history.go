@@ -118,7 +118,7 @@ var noticesCommand = commandSpec{
 true, since used has become smaller).`,
 	flags:     []flag{linesFlag("100")},
 	emptyText: "There are no notices.",
-	sql: `SELECT rule, limit_name, key, period, percent, used, quota, at, taken_at,
+	sql: `SELECT rule, limit_name, key, period, percent, used, quota, currency, at, taken_at,
 	CASE WHEN void_at < 'infinity' THEN 'void' WHEN taken_at IS NOT NULL THEN 'taken'
 		WHEN try_at = 'infinity' THEN 'failed' ELSE 'waiting' END AS state, error
 FROM rate_limit_notices
@@ -129,12 +129,14 @@ ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT @number::bigint`,
 var usageCommand = commandSpec{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
 	short: "Shows what a user and all below it did, in total, by day, by API key and by limit",
-	long: `KEY ID 0 stands for requests without a key. Months and days are in UTC, and a day counts as a
-whole. SETTLED is the cost of the requests that passed: the actual one, if the limit settles.
+	long: `Without --since: the user's billing period that is running, or its month that begins in --month.
+Days are in UTC. The first and the last have the hours that begin in the period, as long as hours are
+kept; with --since, days count as a whole. KEY ID 0 stands for requests without a key. SETTLED is the cost
+of the requests that passed: the actual one, if the limit settles.
 Proxies with a history count every request, also those that are not in the audit log.`,
 	example: "usage acme --month 2026-11",
 	flags: append(
-		[]flag{{name: "month", kind: month, usage: "a month such as 2026-11 (default the current one)"}},
+		[]flag{{name: "month", kind: month, usage: "a month such as 2026-11"}},
 		periodFlags("", "the days")...),
 	exclusive: []string{"month since", "month until"},
 	beforeSQL: requireUser,
@@ -158,10 +160,15 @@ Proxies with a history count every request, also those that are not in the audit
 	},
 }
 
-const usageSQL = `SELECT u.* FROM (SELECT coalesce(@since::timestamptz::date, @month::date,
-	date_trunc('month', now())::date) AS day) AS f CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
-	CASE WHEN @since::timestamptz IS NULL THEN (f.day + interval '1 month')::date - 1
-		ELSE (@until::timestamptz - interval '1 microsecond')::date END) AS u`
+// usageSQL selects the billing period that contains a time, which for --month is the end of that month.
+const usageSQL = `SELECT u.* FROM rate_limit_billing(ARRAY[rate_limit_counted_user(@USER)]) AS b
+CROSS JOIN LATERAL (SELECT coalesce((@month::date + interval '1 month' - interval '12 h') AT TIME ZONE b.zone,
+	now()) AS at) AS t
+CROSS JOIN LATERAL rate_limit_calendar_periods(CASE WHEN @month::date IS NULL THEN b.unit ELSE 'month' END,
+	b.zone, b.day, t.at, t.at) AS p
+CROSS JOIN LATERAL rate_limit_usage(@USER,
+	coalesce(date_trunc('day', @since::timestamptz, 'UTC'), p.starts), CASE WHEN @since::timestamptz IS NULL
+	THEN p.ends ELSE date_trunc('day', @until::timestamptz - interval '1 us', 'UTC') + interval '24 h' END) u`
 
 var nodesCommand = commandSpec{
 	use:   "nodes",

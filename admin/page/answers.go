@@ -71,7 +71,7 @@ SELECT p.model, lower(p.valid) AS since, upper(p.valid) AS until, p.input, p.out
 FROM (SELECT DISTINCT ON (model) * FROM rate_limit_prices WHERE valid @> now()
 	ORDER BY model, lower(valid) DESC NULLS LAST) AS p ORDER BY p.model LIMIT 50`},
 	"notices": {counterData, 5 * time.Second, maxAge, askTimeout, `
-SELECT rule, limit_name, key, percent, used, quota, at, void_at < 'infinity' AS void,
+SELECT rule, limit_name, key, percent, used, quota, currency, at, void_at < 'infinity' AS void,
 	count(*) OVER () AS total
 FROM rate_limit_notices ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT 50`},
 	"bans": {policyData, 2 * time.Second, maxAge, askTimeout, `

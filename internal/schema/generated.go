@@ -5,8 +5,8 @@
 package schema
 
 const (
-	number   = 3
-	revision = 7
+	number   = 5
+	revision = 8
 )
 
 const stateSQL = `
@@ -381,6 +381,14 @@ DROP FUNCTION IF EXISTS rate_limit_forget_person(text, bigint, text, inet, boole
 --;
 `
 
+const sql0004_billing = `DROP FUNCTION IF EXISTS rate_limit_ledger_sum(text, date, date, text, text);
+--;
+`
+
+const sql0005_notice_currency = `ALTER TABLE rate_limit_notices ADD COLUMN currency text;
+--;
+`
+
 // Upgrade creates all tables, or upgrades tables of an older program in place, and keeps their rows. It
 // changes nothing in tables of this program or of a newer one. It is one command, and can run at any time and
 // in any number of processes.
@@ -416,7 +424,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 7) AND (state.revision >= 7 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 8) AND (state.revision >= 8 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -448,7 +456,9 @@ $file$,
 		CASE WHEN state.number < 1 OR state.lacks THEN $file$` + sql0001_baselineshards + `$file$ END,
 		CASE WHEN state.number < 1 THEN $file$` + sql0001_baseline + `$file$ END,
 		CASE WHEN state.number < 2 THEN $file$` + sql0002_lost + `$file$ END,
-		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
+		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END,
+		CASE WHEN state.number < 4 THEN $file$` + sql0004_billing + `$file$ END,
+		CASE WHEN state.number < 5 THEN $file$` + sql0005_notice_currency + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE
 	line record;
 BEGIN
@@ -475,8 +485,8 @@ $$;
 COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus',
-	'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
+	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
+	'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
 --;
 COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 --;
@@ -828,6 +838,8 @@ COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to del
 --;
 COMMENT ON COLUMN rate_limit_notices.try_at IS 'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
 --;
+COMMENT ON COLUMN rate_limit_notices.currency IS 'The currency of money, as rate_limit_ledger_retention had it. NULL: no money, or it had none.';
+--;
 COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
@@ -836,8 +848,9 @@ DECLARE
 	made rate_limit_notices;
 	n bigint := 0;
 BEGIN
-	FOR made IN INSERT INTO rate_limit_notices AS x (rule, limit_name, key, period, percent, used, quota, resets_at)
-		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent, rate_limit_decimal(c.count, o.unit), rate_limit_decimal(o.quota, o.unit), c.expires_at
+	FOR made IN INSERT INTO rate_limit_notices AS x (rule, limit_name, key, period, percent, used, quota, resets_at, currency)
+		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent, rate_limit_decimal(c.count, o.unit), rate_limit_decimal(o.quota, o.unit), c.expires_at,
+			(SELECT max(r.currency) FROM rate_limit_ledger_retention r WHERE o.unit = 'money')
 		FROM jsonb_to_recordset($1) AS o(prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[]) CROSS JOIN LATERAL rate_limit_counters(o.prefix, o.durable, ARRAY[o.key]) c
 			CROSS JOIN LATERAL unnest(o.percents) AS p(percent)
 		WHERE c.key COLLATE "C" = o.key AND o.quota > 0 AND c.count::numeric * 100 >= o.quota::numeric * p.percent AND c.window_start IS NOT NULL AND o.prefix LIKE 'rule/%/%'
@@ -981,15 +994,16 @@ CREATE OR REPLACE FUNCTION rate_limit_ledger_source(days datemultirange, conditi
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	columns CONSTANT text[] := ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'rate_limit_ledger'::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum);
-	parts text := (SELECT string_agg(format('SELECT * FROM %s WHERE (%s) %s', l, coalesce((SELECT string_agg(format('day >= %L AND day < %L', lower(r), upper(r)), ' OR ')
-				FROM unnest(days) r), 'false'), condition), ' UNION ALL ') FROM rate_limit_ledgers() l);
+	parts text := (SELECT string_agg(replace(format('SELECT * FROM %s WHERE (%s) %s', l, coalesce((SELECT string_agg(format('day >= %L AND day < %L', lower(r), upper(r)), ' OR ')
+				FROM unnest(days) r), 'false'), condition), '%', '%%') || ' %1$s', ' UNION ALL ')
+		FROM rate_limit_ledgers() l);
 BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
 		parts := format('SELECT day, id, ancestors, min(time) AS time, %s, jsonb_agg(charges) AS charges
 			FROM (%s) l GROUP BY day, id, ancestors', (SELECT string_agg(format( '(array_agg(%1$I))[1] AS %1$I', c), ', ') FROM unnest(columns) c WHERE c <> ALL ('{day,id,ancestors,time,charges}')), parts);
 	END IF;
-	RETURN format('SELECT x.* FROM (%s) l, LATERAL (SELECT %s UNION ALL
-		SELECT p.* FROM jsonb_array_elements(l.lines) WITH ORDINALITY AS a(one, n),
+	RETURN format('SELECT %s FROM (%s) l UNION ALL
+		SELECT p.* FROM (%s) l, jsonb_array_elements(l.lines) WITH ORDINALITY AS a(one, n),
 			LATERAL (SELECT (a.one ->> ''money'')::numeric AS m) m,
 			jsonb_populate_record(NULL::rate_limit_ledger, a.one || jsonb_build_object(''day'', l.day,
 				''id'', l.id, ''time'', l.time, ''user_id'', l.user_id, ''key_id'', l.key_id,
@@ -997,8 +1011,10 @@ BEGIN
 				''corrects'', l.corrects, ''corrects_time'', l.corrects_time,
 				''corrected_by'', l.corrected_by, ''reason'', l.reason,
 				''lines'', a.n, ''money'', ceil(m),
-				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p) x', parts,
-		(SELECT string_agg('l.' || quote_ident(c), ', ' ORDER BY n) FROM unnest(columns) WITH ORDINALITY AS u(c, n)));
+				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p',
+		(SELECT string_agg('l.' || quote_ident(c), ', ' ORDER BY n) FROM unnest(columns) WITH ORDINALITY AS u(c, n)), format(parts, ''), format(parts, 'AND num_nonnulls(audio_input, '
+			'audio_cache_read, audio_output, image_input, image_output, search, lines) > 0 '
+			'AND lines IS NOT NULL'));
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ledger_source IS 'A query for the requests in days of the ledger, each once, also on Citus. Each further model of a response is a row without charges, and with its number in lines.';
@@ -1243,6 +1259,7 @@ DECLARE
 	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
 	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
+	within CONSTANT text := ' AND time >= $3 AND time < $4 AND ($5 @> day OR time < $6 OR time >= $7)';
 	source text;
 BEGIN
 	IF each THEN
@@ -1253,10 +1270,10 @@ BEGIN
 	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
 			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges) AND t.day = ANY (summed)),
-		CASE WHEN counted IS NOT NULL THEN
-			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
-	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
-		OR time >= $7)', source);
+		concat(CASE WHEN counted IS NOT NULL THEN
+			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END,
+			CASE WHEN to_regprocedure('rate_limit_shards()') IS NULL THEN within END));
+	source := format('SELECT * FROM (%s) s WHERE true %s', source, within);
 	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM ($1, $2) AND (t.own OR NOT $8)',
 		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
 		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
@@ -1285,27 +1302,56 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_require_user IS 'Fails if neither the policy nor the history nor the ledger knows a user.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
-RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
-DECLARE
-	anchor date;
-	zone text;
-	month CONSTANT interval := '1 month';
+CREATE OR REPLACE FUNCTION rate_limit_calendars() RETURNS TABLE (tier text, place bigint, rule text, limit_name text, unit text, zone text)
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{tiers,rules,rule_limits}'::text[]) AS name) THEN
+		RETURN QUERY SELECT t.tier, row_number() OVER (PARTITION BY t.tier ORDER BY array_position('{year,month,week,day}', l.calendar), r.priority DESC, r.name, l.name),
+			r.name, l.name, l.calendar, coalesce(rate_limit_known_zone(l.time_zone), 'UTC')
+		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule JOIN (SELECT k.tier FROM rate_limit_tiers k UNION VALUES ('anonymous')) t ON r.tiers IS NULL OR t.tier = ANY (r.tiers)
+		WHERE l.unit = 'money' AND l.calendar IS NOT NULL AND r.mode <> 'off' AND r.valid @> now() AND EXISTS (SELECT FROM unnest(r.count_by) d WHERE d ~ '^(key[|])?user([|]|$)|^key$')
+			AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.mode = 'enforce' AND o.valid @> now() AND (o.tiers IS NULL OR t.tier = ANY (o.tiers))
+				AND (-o.priority, o.name) < (-r.priority, r.name)
+				AND (coalesce(o.hosts, r.hosts), coalesce(o.paths, r.paths), coalesce(o.methods, r.methods), coalesce(o.networks, r.networks)) IS NOT DISTINCT FROM (r.hosts, r.paths, r.methods, r.networks));
+	END IF;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_calendars IS 'The calendar limits in money that count users or keys of each tier. place 1 is the longest.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_billing(users text[])
+RETURNS TABLE (counted text, unit text, zone text, day int) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone FROM rate_limit_users u WHERE u.user_id = $1;
+		RETURN QUERY SELECT n.name, CASE WHEN o.own THEN 'month' ELSE coalesce(c.unit, 'month') END, coalesce(CASE WHEN o.own THEN rate_limit_known_zone(u.time_zone) END, c.zone, 'UTC'),
+			coalesce(extract(day FROM u.period_start)::int, 1)
+		FROM unnest($1) n(name) LEFT JOIN rate_limit_users u ON coalesce(u.counted_as, u.user_id) = n.name CROSS JOIN LATERAL (SELECT u.period_start IS NOT NULL OR u.time_zone <> 'UTC' AS own) o
+			LEFT JOIN rate_limit_calendars() c ON c.tier = coalesce(u.tier, 'anonymous') AND c.place = 1;
+	ELSE
+		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest($1) n(name);
 	END IF;
-	IF anchor IS NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
-		SELECT rate_limit_known_zone(min(l.time_zone)) INTO zone FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule JOIN rate_limit_users u ON u.user_id = $1
-			WHERE l.unit = 'money' AND l.calendar = 'month' AND r.mode = 'enforce' AND (r.tiers IS NULL OR u.tier = ANY (r.tiers))
-			HAVING count(DISTINCT coalesce(l.time_zone, 'UTC')) = 1;
-	END IF;
-	anchor := coalesce(anchor, '2000-01-01');
-	zone := coalesce(zone, 'UTC');
-	RETURN QUERY SELECT p.s, p.e FROM ( SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
-		FROM generate_series(date_trunc('month', $2 AT TIME ZONE zone) - month, $3 AT TIME ZONE zone, month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
-	WHERE p.s <= $3 AND p.e > $2 ORDER BY 1;
 END $$;
+--;
+COMMENT ON FUNCTION rate_limit_billing IS 'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. '
+	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, or else the longest calendar limit in money of the user''s tier, or else are months in UTC.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE RETURN (SELECT CASE WHEN e.early AT TIME ZONE $2 = $1 THEN e.early ELSE l.late END
+	FROM (SELECT $1 AT TIME ZONE $2 AS late) l, LATERAL (SELECT l.late - interval '24 h' AS before) b, LATERAL (SELECT ($1 - (b.before AT TIME ZONE $2 - b.before AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early) e);
+--;
+COMMENT ON FUNCTION rate_limit_midnight IS 'When a day starts in a time zone.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day int, "from" timestamptz,
+	until timestamptz) RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
+	SELECT p.* FROM (SELECT ('1 ' || $1)::interval AS step, interval '1 day' AS one, $3 - 1 AS days) i, generate_series(date_trunc($1, $4 AT TIME ZONE $2) - step, $5 AT TIME ZONE $2 + one, step) m,
+		LATERAL (SELECT rate_limit_midnight(least(m + days * one, m + step - one), $2) AS starts, rate_limit_midnight(least(m + step + days * one, m + step + step - one), $2) AS ends) p
+	WHERE p.starts <= $5 AND p.ends > $4 ORDER BY 1
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_calendar_periods IS 'The periods of a result of rate_limit_billing in a time, as a whole.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
+	SELECT p.* FROM rate_limit_billing(ARRAY[rate_limit_counted_user($1)]) b, rate_limit_calendar_periods(b.unit, b.zone, b.day, $2, $3) p ORDER BY 1
+$$;
 --;
 COMMENT ON FUNCTION rate_limit_whole_periods IS 'The billing periods of a user in a time, as a whole.';
 --;
@@ -1882,6 +1928,20 @@ $$;
 COMMENT ON FUNCTION rate_limit_vacuum_holders IS 'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this '
 	'server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last 1,000 for more than a minute, with what ends it.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_billing_differs() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN QUERY WITH c AS MATERIALIZED (SELECT * FROM rate_limit_calendars())
+		SELECT format('The limit %s/%s begins its windows in %s, but invoices of the tier %s %sin %s.', c.rule, c.limit_name, c.zone, string_agg(to_json(c.tier)::text, ', ' ORDER BY c.tier), b.own, b.zone)
+		FROM c JOIN (SELECT f.tier, f.zone, '' AS own, false AS anchored FROM c f WHERE f.place = 1 UNION SELECT u.tier, u.time_zone, 'by time_zone ', u.period_start IS NOT NULL
+			FROM (SELECT * FROM rate_limit_users u WHERE u.time_zone <> 'UTC' LIMIT 10000) u) b USING (tier)
+		WHERE c.zone <> b.zone AND NOT (b.anchored AND c.unit IN ('month', 'year'))
+		GROUP BY c.rule, c.limit_name, c.zone, b.own, b.zone ORDER BY 1;
+	END IF;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_billing_differs IS 'A sentence about each calendar limit in money with another time zone than invoices of its users.';
+--;
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.open_until > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
 		SELECT s.place, s.state, p.node, p.node || ' ' || s.text AS summary FROM proxies p CROSS JOIN LATERAL (VALUES (1, 'open', p.cannot IS NOT NULL, 'cannot decide: its role lacks privileges, and on_error says '
@@ -1900,13 +1960,14 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 			concat_ws(' and ', CASE z.users WHEN 0 THEN NULL WHEN 1 THEN '1 user' ELSE z.users || ' users' END, nullif(array_to_string(z.limits, ', '), ''))) FROM rate_limit_unknown_zones() AS z UNION ALL
 		SELECT 7, 'vacuum', NULL, v FROM rate_limit_vacuum_holders() AS v UNION ALL SELECT 8, 'hidden', NULL, h FROM rate_limit_hidden() AS h UNION ALL SELECT 8, 'exposed', NULL, e FROM rate_limit_exposed() AS e UNION ALL
 		SELECT 9, 'unlimited', NULL, format('The tier %s has %s, and no rule limits it.', to_json(t.tier), CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t UNION ALL
-		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the '
-			'last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price ) SELECT f.state, f.node, f.summary FROM (
-		SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning' ELSE 'enforcing' END AS state, NULL::text AS node,
-			concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing, CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END,
-				format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there' ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings '
-						'decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live, count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing,
-				bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems ) AS f ORDER BY f.place, f.node, f.state;
+		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a UNION ALL SELECT 10, 'periods', NULL, d FROM rate_limit_billing_differs() AS d UNION ALL
+		SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part)) FROM rate_limit_unpriced() u GROUP BY u.price )
+	SELECT f.state, f.node, f.summary FROM ( SELECT 0 AS place, CASE WHEN a.live = 0 THEN 'stopped' WHEN a.open THEN 'open' WHEN EXISTS (SELECT FROM problems s WHERE s.state NOT LIKE 'was %' AND s.place < 9) THEN 'warning'
+				ELSE 'enforcing' END AS state, NULL::text AS node, concat(CASE a.live WHEN 0 THEN 'No proxy counts in this database' ELSE format('Limits are enforced by %s of %s', a.enforcing,
+					CASE a.known WHEN 1 THEN '1 proxy' ELSE a.known || ' proxies' END) END, format(CASE a.known - a.live WHEN 0 THEN '' WHEN 1 THEN '; %s has not reported for %s s: if it runs, its on_error setting decides there'
+					ELSE '; %s have not reported for %s s or longer: where they run, their on_error settings decide' END, a.known - a.live, a.silence::bigint), '.') AS summary FROM (SELECT count(*) AS known, count(*) FILTER (WHERE p.live) AS live,
+				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
+	) AS f ORDER BY f.place, f.node, f.state;
 --;
 CALL rate_limit_describe('rate_limit_state', $$
 Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy, a time zone, a role or a tier.
@@ -2385,18 +2446,18 @@ END $$;
 COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most '
 	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most max_rows rows.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last date, prefix text, unit text)
-	RETURNS numeric LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, "from" timestamptz, until timestamptz,
+	prefix text, unit text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
-		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END FROM rate_limit_totals_of( $1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC',
-			regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
+		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END FROM rate_limit_totals_of($1, $2, $3,
+				regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
 	END IF;
 	RETURN NULL;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_ledger_sum IS 'What the requests of a user and of all below it have cost on a limit, rule/RULE/LIMIT, in a unit of '
-	'tokens or money, from first to last, by the ledger: each request once, whoever has the limit. NULL: it has none, or is on another server.';
+	'tokens or money, from a time until another, by the ledger: each request once, whoever has the limit. NULL: it has none, or is on another server.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_users_below(user_id text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -2407,20 +2468,35 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_users_below IS 'A user, and all who are now below it.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
+CREATE OR REPLACE FUNCTION rate_limit_metrics_of(users text[], "from" timestamptz, until timestamptz)
+	RETURNS SETOF rate_limit_metrics LANGUAGE sql STABLE AS $$
+	SELECT m.* FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = ANY ($1) AND m.time >= $2 AND m.time < date_trunc('day', $3, 'UTC')
+	UNION ALL
+	SELECT m.* FROM rate_limit_metrics m WHERE m.granularity = 'hour' AND m.user_id = ANY ($1) AND m.time >= $2 AND m.time < $3 AND (m.time >= date_trunc('day', $3, 'UTC')
+			OR m.time < date_trunc('day', $2 + interval '1 day' - interval '1 us', 'UTC'))
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_metrics_of IS 'The metrics of users from a time until another: the whole days in UTC, and the hours that begin in the parts of days, as long as hours are kept.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, until timestamptz) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''), rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
+	SELECT m.day, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''), rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
 		CASE WHEN m.prefix IS NOT NULL THEN coalesce(CASE WHEN m.unit <> '' THEN rate_limit_ledger_sum( $1, $2, $3, concat_ws('/', m.prefix, nullif(m.limit_name, '')), m.unit) END,
 			rate_limit_decimal(rate_limit_add(sum(m.settled), 0), m.unit)) END,
 		max(m.last_request)
-	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = ANY (rate_limit_users_below($1))
-		AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
-	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name, m.unit), ()) ORDER BY 1, 2, 3, 4, 5
+	FROM (SELECT *, (time AT TIME ZONE 'UTC')::date AS day FROM rate_limit_metrics_of(rate_limit_users_below($1), $2, $3)) m
+	GROUP BY GROUPING SETS ((m.day), (m.key_id), (m.prefix, m.limit_name, m.unit), ()) ORDER BY 1, 2, 3, 4, 5
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_usage_between IS 'The usage of a user and of all who are now below it, from first to last, which are days in UTC, added '
-	'up in four ways: by day, by API key (key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Only the rows by limit have settled, which '
-	'for limits of tokens or money is from the ledger.';
+COMMENT ON FUNCTION rate_limit_usage IS 'The usage of a user and of all who are now below it, from a time until another, added up in four ways: by day in UTC, by API key (key_id 0: requests without an API key), by limit, and in '
+	'total. In each row, the columns of the other ways are NULL. Only the rows by limit have settled, which for limits of tokens or money is from the ledger. The others are from rate_limit_metrics_of.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
+	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT * FROM rate_limit_usage($1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC')
+$$;
+--;
+COMMENT ON FUNCTION rate_limit_usage_between IS 'The rows of rate_limit_usage from first to last, which are days in UTC.';
 --;
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited, sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
 		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
@@ -2503,8 +2579,9 @@ The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
 tier_until: When the tier ends. Then the user has the tier anonymous. infinity: never.
-period_start: A day on which a billing period starts. In limits that count by user or key, the user's months and years start on this day, too. NULL: calendar months and years.
-time_zone: The IANA name of the time zone in which the billing periods start at midnight: UTC or a place. A link such as US/Eastern becomes its target.
+period_start: A day on which a month of the invoice starts. In limits that count by user or key, the user's months and years start on this day, too. NULL: calendar months and years.
+time_zone: The IANA name of the time zone in which the months of the invoice start at midnight: UTC or a
+	place. A link such as US/Eastern becomes its target. UTC without period_start: see rate_limit_billing.
 comment: A note. Proxies ignore it.
 created_at: When the row was created.
 updated_at: When the row was last changed.
@@ -3685,34 +3762,41 @@ COMMENT ON FUNCTION rate_limit_noticed IS 'The counters of a limit, among some k
 --;
 CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric,
 	month_before numeric, estimated numeric, corrected numeric) LANGUAGE sql STABLE AS $$
-	WITH d AS (SELECT date_trunc('day', now(), 'UTC') AS today, date_trunc('month', now(), 'UTC') AS month, date_trunc('month', now() AT TIME ZONE 'UTC') - interval '1 month' AS before
-	), s AS MATERIALIZED ( SELECT t.user_id, t.own, t.ancestors = '{}' AS top, t.model, sum(t.requests) FILTER (WHERE n.recent) AS n,
-			sum(m.m) FILTER (WHERE t.settled = (d.today AT TIME ZONE 'UTC')::date) AS a,
-			sum(m.m) FILTER (WHERE n.recent) AS b, sum(m.m) FILTER (WHERE NOT n.recent) AS c,
-			sum(t.estimated_money) FILTER (WHERE n.recent) AS e,
-			sum(m.m) FILTER (WHERE n.recent AND t.kind = 'correction') AS f
-		FROM d, rate_limit_totals_of(NULL, d.before AT TIME ZONE 'UTC', d.today + interval '24 h', each => true) t, LATERAL (SELECT t.settled >= (d.month AT TIME ZONE 'UTC')::date AS recent) n,
-			LATERAL (SELECT rate_limit_money(t.money, t.remainder) AS m) m
-		GROUP BY 1, 2, 3, 4
-	), l AS ( SELECT 'all' AS list, NULL AS name, n, a, b, c, e, f FROM s WHERE own UNION ALL SELECT x.list, s.user_id, n, a, b, c, e, f FROM s JOIN (SELECT user_id,
-				CASE WHEN bool_or(top) THEN 'organization' ELSE 'team' END AS list
-			FROM s GROUP BY 1 HAVING NOT bool_and(own)) x USING (user_id)
-		UNION ALL SELECT 'person', user_id, n, a, b, c, e, f FROM s WHERE own
-		UNION ALL SELECT 'model', model, n, a, b, c, e, f FROM s WHERE own
-	), g AS ( SELECT list, name, sum(n) AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f,
-			row_number() OVER (PARTITION BY list ORDER BY sum(b) DESC NULLS LAST, sum(c) DESC NULLS LAST, name) AS place
-		FROM l GROUP BY 1, 2
-	), r AS ( SELECT list, CASE WHEN place <= $1 THEN place END AS place, min(name) AS name, count(*) AS rows, sum(n)::bigint AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f
-			FROM g GROUP BY 1, 2
+	WITH s AS MATERIALIZED ( SELECT t.*, timestamptz '-infinity' AS lo, t.settled::timestamp AT TIME ZONE 'UTC' AS hi
+		FROM (SELECT date_trunc('day', now(), 'UTC') AS today) d, rate_limit_totals_of(NULL, d.today - CASE WHEN EXISTS (SELECT FROM rate_limit_calendars() c WHERE c.unit = 'year' AND c.place = 1)
+				THEN interval '732 days' ELSE '63 days' END, d.today + interval '24 h', each => true) t
+	), b AS MATERIALIZED ( SELECT * FROM rate_limit_billing((SELECT array_agg(DISTINCT s.user_id) FROM s))
+	), p AS MATERIALIZED ( SELECT b.unit, b.zone, b.day, today.starts AS today, this.starts AS this, before.starts AS before FROM (SELECT unit, zone, day FROM b UNION VALUES ('month', 'UTC', 1)) b,
+			rate_limit_calendar_periods('day', b.zone, 1, now(), now()) today,
+			rate_limit_calendar_periods(b.unit, b.zone, b.day, now(), now()) this,
+			LATERAL (SELECT this.starts - interval '1 us' AS e) e,
+			rate_limit_calendar_periods(b.unit, b.zone, b.day, e.e, e.e) before
+	), r AS ( SELECT * FROM s UNION ALL SELECT t.*, x.x, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x WHERE x <> date_trunc('day', x, 'UTC')) x,
+			rate_limit_totals_of(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
+	), l AS ( SELECT x.list, x.name, r.requests, rate_limit_money(r.money, r.remainder) AS m, r.estimated_money, r.kind, i.today, i.this, i.before
+		FROM (SELECT r.*, bool_or(r.ancestors = '{}') OVER u AS top, bool_and(r.own) OVER u AS leaf FROM r WINDOW u AS (PARTITION BY r.user_id)) r
+		CROSS JOIN LATERAL ( SELECT 'all' AS list, NULL AS name, false AS each WHERE r.own UNION ALL SELECT 'model', r.model, false WHERE r.own UNION ALL SELECT 'person', r.user_id, true WHERE r.own
+			UNION ALL SELECT CASE WHEN r.top THEN 'organization' ELSE 'team' END, r.user_id, true WHERE NOT r.leaf) x
+		LEFT JOIN b ON x.each AND b.counted = r.user_id
+		JOIN p ON (p.unit, p.zone, p.day) = (coalesce(b.unit, 'month'), coalesce(b.zone, 'UTC'), coalesce(b.day, 1))
+		CROSS JOIN LATERAL (SELECT p.today BETWEEN r.lo AND r.hi AS today, p.this BETWEEN r.lo AND r.hi AS this, p.before BETWEEN r.lo AND r.hi AS before) i
+	), g AS ( SELECT list, name, sum(requests) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
+			sum(CASE WHEN this THEN -m ELSE m END) FILTER (WHERE this <> before) AS c,
+			sum(estimated_money) FILTER (WHERE this) AS e,
+			sum(m) FILTER (WHERE this AND kind = 'correction') AS f
+		FROM l WHERE today OR this OR before GROUP BY 1, 2
+	), k AS ( SELECT *, row_number() OVER (PARTITION BY list ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name) AS place FROM g
+	), f AS ( SELECT list, CASE WHEN place <= $1 THEN place END AS place, min(name) AS name, count(*) AS rows, sum(n)::bigint AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f
+			FROM k GROUP BY 1, 2
 	)
-	SELECT list, CASE WHEN place IS NOT NULL THEN CASE WHEN list IN ('all', 'model') THEN r.name ELSE rate_limit_user_of(r.name) END END, CASE WHEN place IS NULL THEN rows END, n,
-		a, b, c, rate_limit_money(e), f
-	FROM r ORDER BY list, place
+	SELECT list, CASE WHEN place IS NOT NULL THEN CASE WHEN list IN ('all', 'model') THEN f.name ELSE rate_limit_user_of(f.name) END END, CASE WHEN place IS NULL THEN rows END, n,
+		a, b, c, rate_limit_money(e), f.f
+	FROM f ORDER BY list, place
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_spent IS 'What was spent today, in this month and in the month before, in UTC, in lists: all, organization (who '
-	'is above others and below nobody), team (who is between), person (who has sent requests; name NULL: unknown) and model (NULL: none named). A list has the max_rows names with the most money of this month, '
-	'and then one row of all others; others is their number. requests, estimated, and corrected, which has what corrections changed, are of this month. money NULL: nothing had a price.';
+COMMENT ON FUNCTION rate_limit_spent IS 'What was spent today, in the billing period that is running (this_month) and in the one before it, in lists: all and model (NULL: none named), in days and months in UTC; organization (who '
+	'is above others and below nobody), team (who is between) and person (who has sent requests; name NULL: unknown), each in its own periods. A list has the max_rows names with the most money of this_month, '
+	'and then one row of all others; others is their number. requests, estimated, and corrected, which has what corrections changed, are of this_month. money NULL: nothing had a price.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50) RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month timestamptz, requests bigint,
 	money numeric, total bigint) LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -3750,17 +3834,22 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
-		RETURN QUERY SELECT coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint, coalesce(sum(n.requests), 0)::bigint,
+		RETURN QUERY SELECT (SELECT coalesce(sum(t.requests), 0)::bigint FROM rate_limit_metrics_of(ARRAY[$1], d.starts, 'infinity') t WHERE $2 IS NULL OR t.key_id = $2),
+			coalesce(sum(n.requests), 0)::bigint,
 			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked), 0)::bigint,
 			coalesce(sum(n.rejected), 0)::bigint,
 			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
 			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
-		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
-		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
+		FROM rate_limit_billing(ARRAY[rate_limit_counted_user($1)]) b CROSS JOIN LATERAL rate_limit_calendar_periods('day', b.zone, 1, now(), now()) d
+			CROSS JOIN LATERAL rate_limit_calendar_periods(b.unit, b.zone, b.day, now(), now()) p
+			LEFT JOIN LATERAL rate_limit_metrics_of(ARRAY[$1], p.starts, 'infinity') n ON $2 IS NULL OR n.key_id = $2
+		WHERE EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '')
+		GROUP BY d.starts;
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today and of this month in UTC. limited, blocked and rejected are refused requests of this month. resets is the latest '
+COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today, and (this_month) of the user''s '
+	'billing period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused requests of this_month. resets is the latest '
 	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 --;
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
@@ -4285,7 +4374,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 3, 'revision', 7,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 5, 'revision', 8,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4415,4 +4504,6 @@ var numbered = []NumberedFile{
 	{1, "0001_baseline.sql", "", "\n" + sql0001_baseline},
 	{2, "0002_lost.sql", "", "\n" + sql0002_lost},
 	{3, "0003_forgotten.sql", "", "\n" + sql0003_forgotten},
+	{4, "0004_billing.sql", "", "\n" + sql0004_billing},
+	{5, "0005_notice_currency.sql", "", "\n" + sql0005_notice_currency},
 }

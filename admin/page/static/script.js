@@ -235,7 +235,7 @@ function showMoney(answer) {
 		element('div', 'costs', ...Object.entries(lists).flatMap(([list, title]) => {
 			const rows = answer.rows.filter((row) => row.list === list)
 			if (!rows.length) return []
-			return element('div', '', element('h3', '', title), table(title, ['Name', 'Today', 'This month', 'Month before'], rows.map((row) =>
+			return element('div', '', element('h3', '', title), table(title, ['Name', 'Today', ...list === 'model' ? ['This month', 'Month before'] : ['This period', 'Period before']], rows.map((row) =>
 				[row.others ? element('td', 'none', `${number(row.others)} other`) : row.name ?? element('td', 'none', 'unknown'),
 					...[row.today, row.this_month, row.month_before].map((n) => element('td', 'number', money(n)))])))
 		})))
@@ -256,7 +256,7 @@ function showPrices(answer) {
 function showNotices(answer) {
 	fill('notices-list', missing(answer, 'ledger', 'None.') ?? [table('Notices', ['At (UTC)', 'Key', 'Limit', 'Percent', 'Used'],
 		answer.rows.map((row) => [when(row.at, answer.time), row.key, `${row.rule}/${row.limit_name}`, `${row.percent} %${row.void ? ', no longer' : ''}`,
-			`${number(row.used)} of ${number(row.quota)}`])), ...more(answer.rows)])
+			`${number(row.used)} of ${number(row.quota)} ${row.currency ?? ''}`])), ...more(answer.rows)])
 }
 
 let why = new AbortController() // aborts the last question

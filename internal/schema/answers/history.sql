@@ -96,21 +96,20 @@ COMMENT ON FUNCTION rate_limit_refused IS
 	'max_rows rows.';
 
 -- The ledger and the policy may be on other servers.
-CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, first date, last date, prefix text, unit text)
-	RETURNS numeric LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, "from" timestamptz, until timestamptz,
+	prefix text, unit text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
 		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END
-			FROM rate_limit_totals_of(
-			$1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC',
-			regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
+			FROM rate_limit_totals_of($1, $2, $3,
+				regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_sum IS
 	'What the requests of a user and of all below it have cost on a limit, rule/RULE/LIMIT, in a unit of '
-	'tokens or money, from first to last, by the ledger: each request once, whoever has the limit. NULL: '
-	'it has none, or is on another server.';
+	'tokens or money, from a time until another, by the ledger: each request once, whoever has the limit. '
+	'NULL: it has none, or is on another server.';
 
 CREATE OR REPLACE FUNCTION rate_limit_users_below(user_id text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -121,24 +120,46 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_users_below IS 'A user, and all who are now below it.';
 
-CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
+CREATE OR REPLACE FUNCTION rate_limit_metrics_of(users text[], "from" timestamptz, until timestamptz)
+	RETURNS SETOF rate_limit_metrics LANGUAGE sql STABLE AS $$
+	SELECT m.* FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = ANY ($1)
+		AND m.time >= $2 AND m.time < date_trunc('day', $3, 'UTC')
+	UNION ALL
+	SELECT m.* FROM rate_limit_metrics m WHERE m.granularity = 'hour' AND m.user_id = ANY ($1)
+		AND m.time >= $2 AND m.time < $3 AND (m.time >= date_trunc('day', $3, 'UTC')
+			OR m.time < date_trunc('day', $2 + interval '1 day' - interval '1 us', 'UTC'))
+$$;
+COMMENT ON FUNCTION rate_limit_metrics_of IS
+	'The metrics of users from a time until another: the whole days in UTC, and the hours that begin in the '
+	'parts of days, as long as hours are kept.';
+
+CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''),
+	SELECT m.day, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''),
 		rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
 		CASE WHEN m.prefix IS NOT NULL THEN coalesce(CASE WHEN m.unit <> '' THEN rate_limit_ledger_sum(
 			$1, $2, $3, concat_ws('/', m.prefix, nullif(m.limit_name, '')), m.unit) END,
 			rate_limit_decimal(rate_limit_add(sum(m.settled), 0), m.unit)) END,
 		max(m.last_request)
-	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = ANY (rate_limit_users_below($1))
-		AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
-	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name, m.unit), ()) ORDER BY 1, 2, 3, 4, 5
+	FROM (SELECT *, (time AT TIME ZONE 'UTC')::date AS day
+		FROM rate_limit_metrics_of(rate_limit_users_below($1), $2, $3)) m
+	GROUP BY GROUPING SETS ((m.day), (m.key_id), (m.prefix, m.limit_name, m.unit), ()) ORDER BY 1, 2, 3, 4, 5
+$$;
+COMMENT ON FUNCTION rate_limit_usage IS
+	'The usage of a user and of all who are now below it, from a time until another, added '
+	'up in four ways: by day in UTC, by API key (key_id 0: requests without an API key), by limit, and in '
+	'total. In each row, the columns of the other ways are NULL. Only the rows by limit have settled, which '
+	'for limits of tokens or money is from the ledger. The others are from rate_limit_metrics_of.';
+
+CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
+RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
+	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT * FROM rate_limit_usage($1, $2::timestamp AT TIME ZONE 'UTC',
+		($3 + 1)::timestamp AT TIME ZONE 'UTC')
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between IS
-	'The usage of a user and of all who are now below it, from first to last, which are days in UTC, added '
-	'up in four ways: by day, by API key (key_id 0: requests without an API key), by limit, and in total. In '
-	'each row, the columns of the other ways are NULL. Only the rows by limit have settled, which '
-	'for limits of tokens or money is from the ledger.';
+	'The rows of rate_limit_usage from first to last, which are days in UTC.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS
 	SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited,

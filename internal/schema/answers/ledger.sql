@@ -87,6 +87,7 @@ DECLARE
 	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT
 		coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
+	within CONSTANT text := ' AND time >= $3 AND time < $4 AND ($5 @> day OR time < $6 OR time >= $7)';
 	source text;
 BEGIN
 	IF each THEN
@@ -102,10 +103,10 @@ BEGIN
 			FROM rate_limit_totals t
 			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges)
 				AND t.day = ANY (summed)),
-		CASE WHEN counted IS NOT NULL THEN
-			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END);
-	source := format('SELECT * FROM (%s) s WHERE time >= $3 AND time < $4 AND ($5 @> day OR time < $6
-		OR time >= $7)', source);
+		concat(CASE WHEN counted IS NOT NULL THEN
+			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END,
+			CASE WHEN to_regprocedure('rate_limit_shards()') IS NULL THEN within END));
+	source := format('SELECT * FROM (%s) s WHERE true %s', source, within);
 	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM '
 		'($1, $2) AND (t.own OR NOT $8)',
 		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
@@ -140,35 +141,76 @@ END $$;
 COMMENT ON FUNCTION rate_limit_require_user IS
 	'Fails if neither the policy nor the history nor the ledger knows a user.';
 
--- Periods are as in limits that count by user: months from the day of the user's period_start, in the user's
--- time zone. Without one they begin on the 1st, in the time zone that the limits in money of a calendar month
--- have in common. A day that a month lacks is its last.
-CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
-RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
-DECLARE
-	anchor date;
-	zone text;
-	month CONSTANT interval := '1 month';
+-- A request is taken to match all conditions of a rule but the tiers. No override changes a calendar.
+CREATE OR REPLACE FUNCTION rate_limit_calendars()
+RETURNS TABLE (tier text, place bigint, rule text, limit_name text, unit text, zone text)
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false))
+		FROM unnest('{tiers,rules,rule_limits}'::text[]) AS name) THEN
+		RETURN QUERY SELECT t.tier, row_number() OVER (PARTITION BY t.tier ORDER BY
+				array_position('{year,month,week,day}', l.calendar), r.priority DESC, r.name, l.name),
+			r.name, l.name, l.calendar, coalesce(rate_limit_known_zone(l.time_zone), 'UTC')
+		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+			JOIN (SELECT k.tier FROM rate_limit_tiers k UNION VALUES ('anonymous')) t
+				ON r.tiers IS NULL OR t.tier = ANY (r.tiers)
+		WHERE l.unit = 'money' AND l.calendar IS NOT NULL AND r.mode <> 'off' AND r.valid @> now()
+			AND EXISTS (SELECT FROM unnest(r.count_by) d WHERE d ~ '^(key[|])?user([|]|$)|^key$')
+			AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.mode = 'enforce'
+				AND o.valid @> now() AND (o.tiers IS NULL OR t.tier = ANY (o.tiers))
+				AND (-o.priority, o.name) < (-r.priority, r.name)
+				AND (coalesce(o.hosts, r.hosts), coalesce(o.paths, r.paths), coalesce(o.methods, r.methods),
+					coalesce(o.networks, r.networks)) IS NOT DISTINCT FROM (r.hosts, r.paths, r.methods,
+					r.networks));
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_calendars IS
+	'The calendar limits in money that count users or keys of each tier. place 1 is the longest.';
+
+CREATE OR REPLACE FUNCTION rate_limit_billing(users text[])
+RETURNS TABLE (counted text, unit text, zone text, day int) LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		SELECT u.period_start, CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END INTO anchor, zone
-			FROM rate_limit_users u WHERE u.user_id = $1;
+		RETURN QUERY SELECT n.name, CASE WHEN o.own THEN 'month' ELSE coalesce(c.unit, 'month') END,
+			coalesce(CASE WHEN o.own THEN rate_limit_known_zone(u.time_zone) END, c.zone, 'UTC'),
+			coalesce(extract(day FROM u.period_start)::int, 1)
+		FROM unnest($1) n(name) LEFT JOIN rate_limit_users u ON coalesce(u.counted_as, u.user_id) = n.name
+			CROSS JOIN LATERAL (SELECT u.period_start IS NOT NULL OR u.time_zone <> 'UTC' AS own) o
+			LEFT JOIN rate_limit_calendars() c ON c.tier = coalesce(u.tier, 'anonymous') AND c.place = 1;
+	ELSE
+		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest($1) n(name);
 	END IF;
-	IF anchor IS NULL AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT') THEN
-		SELECT rate_limit_known_zone(min(l.time_zone)) INTO zone FROM rate_limit_rule_limits l
-			JOIN rate_limit_rules r ON r.name = l.rule JOIN rate_limit_users u ON u.user_id = $1
-			WHERE l.unit = 'money' AND l.calendar = 'month' AND r.mode = 'enforce'
-				AND (r.tiers IS NULL OR u.tier = ANY (r.tiers))
-			HAVING count(DISTINCT coalesce(l.time_zone, 'UTC')) = 1;
-	END IF;
-	anchor := coalesce(anchor, '2000-01-01');
-	zone := coalesce(zone, 'UTC');
-	RETURN QUERY SELECT p.s, p.e FROM (
-		SELECT (anchor + a) AT TIME ZONE zone AS s, (anchor + (a + month)) AT TIME ZONE zone AS e
-		FROM generate_series(date_trunc('month', $2 AT TIME ZONE zone) - month, $3 AT TIME ZONE zone,
-				month) m, age(m, date_trunc('month', anchor::timestamp)) a) p
-	WHERE p.s <= $3 AND p.e > $2 ORDER BY 1;
 END $$;
+COMMENT ON FUNCTION rate_limit_billing IS
+	'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. '
+	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, '
+	'or else the longest calendar limit in money of the user''s tier, or else are months in UTC.';
+
+-- As algorithm.firstMomentSQL: Postgres converts a midnight that comes twice to the second one.
+CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz
+	LANGUAGE sql STABLE PARALLEL SAFE
+RETURN (SELECT CASE WHEN e.early AT TIME ZONE $2 = $1 THEN e.early ELSE l.late END
+	FROM (SELECT $1 AT TIME ZONE $2 AS late) l, LATERAL (SELECT l.late - interval '24 h' AS before) b,
+		LATERAL (SELECT ($1 - (b.before AT TIME ZONE $2 - b.before AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC'
+			AS early) e);
+COMMENT ON FUNCTION rate_limit_midnight IS 'When a day starts in a time zone.';
+
+CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day int, "from" timestamptz,
+	until timestamptz) RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
+	SELECT p.* FROM (SELECT ('1 ' || $1)::interval AS step, interval '1 day' AS one, $3 - 1 AS days) i,
+		generate_series(date_trunc($1, $4 AT TIME ZONE $2) - step, $5 AT TIME ZONE $2 + one, step) m,
+		LATERAL (SELECT rate_limit_midnight(least(m + days * one, m + step - one), $2) AS starts,
+			rate_limit_midnight(least(m + step + days * one, m + step + step - one), $2) AS ends) p
+	WHERE p.starts <= $5 AND p.ends > $4 ORDER BY 1
+$$;
+COMMENT ON FUNCTION rate_limit_calendar_periods IS
+	'The periods of a result of rate_limit_billing in a time, as a whole.';
+
+CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
+RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
+	SELECT p.* FROM rate_limit_billing(ARRAY[rate_limit_counted_user($1)]) b,
+		rate_limit_calendar_periods(b.unit, b.zone, b.day, $2, $3) p ORDER BY 1
+$$;
 COMMENT ON FUNCTION rate_limit_whole_periods IS
 	'The billing periods of a user in a time, as a whole.';
 

@@ -39,6 +39,22 @@ func TestNoticeBelongsToItsQuota(t *testing.T) {
 	s.Expect("SELECT count(*) FROM rate_limit_notices", "5")
 }
 
+// A notice of money names the currency, where a setting has one.
+func TestNoticeOfMoneyNamesItsCurrency(t *testing.T) {
+	s := sqltest.New(t)
+	s.Exec(`UPDATE rate_limit_ledger_retention SET currency = 'EUR';
+		SELECT rate_limit_rule('r', limits => '{l=5 money/1mo calendar,m=5 tokens/1mo calendar}',
+			notify => '{80}');
+		INSERT INTO rate_limit_durable (prefix, key, count, window_start, expires_at)
+			SELECT 'rule/r/' || l, 'ann', n, m, m + interval '1 month'
+			FROM date_trunc('month', now(), 'UTC') m, (VALUES ('l', 4000000), ('m', 4)) v(l, n);
+		SELECT rate_limit_notice_upkeep(); -- at least one limit
+		UPDATE rate_limit_ledger_retention SET noticed_at = '-infinity';
+		SELECT rate_limit_notice_upkeep()`)
+	s.Expect("SELECT used, quota, currency FROM rate_limit_notices ORDER BY limit_name",
+		"4.000000 5.000000 EUR\n4 5 -")
+}
+
 var noticeCounters = flag.Int("notice-counters", 12_000,
 	"the counters of TestNoticesAreFoundAmongManyCounters")
 

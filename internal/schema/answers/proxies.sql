@@ -286,6 +286,23 @@ COMMENT ON FUNCTION rate_limit_vacuum_holders IS
 	'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this '
 	'server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last '
 	'1,000 for more than a minute, with what ends it.';
+-- The page asks all the time, so of the users with a time zone, 10,000 are looked at.
+CREATE OR REPLACE FUNCTION rate_limit_billing_differs() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+		RETURN QUERY WITH c AS MATERIALIZED (SELECT * FROM rate_limit_calendars())
+		SELECT format('The limit %s/%s begins its windows in %s, but invoices of the tier %s %sin %s.',
+			c.rule, c.limit_name, c.zone, string_agg(to_json(c.tier)::text, ', ' ORDER BY c.tier), b.own,
+			b.zone)
+		FROM c JOIN (SELECT f.tier, f.zone, '' AS own, false AS anchored FROM c f WHERE f.place = 1
+			UNION SELECT u.tier, u.time_zone, 'by time_zone ', u.period_start IS NOT NULL
+			FROM (SELECT * FROM rate_limit_users u WHERE u.time_zone <> 'UTC' LIMIT 10000) u) b USING (tier)
+		WHERE c.zone <> b.zone AND NOT (b.anchored AND c.unit IN ('month', 'year'))
+		GROUP BY c.rule, c.limit_name, c.zone, b.own, b.zone ORDER BY 1;
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_billing_differs IS
+	'A sentence about each calendar limit in money with another time zone than invoices of its users.';
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -353,6 +370,8 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			CASE t.users WHEN 1 THEN '1 user' ELSE t.users || ' users' END) FROM rate_limit_unlimited() t
 		UNION ALL
 		SELECT 10, 'prices', NULL, a FROM rate_limit_price_age() AS a
+		UNION ALL
+		SELECT 10, 'periods', NULL, d FROM rate_limit_billing_differs() AS d
 		UNION ALL
 		SELECT 10, 'unpriced', NULL, format('The price %s has charged %s without a price of its own, in the '
 			'last 7 days.', to_json(u.price), string_agg(u.part, ', ' ORDER BY u.part))

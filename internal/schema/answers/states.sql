@@ -31,23 +31,29 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
-		RETURN QUERY SELECT
-			coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
+		RETURN QUERY SELECT (SELECT coalesce(sum(t.requests), 0)::bigint
+				FROM rate_limit_metrics_of(ARRAY[$1], d.starts, 'infinity') t
+				WHERE $2 IS NULL OR t.key_id = $2),
 			coalesce(sum(n.requests), 0)::bigint,
 			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked), 0)::bigint,
 			coalesce(sum(n.rejected), 0)::bigint,
 			(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
 				AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
 			(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
-		FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
-			AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2)
+		FROM rate_limit_billing(ARRAY[rate_limit_counted_user($1)]) b
+			CROSS JOIN LATERAL rate_limit_calendar_periods('day', b.zone, 1, now(), now()) d
+			CROSS JOIN LATERAL rate_limit_calendar_periods(b.unit, b.zone, b.day, now(), now()) p
+			LEFT JOIN LATERAL rate_limit_metrics_of(ARRAY[$1], p.starts, 'infinity') n
+				ON $2 IS NULL OR n.key_id = $2
 		-- Without any recorded usage, return no row: a row with zeros would mean that there was no request.
-		HAVING EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '');
+		WHERE EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '')
+		GROUP BY d.starts;
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_recent IS
-	'The recent requests of a user or of one of its API keys: of today and of this month in UTC. limited, '
-	'blocked and rejected are refused requests of this month. resets is the latest '
+	'The recent requests of a user or of one of its API keys: of today, and (this_month) of the user''s '
+	'billing period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused '
+	'requests of this_month. resets is the latest '
 	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS

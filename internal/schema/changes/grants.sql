@@ -16,9 +16,10 @@ COMMENT ON FUNCTION rate_limit_caller IS
 -- role that reads or writes.
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE
 RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage',
-	'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights', 'schemas', 'surplus',
-	'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
+	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden',
+	'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
+	'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced',
+	'vacuum_holders');
 COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 
 CREATE OR REPLACE FUNCTION rate_limit_schemas() RETURNS oid[] LANGUAGE plpgsql STABLE AS $$

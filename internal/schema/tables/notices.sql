@@ -24,6 +24,8 @@ COMMENT ON COLUMN rate_limit_notices.id IS 'The idempotency key of each try to d
 COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to deliver the row. NULL: not yet.';
 COMMENT ON COLUMN rate_limit_notices.try_at IS
 	'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
+COMMENT ON COLUMN rate_limit_notices.currency IS
+	'The currency of money, as rate_limit_ledger_retention had it. NULL: no money, or it had none.';
 COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
 
 CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
@@ -33,9 +35,10 @@ DECLARE
 	n bigint := 0;
 BEGIN
 	FOR made IN INSERT INTO rate_limit_notices AS x (rule, limit_name, key, period, percent, used, quota,
-			resets_at)
+			resets_at, currency)
 		SELECT split_part(o.prefix, '/', 2), split_part(o.prefix, '/', 3), c.key, c.window_start, p.percent,
-			rate_limit_decimal(c.count, o.unit), rate_limit_decimal(o.quota, o.unit), c.expires_at
+			rate_limit_decimal(c.count, o.unit), rate_limit_decimal(o.quota, o.unit), c.expires_at,
+			(SELECT max(r.currency) FROM rate_limit_ledger_retention r WHERE o.unit = 'money')
 		FROM jsonb_to_recordset($1) AS o(prefix text, key text, durable boolean, unit text, quota bigint,
 				percents bigint[])
 			-- Postgres finds the row by the condition on key, and a shard by the list of keys.

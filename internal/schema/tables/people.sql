@@ -11,10 +11,10 @@ The users of the API, each on one tier.
 user_id: The user's name in the application or the proxy. Limits by user count by it.
 tier: The tier until tier_until.
 tier_until: When the tier ends. Then the user has the tier anonymous. infinity: never.
-period_start: A day on which a billing period starts. In limits that count by user or key, the user's months
-	and years start on this day, too. NULL: calendar months and years.
-time_zone: The IANA name of the time zone in which the billing periods start at midnight: UTC or a place. A
-	link such as US/Eastern becomes its target.
+period_start: A day on which a month of the invoice starts. In limits that count by user or key, the user's
+	months and years start on this day, too. NULL: calendar months and years.
+time_zone: The IANA name of the time zone in which the months of the invoice start at midnight: UTC or a
+	place. A link such as US/Eastern becomes its target. UTC without period_start: see rate_limit_billing.
 comment: A note. Proxies ignore it.
 created_at: When the row was created.
 updated_at: When the row was last changed.

@@ -75,9 +75,10 @@ DECLARE
 	columns CONSTANT text[] := ARRAY(SELECT a.attname FROM pg_attribute a
 		WHERE a.attrelid = 'rate_limit_ledger'::regclass AND a.attnum > 0 AND NOT a.attisdropped
 		ORDER BY a.attnum);
-	parts text := (SELECT string_agg(format('SELECT * FROM %s WHERE (%s) %s', l,
+	parts text := (SELECT string_agg(replace(format('SELECT * FROM %s WHERE (%s) %s', l,
 			coalesce((SELECT string_agg(format('day >= %L AND day < %L', lower(r), upper(r)), ' OR ')
-				FROM unnest(days) r), 'false'), condition), ' UNION ALL ') FROM rate_limit_ledgers() l);
+				FROM unnest(days) r), 'false'), condition), '%', '%%') || ' %1$s', ' UNION ALL ')
+		FROM rate_limit_ledgers() l);
 BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
 		parts := format('SELECT day, id, ancestors, min(time) AS time, %s, jsonb_agg(charges) AS charges
@@ -85,8 +86,8 @@ BEGIN
 				'(array_agg(%1$I))[1] AS %1$I', c), ', ') FROM unnest(columns) c
 				WHERE c <> ALL ('{day,id,ancestors,time,charges}')), parts);
 	END IF;
-	RETURN format('SELECT x.* FROM (%s) l, LATERAL (SELECT %s UNION ALL
-		SELECT p.* FROM jsonb_array_elements(l.lines) WITH ORDINALITY AS a(one, n),
+	RETURN format('SELECT %s FROM (%s) l UNION ALL
+		SELECT p.* FROM (%s) l, jsonb_array_elements(l.lines) WITH ORDINALITY AS a(one, n),
 			LATERAL (SELECT (a.one ->> ''money'')::numeric AS m) m,
 			jsonb_populate_record(NULL::rate_limit_ledger, a.one || jsonb_build_object(''day'', l.day,
 				''id'', l.id, ''time'', l.time, ''user_id'', l.user_id, ''key_id'', l.key_id,
@@ -94,9 +95,11 @@ BEGIN
 				''corrects'', l.corrects, ''corrects_time'', l.corrects_time,
 				''corrected_by'', l.corrected_by, ''reason'', l.reason,
 				''lines'', a.n, ''money'', ceil(m),
-				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p) x', parts,
+				''remainder'', ((m - ceil(m)) * 1000)::smallint)) p',
 		(SELECT string_agg('l.' || quote_ident(c), ', ' ORDER BY n) FROM unnest(columns)
-			WITH ORDINALITY AS u(c, n)));
+			WITH ORDINALITY AS u(c, n)), format(parts, ''), format(parts, 'AND num_nonnulls(audio_input, '
+			'audio_cache_read, audio_output, image_input, image_output, search, lines) > 0 '
+			'AND lines IS NOT NULL'));
 END $$;
 COMMENT ON FUNCTION rate_limit_ledger_source IS
 	'A query for the requests in days of the ledger, each once, also on Citus. Each further model of a '

@@ -1,0 +1,2 @@
+-- A notice of money names its currency.
+ALTER TABLE rate_limit_notices ADD COLUMN currency text;
