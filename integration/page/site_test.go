@@ -175,6 +175,9 @@ func answersOfANight(t *testing.T, window size) {
 	b.await("#why-said", "/reports")
 	b.await("#why-rows", "0 of 5 left")
 	s.checkNamesModel(b)
+	if window == desktop {
+		s.takePicture(b)
+	}
 	b.fill("#why-at", "never")
 	b.ask()
 	b.await("#why-said", `never": must be a time such as 14:05`)
