@@ -89,11 +89,12 @@ func newUpload(q *Request, units tokenUnits) *Upload {
 	u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
 		body: &heldBody{}, money: units.money, client: clientIn(q),
 		unsized: q.HTTP.ContentLength < 0, once: q.Writer != nil}
-	if q.Asked && v.KeyID != 0 {
+	switch {
+	case q.Asked && v.KeyID != 0:
 		u.body.sender = "key " + strconv.FormatInt(v.KeyID, 10)
-	} else if q.Asked && v.User != "" {
+	case q.Asked && v.User != "":
 		u.body.sender = "user " + v.User
-	} else {
+	default:
 		u.body.sender = clientOf(q)
 	}
 	return u
