@@ -47,13 +47,14 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 		p.decider = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
 		p.decider.start(b, b.startCaddy)
 	}
-	if r.gateway {
-		p.start(b, b.startGateway)
-	} else if r.traefik {
-		p.start(b, b.startTraefik)
-	} else {
-		p.start(b, b.startCaddy)
+	start := b.startCaddy
+	switch {
+	case r.gateway:
+		start = b.startGateway
+	case r.traefik:
+		start = b.startTraefik
 	}
+	p.start(b, start)
 	return p
 }
 

@@ -66,7 +66,7 @@ func TestThePictureIsOfTodaysPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Contains(png, digestOfThePage(t)) {
-		t.Error("docs/page.png shows an older page: run TestThePageAnswersTheQuestionsOfANight with -update, " +
-			"and look at the picture")
+		t.Error("docs/page.png shows an older page: run " +
+			"TestThePageAnswersTheQuestionsOfANight with -update, and look at the picture")
 	}
 }
