@@ -14,7 +14,8 @@ func TestRoleWithoutTheRegistryDoesNotWait(t *testing.T) {
 	role := s.newRole()
 	s.sql("GRANT SELECT, INSERT, UPDATE ON rate_limit_tiers TO " + role)
 	s.sql("GRANT SELECT ON rate_limit_changes TO " + role)
-	s.sql("GRANT EXECUTE ON FUNCTION rate_limit_tier, rate_limit_set, rate_limit_fault TO " + role)
+	s.sql("GRANT EXECUTE ON FUNCTION rate_limit_tier, rate_limit_set, rate_limit_write, rate_limit_fault " +
+		"TO " + role)
 	s.sql(`INSERT INTO rate_limit_nodes (node, report) VALUES ('proxy', '{"applied": "9999999:9999999:"}')`)
 	if out := s.asRole(role).run("tiers", "set", "silver"); out.err != nil || out.stderr != "" {
 		t.Errorf("without the registry: error %v, standard error %q; want none", out.err, out.stderr)

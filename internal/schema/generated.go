@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 5
-	revision = 8
+	revision = 1
 )
 
 const stateSQL = `
@@ -424,7 +424,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 8) AND (state.revision >= 8 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 1) AND (state.revision >= 1 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -3151,7 +3151,7 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	END IF;
 	RAISE check_violation USING MESSAGE = concat(left(section, -1) || ' "' || (list -> 0 ->> 'name') || '": ',
 		CASE WHEN missing = '' THEN rate_limit_fault(fault, message, detail, list -> 0 -> 'document')
-		WHEN statement LIKE 'UPDATE%' THEN missing || ': must have a value, and has no default'
+		WHEN list -> 0 -> 'reset' ? missing THEN missing || ': must have a value, and has no default'
 		ELSE missing || ': must be given for a new row' END);
 END $$;
 --;
@@ -3161,7 +3161,7 @@ CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields
 	LANGUAGE plpgsql AS $$
 DECLARE
 	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
-	list CONSTANT jsonb := jsonb_build_array(jsonb_build_object('document', inputs));
+	list CONSTANT jsonb := jsonb_build_array(jsonb_build_object('document', inputs, 'reset', reset));
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
 	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
@@ -4374,7 +4374,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 5, 'revision', 8,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 5, 'revision', 1,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -27,7 +27,7 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	END IF;
 	RAISE check_violation USING MESSAGE = concat(left(section, -1) || ' "' || (list -> 0 ->> 'name') || '": ',
 		CASE WHEN missing = '' THEN rate_limit_fault(fault, message, detail, list -> 0 -> 'document')
-		WHEN statement LIKE 'UPDATE%' THEN missing || ': must have a value, and has no default'
+		WHEN list -> 0 -> 'reset' ? missing THEN missing || ': must have a value, and has no default'
 		ELSE missing || ': must be given for a new row' END);
 END $$;
 COMMENT ON FUNCTION rate_limit_write IS
@@ -39,7 +39,7 @@ CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields
 	LANGUAGE plpgsql AS $$
 DECLARE
 	inputs CONSTANT jsonb := jsonb_strip_nulls(fields);
-	list CONSTANT jsonb := jsonb_build_array(jsonb_build_object('document', inputs));
+	list CONSTANT jsonb := jsonb_build_array(jsonb_build_object('document', inputs, 'reset', reset));
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(inputs));
 	resets CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT inputs ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
