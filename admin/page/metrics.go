@@ -124,8 +124,9 @@ func (c *proxyCollector) Collect(out chan<- prometheus.Metric) {
 			behind, "node", p.Node)
 	}
 	if c.vacuumHolders != nil {
-		gauge("vacuum_holders", "Transactions and replication slots that keep vacuum from removing old rows, "+
-			"which the command state names.", *c.vacuumHolders)
+		gauge("vacuum_holders",
+			"Transactions and replication slots that keep vacuum from removing old rows, which the command "+
+				"state names.", *c.vacuumHolders)
 	}
 	for _, u := range c.unpriced {
 		gauge("unpriced", "1 if searches, sound or pictures were charged in the last 7 days by a row of "+
