@@ -115,9 +115,9 @@ func (p *Page) options(policy, history host.DataSource) (o page.Options, err err
 // databaseDSN returns the DSN in a field of the page. The DSN memory is an error.
 func databaseDSN(field string, configured Text) (string, error) {
 	dsn, shown, err := caddymodule.ExpandDSN(string(configured))
-	var s settings.Store
+	var s settings.Connection
 	if err == nil {
-		s, err = settings.Store{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
+		s, err = settings.Connection{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
 	}
 	if err == nil && s.DSN == settings.MemoryDSN {
 		err = &ratelimit.FieldError{Field: "dsn", Value: shown,

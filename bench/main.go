@@ -69,13 +69,13 @@ func main() {
 		"rows with wide intervals get up to three times as many")
 	only := flag.String("only", "",
 		"measure only the rows with names that match this regular expression, in any case")
-	withFurther := flag.Bool("all", false, "also measure the further rows")
+	withMore := flag.Bool("all", false, "also measure the further rows")
 	docs := flag.String("docs", "", "the folder with performance.md and benchmark.svg, to update "+
 		"the tables and the picture; by default none")
 	flag.StringVar(&b.baseCommit, "before", "",
 		"a commit: compare the rows of pg_ratelimit with the rows of that version")
 	flag.Parse()
-	err := b.run("(?i)"+*only, *withFurther, *docs)
+	err := b.run("(?i)"+*only, *withMore, *docs)
 	if b.ctx.Err() != nil {
 		err = context.Cause(b.ctx) // names the signal; err names only a program that the signal has ended
 	}
@@ -87,7 +87,7 @@ func main() {
 // run measures the rows with names that match the regular expression pattern, and prints the results. If
 // withFurther is set, run also measures the further rows that match. Unless docs is "", run also writes the
 // results into that folder.
-func (b *bench) run(pattern string, withFurther bool, docs string) (err error) {
+func (b *bench) run(pattern string, withMore bool, docs string) (err error) {
 	defer catch(&err)
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: give flags only", flag.Arg(0))
@@ -103,7 +103,7 @@ func (b *bench) run(pattern string, withFurther bool, docs string) (err error) {
 	if b.baseCommit != "" {
 		b.rows = besideBefore(b.rows)
 	}
-	b.rows = choose(b.rows, matches, withFurther)
+	b.rows = choose(b.rows, matches, withMore)
 	if len(b.rows) == 0 {
 		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", pattern)
 	}

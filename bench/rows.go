@@ -100,7 +100,7 @@ var (
 	tokens     = &limitSpec{limit: ample, unit: "tokens"}
 	withPolicy = &limitSpec{policy: true}
 	budgets    = &limitSpec{policy: true, budgets: true}
-	exact4     = &limitSpec{limit: ample, zones: furtherZones}
+	exact4     = &limitSpec{limit: ample, zones: moreZones}
 )
 
 // Limits of the peers in the memory of Caddy and of Traefik, and on Redis.
@@ -108,11 +108,11 @@ var (
 	caddyRate   = &limitSpec{peer: inProcess, limit: ampleLog}
 	traefikRate = &limitSpec{peer: inProcess, limit: ample}
 	redisRate   = &limitSpec{peer: onRedis, limit: ample}
-	redisRate4  = &limitSpec{peer: onRedis, limit: ample, zones: furtherZones}
+	redisRate4  = &limitSpec{peer: onRedis, limit: ample, zones: moreZones}
 )
 
-// furtherZones are the second to fourth limit of the rows with four limits on each request.
-var furtherZones = []string{"team", "route", "everybody"}
+// moreZones are the second to fourth limit of the rows with four limits on each request.
+var moreZones = []string{"team", "route", "everybody"}
 
 // column builds the rows of one proxy under one load.
 type column struct {
@@ -168,10 +168,10 @@ func (c *column) compare() (exactRow *row) {
 
 // allRows returns all rows, in the order of their table.
 func allRows() (rows []*row) {
-	further := &column{load: usualLoad}
-	addFurther := func(name string, base *row, l load, limit limitSpec) *row {
-		further.load = l
-		return further.add("+ "+name, "", base, &limit)
+	more := &column{load: usualLoad}
+	addMore := func(name string, base *row, l load, limit limitSpec) *row {
+		more.load = l
+		return more.add("+ "+name, "", base, &limit)
 	}
 	caddy := &column{load: usualLoad}
 	exactCaddy := caddy.compare()
@@ -218,45 +218,45 @@ func allRows() (rows []*row) {
 		rows = append(rows, c.rows...)
 	}
 
-	hot := addFurther("exact, one hot key", exactCaddy, hotKey, *exact)
-	addFurther("leased, one hot key", hot, hotKey, *leased)
-	addFurther("exact, 3 limits", exactCaddy, usualLoad,
+	hot := addMore("exact, one hot key", exactCaddy, hotKey, *exact)
+	addMore("leased, one hot key", hot, hotKey, *leased)
+	addMore("exact, 3 limits", exactCaddy, usualLoad,
 		limitSpec{limit: ample, zones: []string{"team", "everybody"}})
-	addFurther("exact, audit all", exactCaddy, usualLoad, limitSpec{limit: ample, options: "audit all"})
-	addFurther("durable", exactCaddy, usualLoad, limitSpec{limit: ample, options: "durable"})
-	addFurther("durable, synchronous", exactCaddy, usualLoad,
+	addMore("exact, audit all", exactCaddy, usualLoad, limitSpec{limit: ample, options: "audit all"})
+	addMore("durable", exactCaddy, usualLoad, limitSpec{limit: ample, options: "durable"})
+	addMore("durable, synchronous", exactCaddy, usualLoad,
 		limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
-	denied := addFurther("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
-	addFurther("exact, 90 % denied, audit denied", denied, refusals,
+	denied := addMore("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
+	addMore("exact, 90 % denied, audit denied", denied, refusals,
 		limitSpec{limit: scarce, options: "audit denied"})
-	filled := addFurther("exact, 1 M keys", exactCaddy,
+	filled := addMore("exact, 1 M keys", exactCaddy,
 		load{draw: uniform, keyCount: million, connections: 64}, *exact)
-	zipfLeased := addFurther("leased, 1 M keys, Zipf", filled,
+	zipfLeased := addMore("leased, 1 M keys, Zipf", filled,
 		load{draw: zipf, keyCount: million, connections: 64}, *leased)
 	filled.filled, zipfLeased.filled = true, true
-	addFurther("policy, 10,000 of 1 M API keys, Zipf",
-		addFurther("exact, 10,000 keys, Zipf", exactCaddy, zipf10k, *exact), zipf10k, *withPolicy)
+	addMore("policy, 10,000 of 1 M API keys, Zipf",
+		addMore("exact, 10,000 keys, Zipf", exactCaddy, zipf10k, *exact), zipf10k, *withPolicy)
 	for _, a := range ratelimit.Algorithms() {
 		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
 			limit := limitSpec{algorithm: a.String(), limit: ample}
 			if a == ratelimit.SlidingLog {
 				limit.limit = ampleLog // its maximum number of events
 			}
-			addFurther(a.String(), exactCaddy, usualLoad, limit)
+			addMore(a.String(), exactCaddy, usualLoad, limit)
 		}
 	}
-	for _, r := range further.rows {
+	for _, r := range more.rows {
 		r.onlyWithAll = true
 	}
-	return append(rows, further.rows...)
+	return append(rows, more.rows...)
 }
 
 // choose returns the rows for which selects returns true, and each base of these rows that has no base of its
 // own. Unless withFurther is set, choose leaves out the further rows, which need the flag -all.
-func choose(rows []*row, selects func(name string) bool, withFurther bool) []*row {
+func choose(rows []*row, selects func(name string) bool, withMore bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {
-		if r.base != nil && selects(r.name) && (withFurther || !r.onlyWithAll) {
+		if r.base != nil && selects(r.name) && (withMore || !r.onlyWithAll) {
 			chosen[r] = true
 			chosen[r.base] = chosen[r.base] || r.base.base == nil
 		}

@@ -25,12 +25,12 @@ type App struct {
 	// recorded.
 	History *History `json:"history,omitempty"`
 
-	metrics *metrics
-	handles []*host.Handle      // one for each handler
-	laws    serve.Laws          // of all handlers
-	httpApp func() (any, error) // returns the app http, once all apps are provisioned
-	settles bool                // a handler has limits of tokens, or a policy
-	sources []*host.DataSources // of each handler
+	metrics   *metrics
+	handles   []*host.Handle      // one for each handler
+	conflicts serve.Conflicts     // of all handlers
+	httpApp   func() (any, error) // returns the app http, once all apps are provisioned
+	settles   bool                // a handler has limits of tokens, or a policy
+	sources   []*host.DataSources // of each handler
 }
 
 // CaddyModule returns the Caddy module information.
@@ -60,14 +60,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // storeSettings parses the app's settings. The DSN of the result is "", because each handler may have its
 // own. See dataSources.
-func (a *App) storeSettings() (settings.Store, error) {
+func (a *App) storeSettings() (settings.Connection, error) {
 	var read settings.Settings
 	texts := Values(a)
 	if err := expandNames(texts, "node_name", "region"); err != nil {
-		return read.Store, err
+		return read.Connection, err
 	}
-	err := settings.Read(settings.StoreTable, texts, &read)
-	return read.Store, err
+	err := settings.Read(settings.ConnectionTable, texts, &read)
+	return read.Connection, err
 }
 
 // open opens the databases of a handler, or shares open ones, and adds them to the metrics.
@@ -77,7 +77,7 @@ func (a *App) open(h *Handler) (*host.Handle, error) {
 		return nil, err
 	}
 	place := fmt.Sprintf("the handler number %d", len(a.handles)+1)
-	if err := a.laws.Add(sources.Limits.DSN, place, h.site.Zones); err != nil {
+	if err := a.conflicts.Add(sources.Limits.DSN, place, h.site.Zones); err != nil {
 		return nil, err
 	}
 	handle, err := h.site.Open(process, sources)

@@ -31,13 +31,13 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 		return nil, err
 	}
 	// App.open compares the laws again, by the databases, but without the lines.
-	laws, ok := helper.State["pg_ratelimit"].(*serve.Laws)
+	conflicts, ok := helper.State["pg_ratelimit"].(*serve.Conflicts)
 	if !ok {
-		laws = new(serve.Laws)
-		helper.State["pg_ratelimit"] = laws
+		conflicts = new(serve.Conflicts)
+		helper.State["pg_ratelimit"] = conflicts
 	}
 	place := fmt.Sprintf("%s:%d", start.File, start.Line)
-	if err := laws.Add(string(h.DSN), place, h.site.Zones); err != nil {
+	if err := conflicts.Add(string(h.DSN), place, h.site.Zones); err != nil {
 		return nil, errorAt(start, err)
 	}
 	return h, nil
@@ -143,7 +143,7 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 			"a block: a global option has no prefix")
 	}
 	a := new(App)
-	if err := b.readAll(a, settings.StoreTable); err != nil {
+	if err := b.readAll(a, settings.ConnectionTable); err != nil {
 		return nil, err
 	}
 	if _, err := a.storeSettings(); err != nil {

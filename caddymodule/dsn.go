@@ -30,7 +30,7 @@ func ExpandDSN(configured string) (dsn, redacted string, err error) {
 // dsnOf returns the DSN for a configured text, which may be empty.
 func dsnOf(configured Text) (host.DSN, error) {
 	dsn, shown, err := ExpandDSN(string(configured))
-	d := host.DSN{DSN: dsn, Shown: shown, HasPassword: holdsPassword(string(configured))}
+	d := host.DSN{DSN: dsn, Shown: shown, HasPassword: hasPassword(string(configured))}
 	if dsn != string(configured) {
 		d.From = string(configured)
 		d.Renew = func() (string, error) {
@@ -41,8 +41,8 @@ func dsnOf(configured Text) (host.DSN, error) {
 	return d, err
 }
 
-// holdsPassword reports whether a configured DSN holds a password outside of placeholders.
-func holdsPassword(configured string) bool {
+// hasPassword reports whether a configured DSN holds a password outside of placeholders.
+func hasPassword(configured string) bool {
 	return option.HasPassword(inBraces.ReplaceAllLiteralString(configured, ""))
 }
 

@@ -34,7 +34,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 					return
 				default:
 				}
-				if a, err := c.GetAgain("/"); err != nil || a.Status != http.StatusOK {
+				if a, err := c.GetRetrying("/"); err != nil || a.Status != http.StatusOK {
 					t.Errorf("got status %d and error %v, want 200", a.Status, err)
 					return
 				}

@@ -16,6 +16,6 @@ const (
 	SlidingLog
 	// GCRA spaces hits evenly, Events in a Window, and allows bursts of up to Burst hits.
 	GCRA
-	// InFlight allows up to Events concurrent hits, each until its Slot is released. It has no Window.
+	// InFlight allows up to Events concurrent hits, each until its Hold is released. It has no Window.
 	InFlight
 )

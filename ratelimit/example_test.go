@@ -150,7 +150,7 @@ func ExampleHit() {
 func ExampleParseRate() {
 	for _, text := range []string{"100 1m", "5/10s", "10000 1mo calendar Europe/Berlin"} {
 		r, err := ratelimit.ParseRate(text)
-		fmt.Println(r.Events, r.Window, r.Calendar == ratelimit.Month, r.Zone, err)
+		fmt.Println(r.Events, r.Window, r.Calendar == ratelimit.Month, r.TimeZone, err)
 	}
 	_, err := ratelimit.ParseRate("0 1m")
 	fmt.Println(err)

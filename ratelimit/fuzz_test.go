@@ -44,7 +44,7 @@ func FuzzRateIsValidOrQuoted(f *testing.F) {
 			return
 		}
 		limit := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: rate.Events,
-			Window: rate.Window, Calendar: rate.Calendar, Zone: rate.Zone}
+			Window: rate.Window, Calendar: rate.Calendar, TimeZone: rate.TimeZone}
 		if err := limit.Validate(); err != nil {
 			t.Errorf("ParseRate(%q) = %+v, and the limit has the error %v, want none", text, rate, err)
 		}

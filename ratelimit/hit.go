@@ -31,9 +31,9 @@ type Hit struct {
 	// it alike.
 	Secret bool
 
-	// Slot holds the units that a hit acquires on a limit that is InFlight or Reserves. Such a hit requires
+	// Hold holds the units that a hit acquires on a limit that is InFlight or Reserves. Such a hit requires
 	// one unless it is a peek or a refund. Other hits ignore it.
-	Slot *Slot
+	Hold *Hold
 }
 
 // ValidateHits returns a *FieldError if a hit is invalid or the lengths differ. It does not validate the
@@ -54,14 +54,14 @@ func ValidateHits(hits []Hit, decisions []Decision) error {
 		if h.Limit.Algorithm == InFlight && !h.Peek {
 			if h.Cost < 0 {
 				return &FieldError{"cost", strconv.FormatInt(h.Cost, 10),
-					"1 or more for in_flight: Slot.Release releases the units"}
+					"1 or more for in_flight: Hold.Release releases the units"}
 			}
-			if h.Slot == nil {
-				return &FieldError{"slot", "", "a Slot for each hit on a limit in_flight"}
+			if h.Hold == nil {
+				return &FieldError{"hold", "", "a Hold for each hit on a limit in_flight"}
 			}
 		}
-		if h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Slot == nil {
-			return &FieldError{"slot", "", "a Slot for each hit on a limit that reserves"}
+		if h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Hold == nil {
+			return &FieldError{"hold", "", "a Hold for each hit on a limit that reserves"}
 		}
 		if h.Cost < 0 && h.Peek {
 			return &FieldError{"cost", "below 0", "1 or more for a hit that only asks (Peek)"}

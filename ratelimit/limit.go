@@ -42,9 +42,9 @@ type Limit struct {
 	// Calendar aligns the windows of a FixedWindow with the calendar in Zone: a window begins at midnight,
 	// on Monday, on the first day of a month or on the first day of a year.
 	Calendar Calendar
-	// Zone is the IANA name of Calendar's time zone, such as "Europe/Berlin", as ParseZone returns it. ""
+	// TimeZone is the IANA name of Calendar's time zone, such as "Europe/Berlin", as ParseTimeZone returns it. ""
 	// means UTC.
-	Zone string
+	TimeZone string
 	// Anchor moves the first day of the windows of a Month or Year. It is a day in 1970 to 1972, in days
 	// since 1 January 1970, as AnchorOn returns it. 0 means the first day of the month or year. In a month
 	// without that day, a window begins on the last day: 31 January, 28 February, 31 March.
@@ -62,7 +62,7 @@ type Limit struct {
 	// without a Calendar, and TokenBucket with a Burst of at least Events support leases, with a Window of
 	// 200 ms or more.
 	Lease float64
-	// Reserves makes a hit hold its Cost until its Slot is released, instead of charging it, for a cost that
+	// Reserves makes a hit hold its Cost until its Hold is released, instead of charging it, for a cost that
 	// is known only later. A hit passes if anything is left. Proxies use it for limits of tokens, and charge
 	// the real cost after the response; a Store has no method that does. Only SlidingWindow and FixedWindow
 	// support it, without a Lease.
@@ -95,7 +95,7 @@ func (l *Limit) RefillsEvenly() bool {
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other ||
 		l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
-			l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&
+			l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.TimeZone == other.TimeZone &&
 			l.Anchor == other.Anchor && l.SynchronousCommit == other.SynchronousCommit &&
 			l.Reserves == other.Reserves
 }

@@ -29,9 +29,9 @@ func TestParseRateReturnsRateOrFieldError(t *testing.T) {
 }
 
 // onCalendar puts a limit on the calendar.
-func onCalendar(c ratelimit.Calendar, zone string, anchor int64) func(l *ratelimit.Limit) {
+func onCalendar(c ratelimit.Calendar, timeZone string, anchor int64) func(l *ratelimit.Limit) {
 	return func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.Zone, l.Anchor = ratelimit.FixedWindow, c, 0, zone, anchor
+		l.Algorithm, l.Calendar, l.Window, l.TimeZone, l.Anchor = ratelimit.FixedWindow, c, 0, timeZone, anchor
 	}
 }
 
@@ -96,7 +96,7 @@ var wrongLimits = []struct {
 		`window: "1s": must be 0`},
 	{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 },
 		"calendar: "},
-	{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `zone: "UTC": must be left out`},
+	{func(l *ratelimit.Limit) { l.TimeZone = "UTC" }, `zone: "UTC": must be left out`},
 	{asGCRA(1, ratelimit.MaxWindow/4+time.Microsecond, 4), "burst: "},
 	{asGCRA(1<<42+1, gcraWindow, 0), `events: "4398046511105 in 1.048576s": must be smaller`},
 	{asGCRA(1<<42, gcraWindow, 1<<42+1), `events: "4398046511105 in 1.048576s": must be smaller`},
@@ -155,7 +155,7 @@ func TestEqualLimitsDecideTheSame(t *testing.T) {
 		{func(l *ratelimit.Limit) { l.Events, l.Burst = 6, 5 }, false},
 		{func(l *ratelimit.Limit) { l.Window++ }, false},
 		{func(l *ratelimit.Limit) { l.Calendar = ratelimit.Day }, false},
-		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, false},
+		{func(l *ratelimit.Limit) { l.TimeZone = "UTC" }, false},
 		{func(l *ratelimit.Limit) { l.Anchor = 30 }, false},
 		{func(l *ratelimit.Limit) { l.SynchronousCommit = true }, false},
 	} {

@@ -26,7 +26,7 @@ type Limiter struct {
 // DefaultTimeout is the Timeout of a new Limiter.
 const DefaultTimeout = 250 * time.Millisecond
 
-const needsSlot = "each hit on such a limit requires a Slot of its own, see Hit.Slot"
+const needsHold = "each hit on such a limit requires a Hold of its own, see Hit.Hold"
 
 // NewLimiter returns a Limiter for the limit. The error is a *FieldError: for a nil store, an
 // invalid limit, or a limit that is InFlight or Reserves.
@@ -39,9 +39,9 @@ func NewLimiter(store Store, limit Limit) (*Limiter, error) {
 	}
 	switch {
 	case limit.Algorithm == InFlight:
-		return nil, &FieldError{"algorithm", limit.Algorithm.String(), "another one: " + needsSlot}
+		return nil, &FieldError{"algorithm", limit.Algorithm.String(), "another one: " + needsHold}
 	case limit.Reserves:
-		return nil, &FieldError{"reserves", "true", "left out: " + needsSlot}
+		return nil, &FieldError{"reserves", "true", "left out: " + needsHold}
 	}
 	return &Limiter{Timeout: DefaultTimeout, store: store, limit: limit, lines: map[string][]chan struct{}{}},
 		nil

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// NewLimiter refuses a missing store, an invalid limit, and one whose hits require a Slot, with an error that
+// NewLimiter refuses a missing store, an invalid limit, and one whose hits require a Hold, with an error that
 // names the field.
 func TestNewLimiterRefuses(t *testing.T) {
 	store, err := memory.New(memory.Options{})

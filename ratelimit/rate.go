@@ -12,12 +12,12 @@ type Rate struct {
 	Events   int64
 	Window   time.Duration
 	Calendar Calendar
-	Zone     string
+	TimeZone string
 }
 
 // ParseRate parses a quota and its window. The window is a duration (see ParseWindow), as in
 // "100 1m" or "100/1m", or a calendar unit, as in "10000 1mo calendar", optionally with a time
-// zone (see ParseZone): "10000 1d calendar Europe/Berlin". The error is a *FieldError.
+// zone (see ParseTimeZone): "10000 1d calendar Europe/Berlin". The error is a *FieldError.
 func ParseRate(text string) (Rate, error) {
 	invalid := func(want string) (Rate, error) { return Rate{}, &FieldError{"limit", text, want} }
 	fields := strings.Fields(strings.Replace(text, "/", " ", 1))
@@ -45,10 +45,10 @@ func ParseRate(text string) (Rate, error) {
 	if r.Calendar == NoCalendar {
 		return invalid(wantCalendar)
 	}
-	zone := strings.Join(fields[3:], "/") // the replaced slash may belong to the zone
-	r.Zone, err = ParseZone(zone)
-	if !strings.HasSuffix(strings.TrimSpace(text), zone) || err != nil {
-		return invalid("with " + wantZone)
+	timeZone := strings.Join(fields[3:], "/") // the replaced slash may belong to the zone
+	r.TimeZone, err = ParseTimeZone(timeZone)
+	if !strings.HasSuffix(strings.TrimSpace(text), timeZone) || err != nil {
+		return invalid("with " + wantTimeZone)
 	}
 	return r, nil
 }
@@ -89,7 +89,7 @@ const (
 		"10000 1mo calendar"
 	wantEvents   = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
 	wantWindow   = "from 1ms to 876600h (100 years) in whole microseconds"
-	wantZone     = "UTC or a place of the IANA time zones, such as Europe/Berlin, that this machine knows"
+	wantTimeZone = "UTC or a place of the IANA time zones, such as Europe/Berlin, that this machine knows"
 	wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in " +
 		"10000 1mo calendar Europe/Berlin"
 )

@@ -26,7 +26,7 @@ func (l *Limit) Validate() error {
 		return &FieldError{"events", events, wantCount}
 	}
 	switch {
-	case l.Calendar != NoCalendar || l.Zone != "":
+	case l.Calendar != NoCalendar || l.TimeZone != "":
 		if err := l.validateCalendar(); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (l *Limit) validateCalendar() error {
 		return &FieldError{"calendar", strconv.Itoa(int(l.Calendar)), "NoCalendar, Day, Week, Month or Year"}
 	}
 	if l.Calendar == NoCalendar {
-		return &FieldError{"zone", l.Zone, "left out for a limit that is not on the calendar"}
+		return &FieldError{"zone", l.TimeZone, "left out for a limit that is not on the calendar"}
 	}
 	if !algorithms[l.Algorithm].calendar {
 		return &FieldError{"algorithm", l.Algorithm.String(), "fixed_window for a limit on the calendar"}
@@ -105,12 +105,12 @@ func (l *Limit) validateCalendar() error {
 	if l.Window != 0 {
 		return &FieldError{"window", l.Window.String(), "0 for a limit on the calendar"}
 	}
-	zone, err := ParseZone(l.Zone)
+	timeZone, err := ParseTimeZone(l.TimeZone)
 	if err != nil {
-		return &FieldError{"zone", l.Zone, wantZone}
+		return &FieldError{"zone", l.TimeZone, wantTimeZone}
 	}
-	if zone != l.Zone {
-		return &FieldError{"zone", l.Zone, zone + ", the name of the same zone as a place"}
+	if timeZone != l.TimeZone {
+		return &FieldError{"zone", l.TimeZone, timeZone + ", the name of the same zone as a place"}
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func TestNumbersBecomeText(t *testing.T) {
 	c := validConfig()
 	c.Other = map[string]any{"burst": float64(1000000), "maxConns": 4, "cleanupProbability": 0.25}
 	r := &reader{}
-	read := r.values("", c.Other, "", settings.LimitTable, settings.StoreTable)
+	read := r.values("", c.Other, "", settings.LimitTable, settings.ConnectionTable)
 	want := settings.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}
 	if r.err != nil || !reflect.DeepEqual(read, want) {
 		t.Errorf("values() = %v, error %v; want %v", read, r.err, want)

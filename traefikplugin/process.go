@@ -18,11 +18,11 @@ type process struct {
 	host     *host.Process
 	attached int32 // 1 while watch has registered with a server; atomic
 
-	mu     sync.Mutex        // guards the fields below
-	logged map[string]string // the last text of each middleware in logOnce
-	setups map[string]*setup // the latest setup of each middleware
-	load   <-chan struct{}   // closed when the latest load of Traefik's configuration ends
-	laws   *serve.Laws       // of the latest load
+	mu        sync.Mutex        // guards the fields below
+	logged    map[string]string // the last text of each middleware in logOnce
+	setups    map[string]*setup // the latest setup of each middleware
+	load      <-chan struct{}   // closed when the latest load of Traefik's configuration ends
+	conflicts *serve.Conflicts  // of the latest load
 }
 
 // shared is the process of all middlewares.

@@ -43,12 +43,12 @@ func pass(u *upstream, header http.Header, w http.ResponseWriter, r *http.Reques
 	after := header["X-Ratelimit-Remaining"]
 	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 ||
 		len(header["X-Ratelimit-Reset"]) != 1 {
-		wrapAgain(u)
+		rewrap(u)
 	}
 }
 
-// wrapAgain gives the next responses a responseWriter, after a response that needed one.
-func wrapAgain(u *upstream) { atomic.StoreInt32(&u.wraps, maxWraps) }
+// rewrap gives the next responses a responseWriter, after a response that needed one.
+func rewrap(u *upstream) { atomic.StoreInt32(&u.wraps, maxWraps) }
 
 // passWrapped is like pass but uses a responseWriter. A request without a decision has no headers of ours and
 // needs no responseWriter.
@@ -61,7 +61,7 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	serveWrapped(u, rw, r)
 	n := atomic.LoadInt32(&u.wraps)
 	if n > 0 && rw.needed {
-		wrapAgain(u)
+		rewrap(u)
 	} else if n > 0 {
 		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
 	}

@@ -21,7 +21,7 @@ type compiledConfig struct {
 	// configuration has none.
 	values, policy, history settings.Values
 
-	store    settings.Store
+	store    settings.Connection
 	dsns     *serve.DSNs
 	recorded *settings.History // the settings of the history, or nil
 }
@@ -31,7 +31,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 	a, err := newAddresses(c.IPStrategy)
 	r := &reader{err: err}
 	compiled := &compiledConfig{values: r.values("", c.Other, "history ipStrategy match policy zones",
-		settings.LimitTable, settings.HandlerTable, settings.StoreTable, dsnFile,
+		settings.LimitTable, settings.HandlerTable, settings.ConnectionTable, dsnFile,
 		graceTimeOut)}
 	if part := r.part("", c.Other, "policy"); part != nil {
 		compiled.policy = r.values("policy.", part, "", settings.PolicyTable, dsnFile, forwardHeaders)
@@ -58,8 +58,8 @@ func (c *Config) compile() (*compiledConfig, error) {
 	}
 	site.Address = a.address
 	compiled.site = site
-	r.read("", settings.StoreTable, compiled.values, read)
-	compiled.store = read.Store
+	r.read("", settings.ConnectionTable, compiled.values, read)
+	compiled.store = read.Connection
 	c.setMatchers(r, site)
 	return compiled, r.err
 }

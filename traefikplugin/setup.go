@@ -46,7 +46,7 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 	}
 	s.load = ctx.Done()
 	s.loads++
-	p.compareLaws(s, name)
+	p.compareZones(s, name)
 	context.AfterFunc(ctx, func() {
 		defer logPanic()
 		p.release(name, s)
@@ -54,15 +54,15 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 	return s, nil
 }
 
-// compareLaws logs an error if a limit of a middleware has another law than an earlier limit of the load on
+// compareZones logs an error if a limit of a middleware has another law than an earlier limit of the load on
 // the same rows. Both middlewares stay, because a Traefik without them would not limit at all. The caller
 // holds the mutex.
-func (p *process) compareLaws(s *setup, name string) {
+func (p *process) compareZones(s *setup, name string) {
 	if p.load != s.load {
-		p.load, p.laws = s.load, &serve.Laws{}
+		p.load, p.conflicts = s.load, &serve.Conflicts{}
 	}
 	h := s.handler
-	err := p.laws.Add(h.handle.Limits.Settings.DSN, "middleware "+name, h.site.Zones)
+	err := p.conflicts.Add(h.handle.Limits.Settings.DSN, "middleware "+name, h.site.Zones)
 	if err == nil {
 		return
 	}

@@ -110,7 +110,7 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	}
 	want := ""
 	switch {
-	case l.rule.Action != policy.Charge:
+	case l.rule.Action != policy.ActionLimit:
 		want = "a rule with limits: its action is " + string(l.rule.Action)
 	case len(l.rule.Limits) == 0:
 		want = "a rule with at least one limit"
@@ -328,7 +328,7 @@ func (r *replayer) evaluateSender(s sender) {
 		r.identities[s] = id
 	}
 	facts := &policy.Facts{Tier: s.tier, Address: AssumedAddress, Host: "any", Route: "any"}
-	policy.Evaluate(r.snapshot, facts, id, time.Unix(0, 0), &r.verdict)
+	policy.EvaluateFound(r.snapshot, facts, id, time.Unix(0, 0), &r.verdict)
 }
 
 // conclude sums up counters and users, and selects the counters with the largest changes. If the audit log

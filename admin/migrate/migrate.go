@@ -66,7 +66,7 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (results Results, err 
 		err = errors.Join(err, makeShard(ctx, conn, name, false))
 	}
 	if err == nil {
-		err = again(ctx, conn, schema.Lock+schema.Upgrade)
+		err = repeat(ctx, conn, schema.Lock+schema.Upgrade)
 	}
 	for _, file := range schema.Steps() {
 		if err == nil {
@@ -112,7 +112,7 @@ func TakeSteps(ctx context.Context, conn *pgx.Conn, file schema.NumberedFile) er
 	done, err := queryValue[bool](ctx, conn, "SELECT "+file.Done)
 	for command := range strings.SplitSeq(file.SQL, "--;\n") {
 		if err == nil && !done && command != "" {
-			err = again(ctx, conn, command)
+			err = repeat(ctx, conn, command)
 		}
 	}
 	if err != nil {
@@ -121,11 +121,11 @@ func TakeSteps(ctx context.Context, conn *pgx.Conn, file schema.NumberedFile) er
 	return nil
 }
 
-// again runs commands in one transaction, again after each lock timeout for as long as Patience.
+// repeat runs commands in one transaction, again after each lock timeout for as long as Patience.
 //
 // While a session waits for the lock of a table, all later sessions queue behind it, so each attempt is
 // short. Several commands in one text without parameters are one transaction.
-func again(ctx context.Context, conn *pgx.Conn, sql string) error {
+func repeat(ctx context.Context, conn *pgx.Conn, sql string) error {
 	for deadline := time.Now().Add(Patience); ; {
 		_, err := conn.PgConn().Exec(ctx, sql).ReadAll()
 		var failed *pgconn.PgError
@@ -178,12 +178,12 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 			}
 		}
 	}
-	if err := run(ctx, conn, schema.Shards+schema.GrantAgain); err != nil || existing > 0 {
+	if err := run(ctx, conn, schema.Shards+schema.Regrant); err != nil || existing > 0 {
 		return upToDate, err
 	}
 	// Create the function last, because proxies use the shards as soon as the function exists.
 	return created, run(ctx, conn, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names,
-		", ")+"]", 1)+"\n"+schema.GrantAgain+"\n"+schema.LedgerUpkeep+";\n")
+		", ")+"]", 1)+"\n"+schema.Regrant+"\n"+schema.LedgerUpkeep+";\n")
 }
 
 // makeShard creates or upgrades the tables of a shard. A new one gives no role the default privileges.

@@ -128,8 +128,8 @@ func (s *Server) refusalsOf(ctx context.Context, sender, timeText string) ([]byt
 			Want: "a user, an address, # and the number of an API key, or the key of a counter"}
 	}
 	select {
-	case s.senderSlots <- struct{}{}:
-		defer func() { <-s.senderSlots }()
+	case s.senderQueries <- struct{}{}:
+		defer func() { <-s.senderQueries }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -34,21 +34,21 @@ type Options struct {
 
 // Server serves the page and its API.
 type Server struct {
-	options     Options
-	hosts       []string
-	database    string
-	pools       *pools
-	answers     map[string]*answer
-	senderSlots chan struct{} // a semaphore: holds a value for each running query about a sender
-	closing     context.Context
-	cancel      context.CancelFunc
-	requests    requestSums
+	options       Options
+	hosts         []string
+	database      string
+	pools         *pools
+	answers       map[string]*answer
+	senderQueries chan struct{} // a semaphore: holds a value for each running query about a sender
+	closing       context.Context
+	cancel        context.CancelFunc
+	requests      requestSums
 }
 
 // New returns a Server, which connects to the databases at the first request.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		options: o, answers: map[string]*answer{}, senderSlots: make(chan struct{}, maxSenderQueries),
+		options: o, answers: map[string]*answer{}, senderQueries: make(chan struct{}, maxSenderQueries),
 		requests: requestSums{finalSums: map[[2]string]int64{}},
 	}
 	for _, host := range o.Hosts {

@@ -28,8 +28,8 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 	// LostUpkeep returns what killed processes held, once: a number and a sentence.
 	LostUpkeep = `SELECT least(units, 2305843009213693952)::int8, summary FROM rate_limit_lost_upkeep()`
 
-	// GrantAgain grants the roles of rate_limit_grants their rights, also on the tables of the shards.
-	GrantAgain = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
+	// Regrant grants the roles of rate_limit_grants their rights, also on the tables of the shards.
+	Regrant = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
 	JOIN pg_roles r ON r.rolname = g.role;`
 
 	// ShardsReady returns 1 if the counts are in shards.

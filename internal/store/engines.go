@@ -37,7 +37,7 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	n := len(s.routes.schemas)
-	var engines []*engine.Store
+	var engines []*engine.Engine
 	for shard := 0; shard < n; shard++ {
 		o := s.options
 		o.Tables = s.routes.tables[shard]
@@ -49,7 +49,7 @@ func (s *Store) find(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if s.usesLocal {
-			lease.KeepStates(e.Leases())
+			lease.KeepLocal(e.Leases())
 		}
 		engines = append(engines, e)
 	}
@@ -86,8 +86,8 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) error {
 }
 
 // allEngines returns the engine of the database, and the engines of the shards.
-func (s *Store) allEngines() []*engine.Store {
-	engines := []*engine.Store{s.base}
+func (s *Store) allEngines() []*engine.Engine {
+	engines := []*engine.Engine{s.base}
 	if atomic.LoadInt32(&s.found) == 1 && s.engines[0] != s.base {
 		engines = append(engines, s.engines...)
 	}
@@ -95,7 +95,7 @@ func (s *Store) allEngines() []*engine.Store {
 }
 
 // Engine returns the engine that counts for a subject, or nil before the engines are found.
-func (s *Store) Engine(subject string) *engine.Store {
+func (s *Store) Engine(subject string) *engine.Engine {
 	if atomic.LoadInt32(&s.found) == 0 {
 		return nil
 	}
@@ -142,7 +142,7 @@ func subjectOf(h *ratelimit.Hit) string {
 }
 
 // Unavailable returns nil if a shard can decide, and otherwise the error of one of the shards. See
-// engine.Store.Unavailable.
+// engine.Engine.Unavailable.
 func (s *Store) Unavailable() error {
 	if !s.base.Ready() {
 		return s.base.Unavailable()
@@ -161,7 +161,7 @@ const severalShards = -1
 
 // localEngine returns the engine that remembers the row of a hit. Before the shards are found, it is the
 // engine of the database. The caller holds the mutex.
-func (s *Store) localEngine(h *ratelimit.Hit) *engine.Store {
+func (s *Store) localEngine(h *ratelimit.Hit) *engine.Engine {
 	if len(s.engines) == 0 {
 		return s.base
 	}
@@ -169,7 +169,7 @@ func (s *Store) localEngine(h *ratelimit.Hit) *engine.Store {
 }
 
 // serverTime returns the time of the server of an engine in microseconds.
-func (s *Store) serverTime(e *engine.Store) int64 {
+func (s *Store) serverTime(e *engine.Engine) int64 {
 	if s.options.Now != nil {
 		return s.options.Now().UnixMicro()
 	}

@@ -34,9 +34,9 @@ func (s *Store) UseLocal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.usesLocal = true
-	lease.KeepStates(s.base.Leases())
+	lease.KeepLocal(s.base.Leases())
 	for _, e := range s.engines {
-		lease.KeepStates(e.Leases())
+		lease.KeepLocal(e.Leases())
 	}
 }
 
@@ -54,7 +54,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	parts := float64(atomic.LoadInt32(&s.proxies))
 	limits := make([]ratelimit.Limit, len(hits)) // the shares
 	shareHits := append([]ratelimit.Hit(nil), hits...)
-	shares := make([]*lease.State, len(hits))
+	shares := make([]*lease.LocalCounter, len(hits))
 	before := make([]algorithm.Row, len(hits))
 	rows := make([]*algorithm.Row, len(hits))
 	times := make([]int64, len(hits))
@@ -87,7 +87,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Independent)
 		switch {
 		case charged && (h.Limit.Algorithm == ratelimit.InFlight || h.Limit.Reserves):
-			s.localEngine(h).HoldLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
+			s.localEngine(h).AcquireLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
 		case charged && owed:
 			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, ErrOwes))
 		}
@@ -118,7 +118,7 @@ func (s *Store) settleLocal(one *batch.Bill) {
 		limit := algorithm.ShareLimit(c.Limit, parts)
 		now := s.serverTime(e)
 		share := lease.ShareOf(e.Leases(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
-		held := e.Ledger().Held(c.Slot)
+		held := e.Ledger().Held(c.Hold)
 		if held > limit.Events {
 			held = limit.Events // as TakeLocal has charged
 		}
@@ -177,9 +177,9 @@ func (s *Store) endLocal() {
 	s.notify(fmt.Sprintf(exactText, l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost))
 }
 
-// notify passes a text to Options.Notice, unless it is nil.
+// notify passes a text to Options.Log, unless it is nil.
 func (s *Store) notify(text string) {
-	if s.options.Notice != nil {
-		_ = batch.PanicError(func() { s.options.Notice(text) })
+	if s.options.Log != nil {
+		_ = batch.PanicError(func() { s.options.Log(text) })
 	}
 }

@@ -32,9 +32,9 @@ const (
 	checkInterval  = 250 * time.Millisecond
 	outageInterval = 25 * time.Millisecond
 
-	// hold is the time after a charge in which other proxies charge what they owe. It is the longest time
+	// quietTime is the time after a charge in which other proxies charge what they owe. It is the longest time
 	// between two probes of a server that is down, see package health.
-	hold = 750 * time.Millisecond
+	quietTime = 750 * time.Millisecond
 )
 
 // debt holds the units that a row has admitted during an outage, until they are charged.
@@ -47,13 +47,13 @@ type debt struct {
 	shareUsed     int64           // the units of the share that the hits of units used
 	before, after algorithm.Row   // the share's row before the first hit of units and after the last one
 	charging      bool            // a charge is in flight
-	heldUntil     time.Time       // the end of the hold; 0 before a charge is answered
+	quietUntil    time.Time       // the end of the hold; 0 before a charge is answered
 }
 
 // addDebt adds the cost of a hit to the debt of a share. shareHit is the same hit on this process's share of
 // the limit, and before is the share's row before shareHit. The row owes from now on if outage is set, and
 // not if it has owed when the hit came. The caller holds the mutex.
-func (s *Store) addDebt(share *lease.State, h, shareHit *ratelimit.Hit, before *algorithm.Row, now int64,
+func (s *Store) addDebt(share *lease.LocalCounter, h, shareHit *ratelimit.Hit, before *algorithm.Row, now int64,
 	outage bool) {
 	d := s.debts[share]
 	switch {
@@ -134,8 +134,8 @@ func (s *Store) repay() {
 }
 
 // check returns which engines have a server that answers. If back is set, health has just asked the servers.
-func (s *Store) check(back bool) map[*engine.Store]bool {
-	answers := map[*engine.Store]bool{}
+func (s *Store) check(back bool) map[*engine.Engine]bool {
+	answers := map[*engine.Engine]bool{}
 	timeout := time.Duration(atomic.LoadInt32(&s.timeout)) * time.Millisecond
 	for _, e := range s.allEngines() {
 		answers[e] = e.Unavailable() == nil && (back || e.Health().Answers(timeout))
@@ -145,13 +145,13 @@ func (s *Store) check(back bool) map[*engine.Store]bool {
 
 // chargeDebts charges the debts that are due to the engines that answer, and reports whether any debt is
 // left. If back is set, all holds begin again.
-func (s *Store) chargeDebts(answers map[*engine.Store]bool, back bool) bool {
+func (s *Store) chargeDebts(answers map[*engine.Engine]bool, back bool) bool {
 	var due []*charge
 	s.mu.Lock()
 	for share, d := range s.debts {
 		e := s.Engine(d.subject)
 		if back || !answers[e] {
-			d.heldUntil = time.Time{}
+			d.quietUntil = time.Time{}
 		}
 		if !answers[e] {
 			continue
@@ -172,8 +172,8 @@ func (s *Store) chargeDebts(answers map[*engine.Store]bool, back bool) bool {
 // charge is a charge of a debt.
 type charge struct {
 	debt   *debt
-	share  *lease.State
-	engine *engine.Store
+	share  *lease.LocalCounter
+	engine *engine.Engine
 	limit  *ratelimit.Limit
 	units  int64
 	last   bool // the row owes nothing afterwards
@@ -181,18 +181,18 @@ type charge struct {
 
 // dueOf returns the charge that a debt is due, or nil. Only the part of a debt that still counts is charged.
 // The caller holds the mutex.
-func (s *Store) dueOf(share *lease.State, d *debt, e *engine.Store) *charge {
-	if d.charging || time.Now().Before(d.heldUntil) {
+func (s *Store) dueOf(share *lease.LocalCounter, d *debt, e *engine.Engine) *charge {
+	if d.charging || time.Now().Before(d.quietUntil) {
 		return nil
 	}
 	now := s.serverTime(e)
 	c := &charge{debt: d, share: share, engine: e, limit: d.limit, units: d.remaining(now)}
-	c.last = !d.heldUntil.IsZero() || usedQuota(&d.share, &d.after, now) == 0
+	c.last = !d.quietUntil.IsZero() || usedQuota(&d.share, &d.after, now) == 0
 	if c.last {
 		delete(s.debts, share)
 		s.debtCount[d.limit.Durable]--
 	} else if c.units == 0 {
-		d.heldUntil = time.Now().Add(hold) // an earlier charge was answered
+		d.quietUntil = time.Now().Add(quietTime) // an earlier charge was answered
 		return nil
 	}
 	d.charging = true
@@ -209,7 +209,7 @@ func (s *Store) chargeDebt(c *charge) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			c.debt.charging = false
-			c.debt.heldUntil = time.Now().Add(hold)
+			c.debt.quietUntil = time.Now().Add(quietTime)
 			s.charging -= c.units
 			s.local.Charged += charged
 			if err != nil {

@@ -37,10 +37,10 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	l := conformance.InFlight("flight", 2)
 	l.Durable = true
 	decisions := make([]ratelimit.Decision, 1)
-	take := func() (*ratelimit.Slot, bool) {
-		slot := &ratelimit.Slot{}
-		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}
-		return slot, store.TakeLocal(errDown, hits, decisions) && decisions[0].Allowed
+	take := func() (*ratelimit.Hold, bool) {
+		hold := &ratelimit.Hold{}
+		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Hold: hold}}
+		return hold, store.TakeLocal(errDown, hits, decisions) && decisions[0].Allowed
 	}
 	first, _ := take()
 	if _, ok := take(); !ok {

@@ -35,13 +35,13 @@ func TestEachPercentageMakesOneNotice(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "rule/r/l", Algorithm: ratelimit.FixedWindow, Events: 1000,
 		Calendar: ratelimit.Month, Durable: true, Reserves: true}
 	charge := func(s *store.Store, id string, units int64, notifies bool) {
-		slot := &ratelimit.Slot{}
+		hold := &ratelimit.Hold{}
 		d := make([]ratelimit.Decision, 1)
-		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1000, Slot: slot}}
+		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1000, Hold: hold}}
 		if err := s.Take(t.Context(), time.Minute, hits, d); err != nil {
 			t.Fatal(err)
 		}
-		one := batch.Charge{Limit: l, Key: "k", Unit: "money", Units: units, Slot: slot}
+		one := batch.Charge{Limit: l, Key: "k", Unit: "money", Units: units, Hold: hold}
 		if notifies {
 			one.Notice = &batch.Notice{Limit: l, Key: "k", Unit: "money", Quota: 1000,
 				Percents: []int64{50, 80, 100, 120}}

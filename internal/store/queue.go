@@ -22,7 +22,7 @@ type Queue struct {
 	queues []*batch.Queue // by engine
 }
 
-// OpenQueue returns a Queue. Its arguments are as for engine.Store.OpenQueue.
+// OpenQueue returns a Queue. Its arguments are as for engine.Engine.OpenQueue.
 func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
 	fill, deliver func(calls []*batch.Call)) *Queue {
 	return &Queue{store: s, timeout: timeout, synchronous: synchronous, fill: fill, deliver: deliver}

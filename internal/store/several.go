@@ -34,7 +34,7 @@ func (s *Store) takeSeveral(ctx context.Context, arrived time.Time, timeout time
 		return s.engines[part.shard].Call(ctx, arrived, timeout, part.hits, part.decisions, false)
 	})
 	passes, err := result(parts)
-	transferSlots(hits, parts, passes)
+	transferHolds(hits, parts, passes)
 	if !passes {
 		s.refund(timeout, parts)
 	}
@@ -64,8 +64,8 @@ func (s *Store) divide(hits []ratelimit.Hit) []*shardHits {
 			byShard[shard] = part
 			parts = append(parts, part)
 		}
-		if h.Slot != nil {
-			h.Slot = temporarySlot(h.Slot)
+		if h.Hold != nil {
+			h.Hold = temporaryHold(h.Hold)
 		}
 		part.hits = append(part.hits, h)
 		part.indexes = append(part.indexes, i)
@@ -73,31 +73,31 @@ func (s *Store) divide(hits []ratelimit.Hit) []*shardHits {
 	return parts
 }
 
-// temporarySlot returns a Slot for a hit until its request is decided; transferSlot then transfers its slots
-// to the caller's Slot.
-func temporarySlot(s *ratelimit.Slot) *ratelimit.Slot {
-	return &ratelimit.Slot{Lost: func() { s.Lose() }}
+// temporaryHold returns a Hold for a hit until its request is decided; transferHold then transfers its slots
+// to the caller's Hold.
+func temporaryHold(s *ratelimit.Hold) *ratelimit.Hold {
+	return &ratelimit.Hold{Lost: func() { s.Lose() }}
 }
 
-// transferSlots transfers the acquired slots to the caller's Slots. If the request does not pass, it releases
+// transferHolds transfers the acquired slots to the caller's Slots. If the request does not pass, it releases
 // them, because the caller may retry with the same Slots.
-func transferSlots(hits []ratelimit.Hit, parts []*shardHits, passes bool) {
+func transferHolds(hits []ratelimit.Hit, parts []*shardHits, passes bool) {
 	for _, part := range parts {
 		for i := range part.hits {
 			h := &part.hits[i]
 			switch {
-			case h.Slot == nil:
+			case h.Hold == nil:
 			case passes && part.err == nil || h.Independent:
-				transferSlot(hits[part.indexes[i]].Slot, h.Slot)
+				transferHold(hits[part.indexes[i]].Hold, h.Hold)
 			default:
-				h.Slot.Release()
+				h.Hold.Release()
 			}
 		}
 	}
 }
 
-// transferSlot transfers the slots that from holds: to.Release then releases them.
-func transferSlot(to, from *ratelimit.Slot) { to.Hold(func() { from.Release() }) }
+// transferHold transfers the slots that from holds: to.Release then releases them.
+func transferHold(to, from *ratelimit.Hold) { to.Acquire(func() { from.Release() }) }
 
 // forEach calls do concurrently for each part and sets the part's err to the result.
 func forEach(parts []*shardHits, do func(part *shardHits) error) {
@@ -146,7 +146,7 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 		e := s.engines[part.shard]
 		for i := range part.hits {
 			h := &part.hits[i]
-			if h.Cost > 0 && !h.Peek && !h.Independent && h.Slot == nil {
+			if h.Cost > 0 && !h.Peek && !h.Independent && h.Hold == nil {
 				d := &part.decisions[i]
 				e.Settle(&batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Cost: h.Cost,
 					DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})

@@ -43,10 +43,10 @@ var ErrOwes = engine.ErrOwes
 type Store struct {
 	db      pgdb.DB
 	node    *registry.Node // nil for a Go program
-	base    *engine.Store  // the engine of the database, with the database's Health
+	base    *engine.Engine // the engine of the database, with the database's Health
 	options engine.Options
-	routes  *routes         // nil if db cannot connect to other servers
-	engines []*engine.Store // base, or one for each shard; set before found
+	routes  *routes          // nil if db cannot connect to other servers
+	engines []*engine.Engine // base, or one for each shard; set before found
 
 	closing context.Context // ends with Close
 	stop    context.CancelFunc
@@ -67,7 +67,7 @@ type Store struct {
 	closed    bool
 	beat      func() // ends the pause of the heartbeat; nil before the first
 	usesLocal bool   // see UseLocal
-	debts     map[*lease.State]*debt
+	debts     map[*lease.LocalCounter]*debt
 	debtCount map[bool]int  // the number of debts, by Limit.Durable
 	repaying  bool          // a goroutine runs repay
 	charging  int64         // units of charges in flight
@@ -89,7 +89,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.State]*debt{},
+	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.LocalCounter]*debt{},
 		debtCount: map[bool]int{}, options: o}
 	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
 	s.summedAt = s.keptAt
@@ -191,7 +191,7 @@ func (s *Store) Flush() {
 func (s *Store) Lose(n int) { s.base.Ledger().Lose(n) }
 
 // engineOf returns the engine of a row, as Engine does. "" as the subject means the key.
-func (s *Store) engineOf(subject, key string) *engine.Store {
+func (s *Store) engineOf(subject, key string) *engine.Engine {
 	if subject == "" {
 		subject = key
 	}
@@ -215,7 +215,7 @@ func (s *Store) Settle(one *batch.Bill) {
 		}
 		return
 	}
-	parts := map[*engine.Store]*batch.Bill{}
+	parts := map[*engine.Engine]*batch.Bill{}
 	for i := range one.Charges {
 		c := &one.Charges[i]
 		e := s.base

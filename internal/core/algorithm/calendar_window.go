@@ -23,19 +23,19 @@ func init() {
 // Period returns the start of the calendar unit that contains now, and the start of the next one, in
 // microseconds since the Unix epoch.
 func Period(l *ratelimit.Limit, now int64) (start, end int64) {
-	zone, err := time.LoadLocation(l.Zone)
+	timeZone, err := time.LoadLocation(l.TimeZone)
 	if err != nil {
-		zone = time.UTC // unreachable after Limit.Validate
+		timeZone = time.UTC // unreachable after Limit.Validate
 	}
-	t := time.UnixMicro(now).In(zone)
+	t := time.UnixMicro(now).In(timeZone)
 	n := 0
-	end = firstMoment(unitDay(l, t, 1), zone)
+	end = firstMoment(unitDay(l, t, 1), timeZone)
 	if end <= now {
 		// The clocks were set back after the start of the next unit.
 		n = 1
-		end = firstMoment(unitDay(l, t, 2), zone)
+		end = firstMoment(unitDay(l, t, 2), timeZone)
 	}
-	return firstMoment(unitDay(l, t, n), zone), end
+	return firstMoment(unitDay(l, t, n), timeZone), end
 }
 
 // unitDay returns midnight, in UTC, of the first day of a unit: the n-th after the unit that contains the
@@ -77,8 +77,8 @@ func inMonth(year int, month time.Month, day int) time.Time {
 // firstMoment returns the time at which the clocks of a zone first show the date and time of midnight, or a
 // later time if they skip midnight. midnight is in UTC. time.Date cannot replace firstMoment, because on a
 // day with two midnights time.Date may return either of them.
-func firstMoment(midnight time.Time, zone *time.Location) int64 {
-	from := midnight.Add(-26 * time.Hour).In(zone) // before the start of the day in any zone
+func firstMoment(midnight time.Time, timeZone *time.Location) int64 {
+	from := midnight.Add(-26 * time.Hour).In(timeZone) // before the start of the day in any zone
 	for {
 		_, offset := from.Zone()
 		_, end := from.ZoneBounds()
@@ -98,7 +98,7 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 // expressions. A unit starts n units after an origin: the anchor, or without an anchor the start of the unit
 // that contains now. Postgres adds months to a day like inMonth: in a month that is too short, the result is
 // the last day.
-func PeriodSQL(now, unit, zone, anchor string) string {
+func PeriodSQL(now, unit, timeZone, anchor string) string {
 	return `SELECT ` + firstMomentSQL("origin + n * step") + ` AS starts,
 		` + firstMomentSQL("origin + (n + 1) * step") + ` AS ends
 	FROM (SELECT step, zone, origin, CASE WHEN ` + firstMomentSQL("origin + (n + 1) * step") + ` <= now
@@ -113,7 +113,7 @@ func PeriodSQL(now, unit, zone, anchor string) string {
 	FROM (SELECT now, unit, zone, anchor, local, CASE WHEN anchor = 0 THEN date_trunc(unit, local)
 		ELSE timestamp 'epoch' + anchor * interval '1 day' END AS origin
 	FROM (SELECT now, unit, zone, anchor, now AT TIME ZONE zone AS local
-	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + zone + ` AS zone,
+	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + timeZone + ` AS zone,
 		` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
 }
 

@@ -104,7 +104,7 @@ var inFlightSQL = SQL{
 		WHERE ` + isAliveSQL("(s >> 32)", "alive", "young") + `) AS live
 	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Reset:       ", slots = NULL",
-	Adjust:      "count = r.count", // only ratelimit.Slot releases slots
+	Adjust:      "count = r.count", // only ratelimit.Hold releases slots
 	AdjustWhere: "false",
 	Read: func(cells []Cell, width int, rows []*Row) {
 		for i, r := range rows {

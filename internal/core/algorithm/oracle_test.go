@@ -59,12 +59,12 @@ func remainingInFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat 
 // remainingInCalendar: charges on the same day, or in the same week, month or year, count together. The
 // first day identifies a month or a year.
 func remainingInCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
-	zone, err := time.LoadLocation(l.Zone)
+	timeZone, err := time.LoadLocation(l.TimeZone)
 	if err != nil {
 		panic(err)
 	}
 	name := func(at int64) [3]int {
-		local := time.UnixMicro(at).In(zone)
+		local := time.UnixMicro(at).In(timeZone)
 		switch l.Calendar {
 		case ratelimit.Day:
 			return [3]int{local.Year(), int(local.Month()), local.Day()}

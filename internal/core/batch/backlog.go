@@ -18,12 +18,12 @@ type Job struct {
 	// Hit has a stored key, and the cost to charge. A cost below 0 is a refund. If Claim is set, the cost is
 	// refunded or charged even if it does not fit.
 	Hit     ratelimit.Hit
-	Row     *lease.Row // the remembered row of a charge for its lease, otherwise nil
-	After   bool       // decide the job after the batch's requests of one hit, not before all requests
-	Repeat  bool       // retry after any failure; otherwise only if the job certainly had no effect
-	Partial bool       // charge as much of the cost as fits
-	Claim   int64      // the charge to correct (see Definition.Adjust), or the first slot to release
-	Window  int64      // the result of algorithm.WindowOf; jobs in one window of a row may be added; 0 is any
+	Row     *lease.Cached // the remembered row of a charge for its lease, otherwise nil
+	After   bool          // decide the job after the batch's requests of one hit, not before all requests
+	Repeat  bool          // retry after any failure; otherwise only if the job certainly had no effect
+	Partial bool          // charge as much of the cost as fits
+	Claim   int64         // the charge to correct (see Definition.Adjust), or the first slot to release
+	Window  int64         // the result of algorithm.WindowOf; jobs in one window of a row may be added; 0 is any
 
 	Isolated bool // send the job in a statement of its own, because it failed by itself before
 	failedAt time.Time
@@ -204,7 +204,7 @@ func End(b *Backlog, jobs []*Job, err error) {
 	var reason error
 	for _, j := range jobs {
 		failure := err
-		again := j.Repeat
+		repeated := j.Repeat
 		if j.Err != nil {
 			failure = j.Err
 			j.Err = nil
@@ -213,9 +213,9 @@ func End(b *Backlog, jobs []*Job, err error) {
 			}
 			j.Isolated = j.Isolated || !j.Unsent
 			j.Unsent = false
-			again = again || now.Sub(j.failedAt) < retryTime
+			repeated = repeated || now.Sub(j.failedAt) < retryTime
 		}
-		if failure != nil && again && add(b, j, maxPause) {
+		if failure != nil && repeated && add(b, j, maxPause) {
 			continue
 		}
 		if j.End == nil {

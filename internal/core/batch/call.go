@@ -28,7 +28,7 @@ type Call struct {
 
 	// Rows holds the remembered row of each hit, or nil for a hit without one. It may be shorter than Hits.
 	// The store sets it before it decides the call.
-	Rows []*lease.Row
+	Rows []*lease.Cached
 
 	// HasIndependent reports whether any of Hits is Independent; see Split. Prepare and Decider.Fill set it.
 	HasIndependent bool
@@ -289,7 +289,7 @@ type Charge struct {
 	Units   int64            `json:"-"` // for money rounded up
 	Rest    int64            `json:"-"` // the billionths by which Units is too much
 	Cost    int64            `json:"-"` // what the hit was charged, or may hold
-	Slot    *ratelimit.Slot  `json:"-"` // the Slot of the hit, which need not hold anything
+	Hold    *ratelimit.Hold  `json:"-"` // the Hold of the hit, which need not hold anything
 	Notice  *Notice          `json:"-"` // nil makes none
 
 	// The Decision on a limit that does not reserve: the charge of Cost is corrected to Units.

@@ -23,7 +23,7 @@ const (
 // the present rate, maxGrowth times the units used since the last charge, and maxUnits. If the present units
 // expire soon, it charges one more, so that the answer extends their life. The caller must send a charge that
 // NextCharge returns: until its answer or answerTimeout, NextCharge returns no other.
-func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
+func NextCharge(s *Set, r *Cached) (*ratelimit.Limit, int64) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
@@ -55,7 +55,7 @@ func NextCharge(s *Set, r *Row) (*ratelimit.Limit, int64) {
 // maxUnits returns the maximum units of a lease: a share of the remaining quota, including the units of the
 // lease. It is 0 if the row may be used up within the life of units, because other processes would then lack
 // the units that stay unused.
-func maxUnits(r *Row) int64 {
+func maxUnits(r *Cached) int64 {
 	quota := r.Rest + r.N
 	if quota <= r.drainPerLife {
 		return 0
@@ -75,7 +75,7 @@ type Answer struct {
 // Update updates the lease of a row with an answer. It adds the charged units to the lease, and refunds the
 // units beyond maxUnits and those of another claim. It refunds all units if the lease has ended, the row
 // refused a hit, or the units have expired. It evicts no rows.
-func Update(s *Set, r *Row, a *Answer) {
+func Update(s *Set, r *Cached, a *Answer) {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
@@ -114,7 +114,7 @@ func Update(s *Set, r *Row, a *Answer) {
 
 // updateDrain updates drainPerLife with an answer: the row had free units left, elapsed microseconds after
 // the time of the answer before. drainPerLife is an average over the life of units.
-func updateDrain(r *Row, free, elapsed, life int64) {
+func updateDrain(r *Cached, free, elapsed, life int64) {
 	if elapsed < 0 {
 		return // a later answer came first
 	}
@@ -130,7 +130,7 @@ func updateDrain(r *Row, free, elapsed, life int64) {
 }
 
 // Units returns the number of units of a row's lease.
-func Units(s *Set, r *Row) int64 {
+func Units(s *Set, r *Cached) int64 {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()

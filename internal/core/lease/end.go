@@ -34,7 +34,7 @@ func Refunds(s *Set) []Refund {
 
 // addRefund adds a refund of n units to those that Refunds returns, unless n is 0 or less. The caller holds
 // the mutex of the stripe.
-func addRefund(s *Set, r *Row, l *ratelimit.Limit, n, claim int64) {
+func addRefund(s *Set, r *Cached, l *ratelimit.Limit, n, claim int64) {
 	if n > 0 {
 		stripe := s.Stripes[r.stripeIndex]
 		stripe.refunds = append(stripe.refunds, Refund{r.ID, l, n, claim})
@@ -43,7 +43,7 @@ func addRefund(s *Set, r *Row, l *ratelimit.Limit, n, claim int64) {
 }
 
 // refundUnits refunds n units of a lease, unless n is 0 or less. The caller holds the mutex of the stripe.
-func refundUnits(s *Set, r *Row, n int64) {
+func refundUnits(s *Set, r *Cached, n int64) {
 	if n > 0 {
 		addRefund(s, r, r.Limit, n, r.claim)
 		r.N -= n
@@ -52,8 +52,8 @@ func refundUnits(s *Set, r *Row, n int64) {
 }
 
 // endLease ends the lease of a row, if it has one, and refunds the units. The caller holds the mutex of the
-// stripe and calls refreshRow afterwards.
-func endLease(s *Set, r *Row) {
+// stripe and calls refreshCached afterwards.
+func endLease(s *Set, r *Cached) {
 	if r.Limit == nil {
 		return
 	}
@@ -66,7 +66,7 @@ func endLease(s *Set, r *Row) {
 // the lease count as used in the row, so a refund could otherwise exceed what requests have used. Call it
 // also after the row has refused a request of several hits, so that a retry may use the units.
 func EndLease(s *Set, id RowID) {
-	withRow(s, id, false, func(_ *Stripe, r *Row) { endLease(s, r) })
+	withCached(s, id, false, func(_ *Stripe, r *Cached) { endLease(s, r) })
 }
 
 // maxInterval bounds SweepInterval.
@@ -83,8 +83,8 @@ func SweepInterval(s *Set) time.Duration {
 
 // Sweep ends the leases with units that have expired. It returns the rows for which the caller calls
 // NextCharge, because hits have used three quarters of their units, or use units that expire soon.
-func Sweep(s *Set) []*Row {
-	var rows []*Row
+func Sweep(s *Set) []*Cached {
+	var rows []*Cached
 	now := time.Duration(Now(s)) * time.Microsecond
 	soon := now + time.Duration(s.horizon/2)*time.Microsecond // so that most rows need no call of Horizon
 	ended := atomic.LoadInt32(&s.ended) != 0
@@ -94,7 +94,7 @@ func Sweep(s *Set) []*Row {
 			switch {
 			case ended || now >= r.Ends:
 				endLease(s, r)
-				refreshRow(s, stripe, r)
+				refreshCached(s, stripe, r)
 			case r.N == 0:
 			case r.Used >= 3*r.N || r.usedWhenExpiring >= 0 && r.Used > r.usedWhenExpiring:
 				rows = append(rows, r)

@@ -22,7 +22,7 @@ const (
 )
 
 // setLock sets the lock of a row. The caller holds the mutex of the stripe.
-func setLock(s *Set, r *Row, l *lock) {
+func setLock(s *Set, r *Cached, l *lock) {
 	if r.lock == nil && l != nil {
 		atomic.AddInt64(&s.LockCount, 1)
 	} else if r.lock != nil && l == nil {
@@ -33,7 +33,7 @@ func setLock(s *Set, r *Row, l *lock) {
 
 // RecordLockTimeout records that a statement for this row alone reached its lock timeout.
 func RecordLockTimeout(s *Set, id RowID) {
-	withRow(s, id, true, func(_ *Stripe, r *Row) {
+	withCached(s, id, true, func(_ *Stripe, r *Cached) {
 		now := Now(s)
 		l := &lock{first: now, last: now}
 		if r.lock != nil {
@@ -45,7 +45,7 @@ func RecordLockTimeout(s *Set, id RowID) {
 
 // ClearLockTimeouts removes the lock of a row, after a statement has locked the row.
 func ClearLockTimeouts(s *Set, id RowID) {
-	withRow(s, id, false, func(_ *Stripe, r *Row) { setLock(s, r, nil) })
+	withCached(s, id, false, func(_ *Stripe, r *Cached) { setLock(s, r, nil) })
 }
 
 // LockState classifies a row by its lock timeouts. The highest state of its rows applies to a request.
@@ -67,7 +67,7 @@ func StateOf(s *Set, id RowID, wait time.Duration) LockState {
 	if atomic.LoadInt64(&s.LockCount) == 0 {
 		return state
 	}
-	withRow(s, id, false, func(_ *Stripe, r *Row) {
+	withCached(s, id, false, func(_ *Stripe, r *Cached) {
 		if r.lock == nil {
 			return
 		}

@@ -38,7 +38,7 @@ func clearedIndex(s *Set, key string) uint64 { return s.Hash(s.Seed, key) / Stri
 
 // Refuses reports whether a remembered refusal of a row refuses a hit. If so, it sets the decision. During an
 // outage, Refuses also uses a refusal after trustedUntil.
-func Refuses(s *Set, r *Row, h *ratelimit.Hit, outage bool, d *ratelimit.Decision) bool {
+func Refuses(s *Set, r *Cached, h *ratelimit.Hit, outage bool, d *ratelimit.Decision) bool {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	refused := r.refusal
@@ -81,7 +81,7 @@ func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait ti
 	if refused.expiresAt < refused.passesAt {
 		refused.expiresAt = refused.passesAt
 	}
-	withRow(s, id, true, func(stripe *Stripe, r *Row) {
+	withCached(s, id, true, func(stripe *Stripe, r *Cached) {
 		if stripe.cleared[clearedIndex(s, id.Key)] <= sequence {
 			r.refusal = refused
 		}
@@ -89,7 +89,7 @@ func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait ti
 }
 
 // RefusedLately reports whether any of the rows, which may be nil, has a refusal.
-func RefusedLately(s *Set, rows []*Row) bool {
+func RefusedLately(s *Set, rows []*Cached) bool {
 	for _, r := range rows {
 		if r == nil {
 			continue
@@ -113,6 +113,6 @@ func ClearRefusal(s *Set, id RowID) {
 	stripe.cleared[clearedIndex(s, id.Key)] = atomic.AddInt64(&s.Sequence, 1)
 	if r := stripe.Rows[id]; r != nil {
 		r.refusal = nil
-		refreshRow(s, stripe, r)
+		refreshCached(s, stripe, r)
 	}
 }

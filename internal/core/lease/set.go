@@ -24,16 +24,16 @@ func RowOf(l *ratelimit.Limit, key string) RowID {
 	return RowID{l.Durable, l.Prefix, key}
 }
 
-// Row is a remembered row. The mutex of its stripe guards all fields but ID.
-type Row struct {
+// Cached is a remembered row. The mutex of its stripe guards all fields but ID.
+type Cached struct {
 	ID          RowID
 	stripeIndex uint64 // the index in Set.Stripes
 	hashIndex   uint64 // the index in Set.RowsBy and in Demand
 
-	refusal *refusal // nil without one
-	lock    *lock    // nil without one
-	state   *State   // nil without one
-	counted bool     // Set.RowsBy and Set.RowCount count the row
+	refusal *refusal      // nil without one
+	lock    *lock         // nil without one
+	local   *LocalCounter // nil without one
+	counted bool          // Set.RowsBy and Set.RowCount count the row
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
 	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
@@ -60,11 +60,11 @@ type Row struct {
 // Stripe holds one of StripeCount parts of a Set's rows, selected by the hash of their keys.
 type Stripe struct {
 	Mu      sync.Mutex // guards the fields below
-	Rows    map[RowID]*Row
-	leased  map[RowID]*Row // the rows with a lease
-	refunds []Refund       // see Refunds
-	cleared [8]int64       // the sequence number of the last refund or reset, by clearedIndex; see Sequence
-	Decided int64          // requests decided by Use
+	Rows    map[RowID]*Cached
+	leased  map[RowID]*Cached // the rows with a lease
+	refunds []Refund          // see Refunds
+	cleared [8]int64          // the sequence number of the last refund or reset, by clearedIndex; see Sequence
+	Decided int64             // requests decided by Use
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key in the same
@@ -83,7 +83,7 @@ const CreditPerHit = 16
 
 // Options configures a Set.
 type Options struct {
-	Max      int           // the maximum number of rows; KeepStates raises it
+	Max      int           // the maximum number of rows; KeepLocal raises it
 	Refusals bool          // remember refusals
 	Horizon  time.Duration // the maximum of the function Horizon
 	MinHits  int           // see Set.MinHits
@@ -113,7 +113,7 @@ type Set struct {
 	RowsBy    []int32 // RowCount by the index of the rows, see Hashes; atomic
 	Credit    int32   // see CreditPerHit; atomic
 	Refunding int32   // 1 if Refunds has any to return; atomic
-	States    int32   // 1 after KeepStates; atomic
+	Local     int32   // 1 after KeepLocal; atomic
 	Seed      maphash.Seed
 	Born      time.Time // the time at which Now was 0
 	Hash      func(seed maphash.Seed, key string) uint64
@@ -136,7 +136,7 @@ func New(o Options) *Set {
 		s.Hash = o.Hash
 	}
 	for i := 0; i < StripeCount; i++ {
-		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Row{}, leased: map[RowID]*Row{}})
+		s.Stripes = append(s.Stripes, &Stripe{Rows: map[RowID]*Cached{}, leased: map[RowID]*Cached{}})
 	}
 	s.hits.Store(make([]int32, Hashes))
 	s.serverOffset = s.Born.UnixMicro()
@@ -153,7 +153,7 @@ func Now(s *Set) int64 {
 
 // Find appends an element for each hit to rows: its row, or nil if the Set has none. If no row of the Set can
 // decide a hit, Find appends nothing. The hits have stored keys.
-func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
+func Find(s *Set, hits []ratelimit.Hit, rows []*Cached) []*Cached {
 	if atomic.LoadInt64(&s.RowCount) == 0 {
 		return rows
 	}
@@ -168,19 +168,19 @@ func Find(s *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 	return rows
 }
 
-// withRow calls f with the row id while it holds the mutex of the row's stripe. If the Set lacks the row,
-// withRow adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row.
-func withRow(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Row)) {
+// withCached calls f with the row id while it holds the mutex of the row's stripe. If the Set lacks the row,
+// withCached adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row.
+func withCached(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Cached)) {
 	hash := s.Hash(s.Seed, id.Key)
 	stripe := s.Stripes[hash%StripeCount]
 	stripe.Mu.Lock()
 	r := stripe.Rows[id]
 	if r == nil && add {
-		r = addRow(s, stripe, id, hash)
+		r = addCached(s, stripe, id, hash)
 	}
 	if r != nil {
 		f(stripe, r)
-		refreshRow(s, stripe, r)
+		refreshCached(s, stripe, r)
 	}
 	stripe.Mu.Unlock()
 }
@@ -190,22 +190,22 @@ func indexOf(s *Set, prefix string, hash uint64) uint64 {
 	return (s.Hash(s.Seed, prefix) + hash) % Hashes
 }
 
-// addRow adds a row. The caller holds the mutex of the stripe. It then sets a State, or it sets a refusal, a
-// lock or a lease and calls refreshRow.
-func addRow(s *Set, stripe *Stripe, id RowID, hash uint64) *Row {
-	evictRows(s, stripe)
+// addCached adds a row. The caller holds the mutex of the stripe. It then sets a State, or it sets a refusal, a
+// lock or a lease and calls refreshCached.
+func addCached(s *Set, stripe *Stripe, id RowID, hash uint64) *Cached {
+	evictCached(s, stripe)
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
-	r := &Row{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash)}
+	r := &Cached{ID: id, stripeIndex: hash % StripeCount, hashIndex: indexOf(s, id.Prefix, hash)}
 	stripe.Rows[id] = r
 	return r
 }
 
-// evictRows deletes random rows without a lease from a stripe until there is room for another row. It spares
+// evictCached deletes random rows without a lease from a stripe until there is room for another row. It spares
 // a few rows that owe. The caller holds the mutex of the stripe.
-func evictRows(s *Set, stripe *Stripe) {
+func evictCached(s *Set, stripe *Stripe) {
 	bound := s.half
-	if atomic.LoadInt32(&s.States) == 1 {
-		bound *= statesFactor
+	if atomic.LoadInt32(&s.Local) == 1 {
+		bound *= localFactor
 	}
 	spared := 0
 	for _, r := range stripe.Rows { // in random order
@@ -218,19 +218,19 @@ func evictRows(s *Set, stripe *Stripe) {
 			spared++
 		default:
 			r.refusal = nil
-			if r.state != nil {
-				setOwes(s, r.state, false)
-				r.state = nil
+			if r.local != nil {
+				setOwes(s, r.local, false)
+				r.local = nil
 			}
 			setLock(s, r, nil)
-			refreshRow(s, stripe, r)
+			refreshCached(s, stripe, r)
 		}
 	}
 }
 
-// refreshRow removes expired parts of a row, counts the row if it can decide a hit, and deletes it if nothing
+// refreshCached removes expired parts of a row, counts the row if it can decide a hit, and deletes it if nothing
 // is left. Callers call it after each change of a row. They hold the mutex of the stripe.
-func refreshRow(s *Set, stripe *Stripe, r *Row) {
+func refreshCached(s *Set, stripe *Stripe, r *Cached) {
 	now := Now(s)
 	if r.refusal != nil && now >= r.refusal.expiresAt {
 		r.refusal = nil
@@ -248,7 +248,7 @@ func refreshRow(s *Set, stripe *Stripe, r *Row) {
 		atomic.AddInt64(&s.RowCount, -1)
 	}
 	r.counted = decides
-	if !decides && r.state == nil {
+	if !decides && r.local == nil {
 		delete(stripe.Rows, r.ID)
 	}
 }
@@ -277,7 +277,7 @@ func Stats(s *Set) Figures {
 	eachStripe(s, func(stripe *Stripe) {
 		f.Decided += stripe.Decided
 		for _, r := range stripe.Rows {
-			refreshRow(s, stripe, r)
+			refreshCached(s, stripe, r)
 			if r.refusal != nil && now < r.refusal.passesAt {
 				f.Refusals++
 			}
@@ -301,7 +301,7 @@ func Clear(s *Set) {
 			r.refusal = nil
 			r.N = 0
 			endLease(s, r)
-			refreshRow(s, stripe, r)
+			refreshCached(s, stripe, r)
 		}
 		stripe.refunds = nil
 	})

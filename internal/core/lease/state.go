@@ -7,67 +7,67 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// State holds what a row held after the last decision of the database, or this process's share of that, see
+// LocalCounter holds what a row held after the last decision of the database, or this process's share of that, see
 // ShareOf. The mutex of the stripe guards all fields, except that the callers of ShareOf guard Row of a
 // share.
-type State struct {
+type LocalCounter struct {
 	Row       algorithm.Row
 	decidedAt int64 // the server's time of the decision; 0 before the first
 	isShare   bool
-	owes      bool   // see SetOwes
-	uncertain bool   // see SetUncertain
-	earlier   *State // the uncertain share that the last decision replaced, or nil
+	owes      bool          // see SetOwes
+	uncertain bool          // see SetUncertain
+	earlier   *LocalCounter // the uncertain share that the last decision replaced, or nil
 }
 
 const (
-	// statesFactor is the factor by which KeepStates raises the bound on the rows without a lease.
-	statesFactor = 5
+	// localFactor is the factor by which KeepLocal raises the bound on the rows without a lease.
+	localFactor = 5
 
-	// maxSpared bounds the rows that evictRows spares because they owe.
+	// maxSpared bounds the rows that evictCached spares because they owe.
 	maxSpared = 100
 )
 
-// KeepStates sets Set.States. The Set then has room for statesFactor times as many rows without a lease.
-func KeepStates(s *Set) { atomic.StoreInt32(&s.States, 1) }
+// KeepLocal sets Set.Local. The Set then has room for localFactor times as many rows without a lease.
+func KeepLocal(s *Set) { atomic.StoreInt32(&s.Local, 1) }
 
-// Held describes what a row held at the server's time View.Now.
-type Held struct {
+// RowView describes what a row held at the server's time View.Now.
+type RowView struct {
 	ID   RowID
 	View *algorithm.View
 }
 
 // KeepRows remembers what rows held after statements. A row that owes keeps its share. The caller checks
-// Set.States. KeepRows is one loop, because calls are expensive in Yaegi.
-func KeepRows(s *Set, held []Held) {
+// Set.Local. KeepRows is one loop, because calls are expensive in Yaegi.
+func KeepRows(s *Set, views []RowView) {
 	now := Now(s)
-	for i := range held {
-		h := &held[i]
+	for i := range views {
+		h := &views[i]
 		hash := s.Hash(s.Seed, h.ID.Key)
 		stripe := s.Stripes[hash%StripeCount]
 		stripe.Mu.Lock()
 		r := stripe.Rows[h.ID]
 		if r == nil {
-			r = addRow(s, stripe, h.ID, hash)
+			r = addCached(s, stripe, h.ID, hash)
 		}
-		if r.state == nil {
-			r.state = &State{}
+		if r.local == nil {
+			r.local = &LocalCounter{}
 		}
 		// A batch that is answered late has an older row. After a jump of Trust, the server's clock was set
 		// back.
-		if late := r.state.decidedAt - h.View.Now; late <= 0 || late >= Trust {
+		if late := r.local.decidedAt - h.View.Now; late <= 0 || late >= Trust {
 			atomic.StoreInt64(&s.serverOffset, h.View.Now-now)
-			if r.state.owes {
+			if r.local.owes {
 				stripe.Mu.Unlock()
 				continue
 			}
-			if share := r.state; share.isShare {
-				r.state = &State{}
+			if share := r.local; share.isShare {
+				r.local = &LocalCounter{}
 				if share.uncertain {
-					r.state.earlier = share
+					r.local.earlier = share
 				}
 			}
-			r.state.Row = h.View.Row
-			r.state.decidedAt = h.View.Now
+			r.local.Row = h.View.Row
+			r.local.decidedAt = h.View.Now
 		}
 		stripe.Mu.Unlock()
 	}
@@ -78,13 +78,13 @@ func KeepRows(s *Set, held []Held) {
 // next decision of the database gives the row another State, unless the row owes. The share of a row without
 // a State is blank. If an earlier share is uncertain and has less quota left at the server's time now, it
 // becomes the share again. l is the share of the limit.
-func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *State {
-	var share *State
-	withRow(s, id, true, func(_ *Stripe, r *Row) {
-		if r.state == nil {
-			r.state = &State{}
+func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *LocalCounter {
+	var share *LocalCounter
+	withCached(s, id, true, func(_ *Stripe, r *Cached) {
+		if r.local == nil {
+			r.local = &LocalCounter{}
 		}
-		share = r.state
+		share = r.local
 		if share.isShare {
 			return
 		}
@@ -95,7 +95,7 @@ func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *St
 			left, _ := algorithm.Of(l).Peek(l, &share.Row, now)
 			if less, _ := algorithm.Of(l).Peek(l, &earlier.Row, now); less < left {
 				share = earlier
-				r.state = earlier
+				r.local = earlier
 			}
 		}
 	})
@@ -104,19 +104,19 @@ func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *St
 
 // SetOwes sets whether a row owes, which means that the database lacks charges of its share. The row then
 // keeps the share, Owes reports it, its lease gets no units, and other rows are evicted first.
-func SetOwes(s *Set, id RowID, share *State, on bool) {
-	withRow(s, id, on, func(_ *Stripe, r *Row) {
+func SetOwes(s *Set, id RowID, share *LocalCounter, on bool) {
+	withCached(s, id, on, func(_ *Stripe, r *Cached) {
 		if on {
-			r.state = share // a decision may have replaced it
+			r.local = share // a decision may have replaced it
 		}
-		if r.state == share {
+		if r.local == share {
 			setOwes(s, share, on)
 		}
 	})
 }
 
 // setOwes sets State.owes. The caller holds the mutex of the stripe.
-func setOwes(s *Set, share *State, on bool) {
+func setOwes(s *Set, share *LocalCounter, on bool) {
 	if on && !share.owes {
 		atomic.AddInt64(&s.OwingCount, 1)
 	} else if share.owes && !on {
@@ -126,7 +126,7 @@ func setOwes(s *Set, share *State, on bool) {
 }
 
 // Owes reports whether a row owes.
-func Owes(s *Set, r *Row) bool {
+func Owes(s *Set, r *Cached) bool {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
@@ -134,15 +134,15 @@ func Owes(s *Set, r *Row) bool {
 }
 
 // owes is Owes for a caller that holds the mutex of the stripe.
-func owes(r *Row) bool { return r.state != nil && r.state.owes }
+func owes(r *Cached) bool { return r.local != nil && r.local.owes }
 
 // SetUncertain records that the database may lack charges of a share for ever. The next share of the row then
 // has no more quota than this one.
-func SetUncertain(s *Set, id RowID, share *State) {
-	withRow(s, id, false, func(_ *Stripe, r *Row) {
+func SetUncertain(s *Set, id RowID, share *LocalCounter) {
+	withCached(s, id, false, func(_ *Stripe, r *Cached) {
 		share.uncertain = true
-		if r.state != nil && r.state != share && !r.state.isShare {
-			r.state.earlier = share
+		if r.local != nil && r.local != share && !r.local.isShare {
+			r.local.earlier = share
 		}
 	})
 }

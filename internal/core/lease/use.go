@@ -48,7 +48,7 @@ func Demand(s *Set) []int32 {
 // decisions, and returns true. Otherwise it uses none, and decisions have no meaning. Use also begins
 // leases, and refunds those near the end of the quota. rows must be empty. Use appends an element for each
 // hit: its row, or nil if the Set has none. The hits have stored keys.
-func Use(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
+func Use(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Cached) ([]*Cached, bool) {
 	now := Now(s)
 	locked := uint32(0) // a bit for each stripe; all goroutines lock stripes in the same order
 	for i := range hits {
@@ -83,7 +83,7 @@ func Use(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*R
 
 // findLease returns the row of a hit, or nil. If the row has no lease on the hit's limit, findLease begins
 // one if that saves work. The caller holds the mutex of the stripe.
-func findLease(s *Set, h *ratelimit.Hit, now int64) *Row {
+func findLease(s *Set, h *ratelimit.Hit, now int64) *Cached {
 	hash := s.Hash(s.Seed, h.Key)
 	stripe := s.Stripes[hash%StripeCount]
 	r := stripe.Rows[RowOf(h.Limit, h.Key)]
@@ -96,7 +96,7 @@ func findLease(s *Set, h *ratelimit.Hit, now int64) *Row {
 		r.Limit = h.Limit // a reload makes new limits
 	default:
 		endLease(s, r)
-		refreshRow(s, stripe, r)
+		refreshCached(s, stripe, r)
 	}
 	return r
 }
@@ -104,7 +104,7 @@ func findLease(s *Set, h *ratelimit.Hit, now int64) *Row {
 // useUnits decides a hit from the units of a lease, and reports whether the hit passes. It does not pass if
 // the lease lacks units or an earlier hit of the request did not pass: useUnits then only counts its cost in
 // Used, and near the end of the quota refunds the lease. The caller holds the mutex of the stripe.
-func useUnits(s *Set, r *Row, h *ratelimit.Hit, earlierPassed bool, now int64, d *ratelimit.Decision) bool {
+func useUnits(s *Set, r *Cached, h *ratelimit.Hit, earlierPassed bool, now int64, d *ratelimit.Decision) bool {
 	if r == nil || r.Limit != h.Limit || h.Cost < 1 {
 		return false
 	}
@@ -128,7 +128,7 @@ func useUnits(s *Set, r *Row, h *ratelimit.Hit, earlierPassed bool, now int64, d
 // beginLease begins a lease without units if the row has Set.MinHits hits in a horizon, unless there are too
 // many leases. The next charge for the row adds units according to these hits. beginLease returns the row,
 // which may be new, or nil. The caller holds the mutex of the stripe.
-func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
+func beginLease(s *Set, stripe *Stripe, r *Cached, h *ratelimit.Hit, hash uint64, now int64) *Cached {
 	horizon := Horizon(s, h.Limit)
 	since := atomic.LoadInt64(&s.hitsSince)
 	hits := int64(atomic.LoadInt32(&s.hits.Load().([]int32)[indexOf(s, RowOf(h.Limit, h.Key).Prefix, hash)]))
@@ -138,7 +138,7 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 		return r
 	}
 	if r == nil {
-		r = addRow(s, stripe, RowOf(h.Limit, h.Key), hash)
+		r = addCached(s, stripe, RowOf(h.Limit, h.Key), hash)
 	}
 	r.Limit = h.Limit
 	r.Used = (hits - 1) * h.Cost
@@ -151,6 +151,6 @@ func beginLease(s *Set, stripe *Stripe, r *Row, h *ratelimit.Hit, hash uint64, n
 	r.drainPerLife = 0
 	r.usedWhenExpiring = -1
 	stripe.leased[r.ID] = r
-	refreshRow(s, stripe, r)
+	refreshCached(s, stripe, r)
 	return r
 }

@@ -41,7 +41,7 @@ type sentBatch struct {
 	sent      int64
 	cost      int64 // the cost of the hit that waits; 0 without one
 	requested int64 // the units to charge for the lease
-	row       *lease.Row
+	row       *lease.Cached
 	refunds   []lease.Refund
 	executed  bool
 
@@ -71,7 +71,7 @@ func (p *process) restart() {
 
 // take calls lease.Use as a store does, after it has counted the hit in the demand, on which the sizes of
 // leases depend.
-func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Row, bool) {
+func take(rows *lease.Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) ([]*lease.Cached, bool) {
 	index := (rows.Hash(rows.Seed, hits[0].Key) + rows.Hash(rows.Seed, hits[0].Limit.Prefix)) % lease.Hashes
 	atomic.AddInt32(&lease.Demand(rows)[index], 1)
 	return lease.Use(rows, hits, decisions, nil)
@@ -131,7 +131,7 @@ func (p *process) sweep() *sentBatch {
 }
 
 // sendOn sends a batch, with a hit on a row if cost is not 0.
-func (p *process) sendOn(cost int64, r *lease.Row) *sentBatch {
+func (p *process) sendOn(cost int64, r *lease.Cached) *sentBatch {
 	f := &sentBatch{sent: p.w.time, cost: cost, row: r, refunds: p.takeRefunds()}
 	p.refunds = nil
 	if r != nil {

@@ -29,7 +29,7 @@ const PassBatches = "pass"
 // TokensOf returns the Settle of a limit with a unit, or nil for Requests. output is the setting output; 0
 // means its default. batches is the setting batches. The caller makes l reserve, with this Unit. The error
 // names the setting that does not suit the unit.
-func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Settle, error) {
+func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*CostSource, error) {
 	suits := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
 	wrong := &ratelimit.FieldError{Field: "unit", Value: string(unit)}
 	switch unit {
@@ -52,7 +52,7 @@ func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Set
 	if output == 0 {
 		output = defaultOutput
 	}
-	return &Settle{Unit: unit, Output: output, Batches: batches == PassBatches,
+	return &CostSource{Unit: unit, Output: output, Batches: batches == PassBatches,
 		Text: "unit " + string(unit)}, nil
 }
 
@@ -74,7 +74,7 @@ func InputOf(length int64) int64 {
 
 // Charge returns what a request with an estimated input and output is charged before its response, from 1 to
 // quota. money is what they cost.
-func (s *Settle) Charge(input, output, money, quota int64) int64 {
+func (s *CostSource) Charge(input, output, money, quota int64) int64 {
 	n := input
 	switch s.Unit {
 	case Tokens:

@@ -36,7 +36,7 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	}
 	history.Add(w, &history.Record{Time: baseTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
 		Outcome: outcome.Admitted})
-	history.Settle(w, &history.Settled{Time: baseTime, User: "u11999", Prefix: "p1", Units: settled})
+	history.SetCost(w, &history.RealCost{Time: baseTime, User: "u11999", Prefix: "p1", Units: settled})
 	history.Add(w, &history.Record{Time: baseTime.Add(time.Minute), User: "u11999",
 		Outcome: outcome.Admitted})
 	flush(t, w)
@@ -72,7 +72,7 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 				for _, i := range history.AddCounted(w, []history.Record{r}) {
 					t.Errorf("AddCounted: got record %d skipped, want it added", i)
 				}
-				history.Settle(w, &history.Settled{Time: r.Time, User: "anna", Prefix: "p", Units: 1 << 62})
+				history.SetCost(w, &history.RealCost{Time: r.Time, User: "anna", Prefix: "p", Units: 1 << 62})
 			}
 		}
 		flush(t, w)

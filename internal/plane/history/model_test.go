@@ -84,7 +84,7 @@ func (m *model) add(r *history.Record) {
 			if passed && h.Cost > 0 {
 				s := sums(h.Limit.Prefix)
 				s.settled += h.Cost
-				if len(r.Unsettled) > i && r.Unsettled[i] {
+				if len(r.CostPending) > i && r.CostPending[i] {
 					s.settled += 7
 				}
 			}
@@ -167,12 +167,12 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 		if h.Cost == 0 || !rapid.Bool().Draw(t, "settled") {
 			continue
 		}
-		if r.Unsettled == nil {
-			r.Unsettled = make([]bool, len(r.Hits))
+		if r.CostPending == nil {
+			r.CostPending = make([]bool, len(r.Hits))
 		}
-		r.Unsettled[i] = true
+		r.CostPending[i] = true
 		if r.Status == 0 && !r.Shadow {
-			history.Settle(w, &history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID,
+			history.SetCost(w, &history.RealCost{Time: r.Time, User: r.User, KeyID: r.KeyID,
 				Prefix: h.Limit.Prefix, Endpoint: r.Endpoint, Units: h.Cost + 7})
 		}
 	}

@@ -39,8 +39,8 @@ type Record struct {
 
 	// Hits has the charged hits of a request that passed. Add does not retain Hits. If Unsettled[i] is true,
 	// a later Settle adds the actual cost of Hits[i]. A nil Unsettled means that all costs are final.
-	Hits      []ratelimit.Hit
-	Unsettled []bool
+	Hits        []ratelimit.Hit
+	CostPending []bool
 
 	Unit             string        // of Cost, Quota and Remaining, see ratelimit.Limit
 	Cost             int64         // in units, 0 or more; for a refused request, what it would have cost

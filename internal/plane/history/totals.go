@@ -149,15 +149,15 @@ func (t *totals) addCharges(c *cell, r *Record) {
 				target.numbers[cellLast] = c.numbers[cellLast]
 			}
 		}
-		if i >= len(r.Unsettled) || !r.Unsettled[i] {
+		if i >= len(r.CostPending) || !r.CostPending[i] {
 			target.add(h.Cost)
 		}
 	}
 }
 
-// Settled describes the actual cost of a hit. Prefix and Unit are those of the hit's limit. Time, User, KeyID
+// RealCost describes the actual cost of a hit. Prefix and Unit are those of the hit's limit. Time, User, KeyID
 // and Endpoint have the values of the request's Record.
-type Settled struct {
+type RealCost struct {
 	Time             time.Time
 	User             string
 	KeyID            int64
@@ -166,9 +166,9 @@ type Settled struct {
 	Units            int64 // 0 or more
 }
 
-// Settle records the actual cost of a hit for which Record.Unsettled was true. After Close, Settle does
+// SetCost records the actual cost of a hit for which Record.CostPending was true. After Close, Settle does
 // nothing.
-func Settle(w *Writer, s *Settled) {
+func SetCost(w *Writer, s *RealCost) {
 	micros := w.micros(s.Time)
 	w.mu.Lock()
 	defer w.mu.Unlock()

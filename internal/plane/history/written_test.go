@@ -44,9 +44,9 @@ func TestTablesHaveAllValues(t *testing.T) {
 		Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
 	})
 	history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Cost: 3,
-		Duration: time.Microsecond, User: "anna", Audit: auditAll, Unsettled: []bool{false, true},
+		Duration: time.Microsecond, User: "anna", Audit: auditAll, CostPending: []bool{false, true},
 		Hits: hits("", 3, "rule/tokens/per_month money", 500)})
-	history.Settle(w, &history.Settled{Time: baseTime, User: "anna", Prefix: "rule/tokens/per_month",
+	history.SetCost(w, &history.RealCost{Time: baseTime, User: "anna", Prefix: "rule/tokens/per_month",
 		Unit: "money", Units: 720})
 	history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Prefix: "p", Cost: 1,
 		Hits: hits("p", 1)})

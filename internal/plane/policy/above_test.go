@@ -74,13 +74,13 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 		{what: "shadows come last", rules: []policy.Rule{inShadow(countRule("s", "user", "")),
 			countRule("r", "user", "")},
 			want: "r:ann=10, r:blue=10@blue, r:first=10@acme, s:ann=10, s:blue=10@blue, s:first=10@acme"},
-		{what: "an exemption of a person", rules: []policy.Rule{actionRule("free", "person", policy.Exempt),
+		{what: "an exemption of a person", rules: []policy.Rule{actionRule("free", "person", policy.ActionExempt),
 			countRule("r", "user", "")}, want: "r:blue=10@blue, r:first=10@acme"},
-		{what: "an exemption of a team", rules: []policy.Rule{actionRule("free", "team", policy.Exempt),
+		{what: "an exemption of a team", rules: []policy.Rule{actionRule("free", "team", policy.ActionExempt),
 			countRule("r", "user", "")}, want: "r:ann=10, r:first=10@acme"},
-		{what: "an exemption of all", rules: []policy.Rule{actionRule("free", "", policy.Exempt),
+		{what: "an exemption of all", rules: []policy.Rule{actionRule("free", "", policy.ActionExempt),
 			countRule("r", "user", "")}},
-		{what: "a block reaches down", rules: []policy.Rule{actionRule("shut", "org", policy.Block),
+		{what: "a block reaches down", rules: []policy.Rule{actionRule("shut", "org", policy.ActionBlock),
 			countRule("r", "user", "")}, want: "blocked shut acme"},
 		{what: "a ban reaches down", rules: []policy.Rule{countRule("r", "user", "")},
 			bans: []policy.Ban{{User: "acme"}}, want: "banned"},
@@ -99,7 +99,7 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 			Address: netip.MustParseAddr("192.0.2.1")}
 		var v policy.Verdict
 		for range 3 { // later verdicts may come from memory
-			policy.Evaluate(s, f, id, time.Now(), &v)
+			policy.EvaluateFound(s, f, id, time.Now(), &v)
 			check.Equal(t, c.what, hitsOf(&v), c.want)
 		}
 		check.Equal(t, c.what+": exempt", v.Exempt, c.what == "an exemption of all")

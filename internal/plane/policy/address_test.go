@@ -30,7 +30,7 @@ func evaluateAddress(s *policy.Snapshot, address string) *policy.Verdict {
 		f.Address = netip.MustParseAddr(address)
 	}
 	v := &policy.Verdict{}
-	policy.Evaluate(s, f, nil, time.Now(), v)
+	policy.EvaluateFound(s, f, nil, time.Now(), v)
 	return v
 }
 

@@ -12,11 +12,11 @@ import (
 // limit is a compiled RuleLimit.
 type limit struct {
 	rule     *rule
-	row      RuleLimit      // with the prefix
-	own      *amount        // from the rule
-	tiers    []*amount      // from the overrides for tiers
-	tokens   *option.Settle // nil if the limit counts requests
-	periodic bool           // the windows follow the billing period of a user
+	row      RuleLimit          // with the prefix
+	own      *amount            // from the rule
+	tiers    []*amount          // from the overrides for tiers
+	tokens   *option.CostSource // nil if the limit counts requests
+	periodic bool               // the windows follow the billing period of a user
 }
 
 // amount is a limit with the amount of its rule or of an Override. It is immutable.
@@ -203,7 +203,7 @@ func anchored(s *senderState, a *amount) *amount {
 	l := *a.limit
 	l.Anchor = ratelimit.AnchorOn(l.Calendar, s.periodStart)
 	if s.timeZone != "" {
-		l.Zone = s.timeZone
+		l.TimeZone = s.timeZone
 	}
 	key := anchorKey{l, a.terms.Quota, a.terms.AmountSource}
 	s.set.mu.Lock()
@@ -211,7 +211,7 @@ func anchored(s *senderState, a *amount) *amount {
 	shared := s.set.anchored[key]
 	if shared == nil {
 		if l.Validate() != nil { // the time zone is unknown on this machine
-			l.Zone = a.limit.Zone
+			l.TimeZone = a.limit.TimeZone
 		}
 		shared = &amount{limit: &l, terms: a.terms}
 		s.set.anchored[key] = shared

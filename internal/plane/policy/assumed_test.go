@@ -23,7 +23,7 @@ func TestAssumedAddressFreesNoRequest(t *testing.T) {
 		rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, networks)}, nil, nil, 0)
 	for assumed, want := range map[bool]string{false: " alone staff", true: " alone public"} {
 		var v policy.Verdict
-		policy.Evaluate(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed},
+		policy.EvaluateFound(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed},
 			&policy.Identity{}, time.Now(), &v)
 		got := ""
 		for _, m := range v.Terms {

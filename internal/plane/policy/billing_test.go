@@ -62,7 +62,7 @@ func TestInvoiceTurnsWithTheCounter(t *testing.T) {
 		after := rapid.Int64Range(-90000, 90000).Draw(t, "after")
 		var times, want []string
 		for i, l := range limits {
-			zone, err := time.LoadLocation(l.Zone)
+			zone, err := time.LoadLocation(l.TimeZone)
 			if err != nil {
 				t.Fatal(err)
 			}

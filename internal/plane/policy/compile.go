@@ -157,7 +157,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 }
 
 // actionOrder ranks the actions in the order of evaluation.
-var actionOrder = map[Action]int{Exempt: 0, Block: 1, Charge: 2}
+var actionOrder = map[Action]int{ActionExempt: 0, ActionBlock: 1, ActionLimit: 2}
 
 func isBefore(a, b *Rule) bool {
 	switch {
@@ -173,7 +173,7 @@ func isBefore(a, b *Rule) bool {
 func compileRule(row *Rule) (*rule, error) {
 	r := &rule{row: *row, until: endOf(row.Until)}
 	if row.Action == "" {
-		r.row.Action = Charge
+		r.row.Action = ActionLimit
 	}
 	if row.Cost == 0 {
 		r.row.Cost = 1
@@ -191,20 +191,20 @@ func compileRule(row *Rule) (*rule, error) {
 	if r.countBy, err = parseCountBy(row); err != nil {
 		return nil, err
 	}
-	r.needsSender = len(row.Tiers) > 0 || r.row.Action == Charge && (r.countBy.usesSender || row.Family != "")
+	r.needsSender = len(row.Tiers) > 0 || r.row.Action == ActionLimit && (r.countBy.usesSender || row.Family != "")
 	r.terms = &Terms{
 		Rule: row.Name, Shadow: row.Mode == option.Shadow, AmountSource: "rule", Status: row.Status,
 		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	switch {
-	case row.Action == Exempt:
+	case row.Action == ActionExempt:
 		r.terms.Status = 0 // it refuses nothing
-	case row.Status == 0 && row.Action == Block:
+	case row.Status == 0 && row.Action == ActionBlock:
 		r.terms.Status = 403
 	case row.Status == 0:
 		r.terms.Status = 429
 	}
-	if r.terms.Settle, err = option.ParseSettle(row.Settle); err != nil {
+	if r.terms.Settle, err = option.ParseCostSource(row.Settle); err != nil {
 		return nil, err
 	}
 	if r.limits, err = r.compileLimits(); err != nil {
@@ -225,7 +225,7 @@ func (r *rule) check() error {
 	case row.Mode != option.Enforce && row.Mode != option.Shadow && row.Mode != "":
 		want := "one of enforce, shadow, off"
 		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: want}
-	case row.Action == Charge && len(row.Limits) == 0:
+	case row.Action == ActionLimit && len(row.Limits) == 0:
 		return &ratelimit.FieldError{Field: "limits", Want: "at least one limit, or another action"}
 	}
 	return nil

@@ -8,12 +8,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Evaluate overwrites v with the verdict on a request. id is nil for an anonymous request.
+// EvaluateFound overwrites v with the verdict on a request. id is nil for an anonymous request.
 //
 // Evaluate copies the verdict from the memo if the identity is plain (see senderState), and no ban or rule
 // names a network of the client's address. Otherwise it calls evaluateInFull. The common case is in the body
 // of this function, because calls are slow in the interpreter.
-func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
+func EvaluateFound(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	var m *matches
 	user := "" // of m.userHits
 	if cache := s.set.memo; id != nil && cache != nil {
@@ -228,7 +228,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		if v.Endpoint == "" && r.row.Mode != option.Shadow {
 			v.Endpoint = r.endpoint
 		}
-		if r.row.Action != Charge {
+		if r.row.Action != ActionLimit {
 			if exemptOrBlock(v, r) {
 				return
 			}
@@ -320,7 +320,7 @@ func exemptOrBlock(v *Verdict, r *rule) bool {
 		v.ShadowTerms = append(v.ShadowTerms, r.terms)
 		return false
 	}
-	if r.row.Action == Exempt {
+	if r.row.Action == ActionExempt {
 		v.Exempt = true
 		v.Rule = r.row.Name
 	} else {

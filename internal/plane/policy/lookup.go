@@ -220,13 +220,13 @@ func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 		l.waiting = nil
 	}
 	now := l.now()
-	var again []*lookup
+	var repeated []*lookup
 	for _, task := range flight {
 		if err != nil {
 			task.err = err
 		}
 		if task.err == nil && !l.cache.Add(task.identity, task.text, generation, now) {
-			again = append(again, task)
+			repeated = append(repeated, task)
 			continue
 		}
 		delete(l.bySender, task.sender)
@@ -236,7 +236,7 @@ func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 		}
 		task.finish()
 	}
-	l.waiting = append(again, l.waiting...)
+	l.waiting = append(repeated, l.waiting...)
 }
 
 // setPollErr records the error of the last poll that reached the database, or nil. All look-ups fail with

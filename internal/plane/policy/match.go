@@ -229,7 +229,7 @@ func (r *rule) compileConditions() error {
 	}
 	row.Methods = methods
 	r.methods = methods
-	if row.Action != Exempt && contains(methods, "GET") {
+	if row.Action != ActionExempt && contains(methods, "GET") {
 		r.methods = append([]string{"HEAD"}, methods...)
 	}
 	for _, host := range row.Hosts {
@@ -293,7 +293,7 @@ func matchesHost(r *rule, host string) bool {
 // matchesPath reports whether a rule matches a normal path: an exempt rule narrowly, and any other rule
 // widely, which is without case and in one of the readings of a backslash (see NormalPath).
 func matchesPath(r *rule, path string) bool {
-	if r.row.Action == Exempt {
+	if r.row.Action == ActionExempt {
 		return matchesExactly(r, path)
 	}
 	path = option.LowerASCII.Replace(path)
@@ -363,13 +363,13 @@ func matchesNetwork(r *rule, f *Facts) bool {
 	if r.row.Networks == nil {
 		return true
 	}
-	if f.Assumed && (r.row.Action == Exempt || r.row.Action == Charge && r.row.Family != "") {
+	if f.Assumed && (r.row.Action == ActionExempt || r.row.Action == ActionLimit && r.row.Family != "") {
 		return false
 	}
 	if containsAddress(r.row.Networks, f.Address) {
 		return true
 	}
-	if r.row.Action == Exempt {
+	if r.row.Action == ActionExempt {
 		return false
 	}
 	if !f.Address.IsValid() {

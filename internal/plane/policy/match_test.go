@@ -46,12 +46,12 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 					f.Path, f.Host, f.Method = path, host, method
 				}
 				want := oracle.decide(&f, id, now)
-				policy.Evaluate(plain, &f, id, now, &v)
-				policy.Evaluate(memo, &f, id, now, &remembered)
-				got, again := policytest.FormatVerdict(&v), policytest.FormatVerdict(&remembered)
-				if got != want || again != want {
+				policy.EvaluateFound(plain, &f, id, now, &v)
+				policy.EvaluateFound(memo, &f, id, now, &remembered)
+				got, repeated := policytest.FormatVerdict(&v), policytest.FormatVerdict(&remembered)
+				if got != want || repeated != want {
 					t.Fatalf("%+v of %+v at %v:\n got %s\n and %s with a memo\nwant %s", f, id, now, got,
-						again, want)
+						repeated, want)
 				}
 				if v.Simple != remembered.Simple || v.Rule != remembered.Rule ||
 					v.Endpoint != remembered.Endpoint {
@@ -70,7 +70,7 @@ func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
 		w.Rules = append(w.Rules, policy.Rule{
-			Name: "everybody", Action: policy.Charge, CountBy: []string{"ip"},
+			Name: "everybody", Action: policy.ActionLimit, CountBy: []string{"ip"},
 			Limits: []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 10, Window: time.Hour}}},
 		})
 		world := &policytest.World{Bans: w.Bans} // with the rules that need no sender
@@ -82,7 +82,7 @@ func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
 					countsSenders = countsSenders || slices.Contains(senders, alternative)
 				}
 			}
-			mayCharge := r.Action == policy.Charge && (r.Family != "" || countsSenders)
+			mayCharge := r.Action == policy.ActionLimit && (r.Family != "" || countsSenders)
 			if len(r.Tiers) == 0 && !mayCharge {
 				world.Rules = append(world.Rules, r)
 			}
@@ -140,7 +140,7 @@ func TestManyRulesEqualNaiveLoop(t *testing.T) {
 				id, now := w.Request(pick, &f)
 				want := oracle.decide(&f, id, now)
 				for _, s := range []*policy.Snapshot{plain, memo} {
-					policy.Evaluate(s, &f, id, now, &v)
+					policy.EvaluateFound(s, &f, id, now, &v)
 					if got := policytest.FormatVerdict(&v); got != want {
 						t.Errorf("%+v of %+v at %v:\n got %s\nwant %s", f, id, now, got, want)
 						return

@@ -87,7 +87,7 @@ func cacheVerdict(m *matches, f *Facts, tier string) {
 		return
 	}
 	for _, r := range m.rules {
-		if r.row.Action != Charge || r.dynamic || !r.countBy.userOnly && !r.countBy.allOnly {
+		if r.row.Action != ActionLimit || r.dynamic || !r.countBy.userOnly && !r.countBy.allOnly {
 			return
 		}
 		for _, l := range r.limits {

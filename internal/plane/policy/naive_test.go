@@ -82,13 +82,13 @@ func (n *naive) matching(f *policy.Facts, tier string, now time.Time) []*naiveRu
 // blockOutcome returns the outcome of a request that one of the rules exempts or blocks, or "". It adds
 // shadow rules to v.ShadowTerms.
 func blockOutcome(rules []*naiveRule, v *policy.Verdict) string {
-	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
+	for _, action := range []policy.Action{policy.ActionExempt, policy.ActionBlock} {
 		for _, r := range rules {
 			switch {
 			case r.Action != action:
 			case r.Mode == option.Shadow:
 				v.ShadowTerms = append(v.ShadowTerms, &policy.Terms{Rule: r.Name})
-			case action == policy.Exempt:
+			case action == policy.ActionExempt:
 				return "exempt " + r.Name + policytest.FormatShadow(v)
 			default:
 				return fmt.Sprintf("blocked %d %s%s", statusOr(r.Rule, 403), r.Name,
@@ -144,7 +144,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 	hits, shadows := "", ""
 	for _, r := range matching {
 		exact := r.matchesExactly(f)
-		if r.Action != policy.Charge || r.Family != "" && exact && families[r.Family] {
+		if r.Action != policy.ActionLimit || r.Family != "" && exact && families[r.Family] {
 			continue
 		}
 		keys := naiveKeys(r.Rule, f, v)
@@ -221,14 +221,14 @@ var everyIPv4, everyIPv6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePr
 
 func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
 	matchesTarget := r.matchesWidely
-	if r.Action == policy.Exempt {
+	if r.Action == policy.ActionExempt {
 		matchesTarget = r.matchesExactly
 	}
 	return isValid(r.From, r.Until, now) &&
 		anyMatches(r.Tiers, func(t string) bool { return t == tier }) &&
 		matchesTarget(f) &&
 		(anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) ||
-			!f.Address.IsValid() && r.Action != policy.Exempt && slices.Contains(r.Networks, everyIPv4) &&
+			!f.Address.IsValid() && r.Action != policy.ActionExempt && slices.Contains(r.Networks, everyIPv4) &&
 				slices.Contains(r.Networks, everyIPv6)) &&
 		anyMatches(r.hosts, func(h string) bool {
 			suffix, below := strings.CutPrefix(h, "*")

@@ -60,7 +60,7 @@ func evaluated(t *testing.T, rules []policy.Rule, f *policy.Facts) string {
 		s := policy.Compile(rules, nil, nil, remember)
 		for range 3 {
 			var v policy.Verdict
-			policy.Evaluate(s, f, alice, now, &v)
+			policy.EvaluateFound(s, f, alice, now, &v)
 			text = "passes"
 			switch {
 			case v.Refused():
@@ -83,9 +83,9 @@ func evaluated(t *testing.T, rules []policy.Rule, f *policy.Facts) string {
 func actionsOf(t *testing.T, r policy.Rule, f *policy.Facts) (words []string) {
 	t.Helper()
 	r.Name, r.CountBy = "r", []string{"ip"}
-	for _, action := range []policy.Action{policy.Charge, policy.Block, policy.Exempt} {
+	for _, action := range []policy.Action{policy.ActionLimit, policy.ActionBlock, policy.ActionExempt} {
 		r.Action, r.Limits = action, nil
-		if action == policy.Charge {
+		if action == policy.ActionLimit {
 			r.Limits = perHour(9)
 		}
 		if text := evaluated(t, []policy.Rule{r}, f); text != "passes" {
@@ -106,7 +106,7 @@ func applyTo(t *testing.T, r policy.Rule, method, sent string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if conditions.Hold(method, "a.test", sent) {
+	if conditions.Match(method, "a.test", sent) {
 		words = append(words, "match")
 	}
 	return strings.Join(words, " ")
@@ -126,7 +126,7 @@ func applyFrom(t *testing.T, text string) string {
 	}
 	words := actionsOf(t, r, f)
 	var v policy.Verdict
-	policy.Evaluate(policy.Compile(nil, nil, bans, 0), f, nil, now, &v)
+	policy.EvaluateFound(policy.Compile(nil, nil, bans, 0), f, nil, now, &v)
 	if v.Reason == policy.Banned {
 		words = append(words, "banned")
 	}
@@ -135,12 +135,12 @@ func applyFrom(t *testing.T, text string) string {
 
 // decisiveRules are rules for paths and for all paths.
 var decisiveRules = []policy.Rule{
-	{Name: "closed", Action: policy.Block, Paths: []string{"/admin/*", "/a/b"}},
-	{Name: "tried", Action: policy.Block, Mode: option.Shadow, Paths: []string{"/tried"}},
+	{Name: "closed", Action: policy.ActionBlock, Paths: []string{"/admin/*", "/a/b"}},
+	{Name: "tried", Action: policy.ActionBlock, Mode: option.Shadow, Paths: []string{"/tried"}},
 	{Name: "counted", Mode: option.Shadow, Paths: []string{"/counted"}, CountBy: []string{"all"},
 		Limits: perHour(9)},
-	{Name: "inside", Action: policy.Exempt, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
-	{Name: "health", Action: policy.Exempt, Paths: []string{"/health"}},
+	{Name: "inside", Action: policy.ActionExempt, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+	{Name: "health", Action: policy.ActionExempt, Paths: []string{"/health"}},
 	{Name: "plan", Family: "plan", Priority: 1, CountBy: []string{"all"}, Limits: perHour(9)},
 	{Name: "login", Family: "plan", Priority: 2, Paths: []string{"/login"}, CountBy: []string{"all"},
 		Limits: perHour(9)},
@@ -166,10 +166,10 @@ func FuzzNormalPathIsIdempotent(f *testing.F) {
 		if !path.IsAbs(got) || path.Clean(got) != got {
 			t.Fatalf("NormalPath(%q): got %q, want a path without empty and dot segments", escaped, got)
 		}
-		again, err := policy.NormalPath((&url.URL{Path: got}).EscapedPath())
+		repeated, err := policy.NormalPath((&url.URL{Path: got}).EscapedPath())
 		isAmbiguous := err != nil && strings.Contains(got, `\`)
-		if again != got && !isAmbiguous {
-			t.Fatalf("NormalPath(%q): got %q, and for that %q, %v, want the same", escaped, got, again, err)
+		if repeated != got && !isAmbiguous {
+			t.Fatalf("NormalPath(%q): got %q, and for that %q, %v, want the same", escaped, got, repeated, err)
 		}
 		got = path.Clean(strings.ReplaceAll(got, `\`, "/"))
 		u, err := url.ParseRequestURI(escaped)

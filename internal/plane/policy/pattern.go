@@ -102,7 +102,7 @@ type Conditions struct{ rule *rule }
 // NewConditions compiles conditions. An empty list matches all requests. The error is a
 // *ratelimit.FieldError.
 func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
-	row := Rule{Name: "match", Action: Block, Hosts: hosts, Paths: paths, Methods: methods}
+	row := Rule{Name: "match", Action: ActionBlock, Hosts: hosts, Paths: paths, Methods: methods}
 	r, err := compileRule(&row)
 	if err != nil {
 		return nil, err
@@ -110,10 +110,10 @@ func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	return &Conditions{r}, nil
 }
 
-// Hold reports whether the conditions match a request. escaped is the path as it was sent. If servers may
+// Match reports whether the conditions match a request. escaped is the path as it was sent. If servers may
 // read the path differently (see NormalPath), the request matches if any reading matches, or if the readings
 // cannot be determined. Otherwise a client could choose which limits apply.
-func (c *Conditions) Hold(method, host, escaped string) bool {
+func (c *Conditions) Match(method, host, escaped string) bool {
 	if !permits(c.rule.methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false
 	}

@@ -256,7 +256,7 @@ func (p *Policy) Evaluate(
 			p.lookups.renew(sender)
 		}
 	}
-	Evaluate(s, f, id, now, v)
+	EvaluateFound(s, f, id, now, v)
 	if s.fault != nil && !v.Refused() {
 		return s.fault
 	}
@@ -274,7 +274,7 @@ func (p *Policy) evaluateUnknown(
 	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, v *Verdict,
 ) error {
 	unread := &Identity{Digest: sender.Digest, User: sender.User, unread: true}
-	Evaluate(p.snapshot(), f, unread, p.settings.Now(), v)
+	EvaluateFound(p.snapshot(), f, unread, p.settings.Now(), v)
 	if v.Reason == Banned {
 		return nil
 	}
@@ -285,7 +285,7 @@ func (p *Policy) evaluateUnknown(
 	id, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
 	switch {
 	case err == nil:
-		Evaluate(p.snapshot(), f, id, p.settings.Now(), v)
+		EvaluateFound(p.snapshot(), f, id, p.settings.Now(), v)
 	case v.Refused() || v.Exempt && (sender.User != "" || !f.RejectUnknown):
 		err = nil
 	}
@@ -326,6 +326,6 @@ func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 	if s.fault != nil || now.UnixMicro()-e.at >= renewMicros {
 		return false
 	}
-	Evaluate(s, f, e.id, now, v)
+	EvaluateFound(s, f, e.id, now, v)
 	return true
 }

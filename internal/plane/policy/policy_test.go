@@ -26,7 +26,7 @@ func mustDecide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.I
 		t.Fatalf("Unusable: got %v, want none", wrong)
 	}
 	var v policy.Verdict
-	policy.Evaluate(s, f, id, now, &v)
+	policy.EvaluateFound(s, f, id, now, &v)
 	return &v
 }
 
@@ -48,7 +48,7 @@ func prefixes(v *policy.Verdict) string {
 func TestBillingPeriodStartsOnUsersDay(t *testing.T) {
 	month := []policy.RuleLimit{{Name: "month",
 		Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month,
-			Zone: "Asia/Tokyo"}}}
+			TimeZone: "Asia/Tokyo"}}}
 	rules := []policy.Rule{{Name: "plan", Limits: month},
 		{Name: "shared", Priority: -1, CountBy: []string{"tier"}, Limits: month}}
 	overrides := []policy.Override{{Rule: "plan", Limit: "month", Tier: "pro", Events: 500}}
@@ -66,14 +66,14 @@ func TestBillingPeriodStartsOnUsersDay(t *testing.T) {
 	}{{a, 500, "Europe/Berlin"}, {b, 500, "Europe/Berlin"}, {c, 700, "Asia/Tokyo"},
 		{a, 500, "Europe/Berlin"}} {
 		var v policy.Verdict
-		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &v)
+		policy.EvaluateFound(s, &policy.Facts{Path: "/"}, test.id, now, &v)
 		l := v.Hits[0].Limit
 		want := month[0].Limit
-		want.Prefix, want.Events, want.Zone, want.Anchor = "rule/plan/month", test.events, test.zone, 30
+		want.Prefix, want.Events, want.TimeZone, want.Anchor = "rule/plan/month", test.events, test.zone, 30
 		if *l != want || l.Validate() != nil {
 			t.Errorf("%s: got the limit %+v, want %+v", test.id.User, *l, want)
 		}
-		if shared := v.Hits[1].Limit; shared.Anchor != 0 || shared.Zone != "Asia/Tokyo" {
+		if shared := v.Hits[1].Limit; shared.Anchor != 0 || shared.TimeZone != "Asia/Tokyo" {
 			t.Errorf("got the shared limit %+v, want calendar months in Asia/Tokyo", *shared)
 		}
 		if test.id != c && first != nil && first != l {
@@ -175,7 +175,7 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 			t.Errorf("Unusable: got %s, want %s ... must be", err, want)
 		}
 		var v policy.Verdict
-		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &v)
+		policy.EvaluateFound(s, &policy.Facts{Path: "/"}, nil, now, &v)
 		if got := prefixes(&v); got != "rule/good/hour" {
 			t.Errorf("%s: got the hits %q, want rule/good/hour", want, got)
 		}

@@ -288,8 +288,8 @@ func limitsTier(set *ruleSet, tier string, at int64) bool {
 			continue
 		}
 		ofAll := len(row.Hosts)+len(row.Paths)+len(row.Methods)+len(row.Networks) == 0
-		if contains(row.Tiers, tier) && (row.Action != Exempt || ofAll) ||
-			row.Action == Charge && len(row.Tiers) == 0 && ofAll && countsAnonymous(row.CountBy) {
+		if contains(row.Tiers, tier) && (row.Action != ActionExempt || ofAll) ||
+			row.Action == ActionLimit && len(row.Tiers) == 0 && ofAll && countsAnonymous(row.CountBy) {
 			return true
 		}
 	}

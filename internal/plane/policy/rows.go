@@ -13,12 +13,12 @@ import (
 type Action string
 
 const (
-	// Charge takes the limits of the rule. The action "" means Charge.
-	Charge Action = "limit"
-	// Block refuses the request.
-	Block Action = "block"
-	// Exempt frees the request from all limits of the policy.
-	Exempt Action = "exempt"
+	// ActionLimit takes the limits of the rule. The action "" means Charge.
+	ActionLimit Action = "limit"
+	// ActionBlock refuses the request.
+	ActionBlock Action = "block"
+	// ActionExempt frees the request from all limits of the policy.
+	ActionExempt Action = "exempt"
 )
 
 // Rule is a row of rate_limit_rules with its limits. An empty list of conditions matches every request.
@@ -63,7 +63,7 @@ type Rule struct {
 
 	// Cost is the charge of a request to each limit of requests. 0 means 1.
 	Cost int64
-	// Settle describes how to read the actual cost from the response: see option.ParseSettle. "" means
+	// Settle describes how to read the actual cost from the response: see option.ParseCostSource. "" means
 	// Cost.
 	Settle string
 	// Status is the HTTP status of a refusal, from 400 to 599. 0 means 429 for limits, and 403 for a block

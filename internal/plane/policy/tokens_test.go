@@ -39,7 +39,7 @@ func TestLimitsOfTokensChargeNewAnswersOnly(t *testing.T) {
 		s := policy.Compile([]policy.Rule{tokenRule(c.events)}, nil, nil, 100)
 		var v policy.Verdict
 		for range 2 { // the second verdict may come from memory
-			policy.Evaluate(s, &policy.Facts{Method: c.method, Path: "/"}, nil, time.Now(), &v)
+			policy.EvaluateFound(s, &policy.Facts{Method: c.method, Path: "/"}, nil, time.Now(), &v)
 			got := ""
 			for _, m := range v.Terms {
 				got += m.Limit + " "

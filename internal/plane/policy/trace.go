@@ -100,7 +100,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 			if r.row.Mode == option.Shadow {
 				why = "matches, in the shadow"
 			}
-			if r.row.Action == Charge && r.row.Family != "" && !takesFamily(r, f) {
+			if r.row.Action == ActionLimit && r.row.Family != "" && !takesFamily(r, f) {
 				why += "; charged beside family " + r.row.Family + ", because of the spelling of the request"
 			}
 		case first != "":
@@ -141,7 +141,7 @@ func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdic
 	check("methods", permits(r.methods, strings.ToUpper(f.Method)), f.Method)
 	check("hosts", matchesHost(r, f.Host), f.Host)
 	check("paths", matchesPath(r, f.Path), f.Path)
-	if r.row.Action == Charge {
+	if r.row.Action == ActionLimit {
 		user := sender.user
 		if user == "" {
 			user = anonymousText(f.Address)

@@ -152,7 +152,7 @@ type Terms struct {
 
 	// Settle is Rule.Settle, or describes the unit of a limit of tokens or money, or is nil. It must not be
 	// changed.
-	Settle *option.Settle
+	Settle *option.CostSource
 
 	// Hidden reports that no field of a response describes the limit.
 	Hidden bool

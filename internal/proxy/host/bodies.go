@@ -12,9 +12,9 @@ type Bodies struct {
 	bySender map[string]int64
 }
 
-// Hold counts n more bytes of a sender and returns true, unless the sender would then have more than share,
+// Acquire counts n more bytes of a sender and returns true, unless the sender would then have more than share,
 // or all senders together more than most. A negative n releases bytes.
-func (b *Bodies) Hold(sender string, n, share, most int64) bool {
+func (b *Bodies) Acquire(sender string, n, share, most int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own := b.bySender[sender] + n

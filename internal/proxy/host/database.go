@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// memoryNotice is logged when counters in memory are opened.
-	memoryNotice = "dsn is memory: limits are counted in this process only"
+	// memoryText is logged when counters in memory are opened.
+	memoryText = "dsn is memory: limits are counted in this process only"
 
 	// passwordWarning is logged if a DSN in a configuration holds a password, because proxies show their
 	// configurations in APIs and debug logs.
@@ -31,7 +31,7 @@ const (
 
 // Database is a database that handlers share, with its store, its registry row, and the log of its failures.
 type Database struct {
-	Settings settings.Store
+	Settings settings.Connection
 	Store    ratelimit.Store // nil if the database has the history only
 	Postgres *store.Store    // the same as Store; nil if Store counts in memory
 	DB       pgdb.DB         // the connections of the store; nil if Store counts in memory
@@ -55,7 +55,7 @@ type Database struct {
 // openDatabase opens a database, or shares an open one.
 func (h *Handle) openDatabase(source *DataSource) (*Database, error) {
 	p := h.process
-	shared, err := h.share(fmt.Sprintf("database %#v", source.Store), func() (Resource, error) {
+	shared, err := h.share(fmt.Sprintf("database %#v", source.Connection), func() (Resource, error) {
 		d, err := p.openDatabase(source)
 		return d, err
 	})
@@ -71,7 +71,7 @@ func (h *Handle) openDatabase(source *DataSource) (*Database, error) {
 
 func (p *Process) openDatabase(source *DataSource) (*Database, error) {
 	d := &Database{
-		Settings: source.Store, Outage: &Outage{}, Clock: &respond.Clock{},
+		Settings: source.Connection, Outage: &Outage{}, Clock: &respond.Clock{},
 		limits: map[ratelimit.Limit]*ratelimit.Limit{}, logAlways: p.Log,
 	}
 	d.log = func(line Line) {
@@ -80,7 +80,7 @@ func (p *Process) openDatabase(source *DataSource) (*Database, error) {
 		}
 	}
 	if source.DSN == settings.MemoryDSN {
-		p.Log(Line{Level: Warn, Text: memoryNotice})
+		p.Log(Line{Level: Warn, Text: memoryText})
 		inMemory, err := memory.New(memory.Options{})
 		d.Store = inMemory
 		d.Salt = respond.NewSalt(nil)
@@ -104,7 +104,7 @@ func (d *Database) openStore(p *Process) error {
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
 		DisableRememberedRefusals: !s.RememberedRefusals, LeaseHorizon: p.LeaseHorizon,
 		LeaseHits: p.LeaseHits, OnError: d.failed,
-		Notice: func(text string) { d.log(Line{Level: Warn, Text: text}) }}
+		Log: func(text string) { d.log(Line{Level: Warn, Text: text}) }}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}
@@ -120,7 +120,7 @@ func (d *Database) openStore(p *Process) error {
 }
 
 // nodeName returns the name of this proxy: NodeName of the settings, or the host name, a slash and Kind.
-func (p *Process) nodeName(s *settings.Store) string {
+func (p *Process) nodeName(s *settings.Connection) string {
 	if s.NodeName != "" {
 		return s.NodeName
 	}

@@ -64,7 +64,9 @@ func (d *silentDB) Close() {
 	d.closed.Store(true)
 }
 
-func source(dsn string) *host.DataSource { return &host.DataSource{Store: settings.Store{DSN: dsn}} }
+func source(dsn string) *host.DataSource {
+	return &host.DataSource{Connection: settings.Connection{DSN: dsn}}
+}
 
 // start opens and prepares a handler with counters, a policy and a history on three databases, and adds a
 // record to the history. "" leaves a policy or a history out.

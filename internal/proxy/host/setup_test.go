@@ -33,7 +33,7 @@ func TestFailedSetUpNamesCauseAndMend(t *testing.T) {
 			lines := make(chan host.Line, 100)
 			p := &host.Process{Kind: "test", Log: func(line host.Line) { lines <- line },
 				Connect: func(*host.DataSource) (pgdb.DB, error) { return open(t, dsn), nil }}
-			source := &host.DataSource{Store: settings.Store{DSN: dsn, AutoMigrate: true}}
+			source := &host.DataSource{Connection: settings.Connection{DSN: dsn, AutoMigrate: true}}
 			h, err := p.Open(&host.DataSources{Limits: *source, Policy: source, History: source}, timeout)
 			if err != nil {
 				t.Fatal(err)

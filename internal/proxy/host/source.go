@@ -19,8 +19,8 @@ type DSN struct {
 
 // DataSource describes a database, with a handler's settings for it.
 type DataSource struct {
-	settings.Store // resolved
-	Configured     DSN
+	settings.Connection // resolved
+	Configured          DSN
 }
 
 // Current returns the DSN for a new connection.

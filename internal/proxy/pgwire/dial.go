@@ -122,14 +122,14 @@ func (p *Pool) dialFinished(d *dial, c *conn, failure *connectError) {
 		}
 		// For the calls that still wait, a timer starts another dial, because no later call may arrive to
 		// start it.
-		time.AfterFunc(dialInterval, p.dialAgain)
+		time.AfterFunc(dialInterval, p.redial)
 	}
 	p.dialIfNeeded()
 	p.mu.Unlock()
 }
 
-// dialAgain starts a dial if calls wait and the latest failure is no longer recent.
-func (p *Pool) dialAgain() {
+// redial starts a dial if calls wait and the latest failure is no longer recent.
+func (p *Pool) redial() {
 	defer p.logPanic()
 	p.mu.Lock()
 	p.dialIfNeeded()

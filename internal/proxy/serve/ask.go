@@ -26,8 +26,8 @@ func ask(s *Site, q *Request) {
 	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, v) {
 		q.failure = s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 		if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
-			s.reopen(func(again *host.Handle) {
-				q.failure = again.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
+			s.reopen(func(repeated *host.Handle) {
+				q.failure = repeated.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 			})
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 // chargeOf returns what a hit on a limit of tokens is charged before the response, at most quota. Before the
 // body is read, it returns 1.
-func chargeOf(q *Request, how *option.Settle, quota int64) int64 {
+func chargeOf(q *Request, how *option.CostSource, quota int64) int64 {
 	u := q.Upload
 	if u != nil && u.length < 0 && !u.optional {
 		return 1
@@ -25,7 +25,7 @@ func chargeOf(q *Request, how *option.Settle, quota int64) int64 {
 
 // outputOf returns the output that a request with an Upload may get: the maximum that it names, or else that
 // of a limit, and at most the largest one of its model for each answer. u and p may be nil.
-func outputOf(u *Upload, p *policy.Price, how *option.Settle) int64 {
+func outputOf(u *Upload, p *policy.Price, how *option.CostSource) int64 {
 	output := int64(0)
 	if u != nil {
 		output = u.Prompt.Output

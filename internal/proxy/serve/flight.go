@@ -13,7 +13,7 @@ type Flight struct {
 	Context context.Context
 
 	cancel context.CancelFunc
-	slots  []*ratelimit.Slot
+	holds  []*ratelimit.Hold
 	upload *Upload         // nil without one
 	before context.Context // the request's context
 }
@@ -22,8 +22,8 @@ type Flight struct {
 // distinguish types with the same fields.
 var flightKey = new(string)
 
-// hasSlots reports whether one of the hits is on a limit that is in_flight or reserves.
-func hasSlots(hits []ratelimit.Hit) bool {
+// hasHolds reports whether one of the hits is on a limit that is in_flight or reserves.
+func hasHolds(hits []ratelimit.Hit) bool {
 	for i := range hits {
 		if l := hits[i].Limit; l.Reserves || l.Algorithm == ratelimit.InFlight {
 			return true
@@ -32,7 +32,7 @@ func hasSlots(hits []ratelimit.Hit) bool {
 	return false
 }
 
-// Attach sets the Slot of each hit on a limit that is in_flight or reserves. Further calls for the same hits
+// Attach sets the Hold of each hit on a limit that is in_flight or reserves. Further calls for the same hits
 // set the same slots.
 func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0
@@ -41,23 +41,23 @@ func (f *Flight) Attach(hits []ratelimit.Hit) {
 		if !l.Reserves && l.Algorithm != ratelimit.InFlight {
 			continue
 		}
-		if n == len(f.slots) {
-			s := &ratelimit.Slot{}
+		if n == len(f.holds) {
+			s := &ratelimit.Hold{}
 			if !l.Reserves {
 				s.Lost = f.cancel
 			}
-			f.slots = append(f.slots, s)
+			f.holds = append(f.holds, s)
 		}
-		hits[i].Slot = f.slots[n]
+		hits[i].Hold = f.holds[n]
 		n++
 	}
 }
 
 // detach returns the slot of a hit, which End then does not release.
-func (f *Flight) detach(slot *ratelimit.Slot) *ratelimit.Slot {
-	for i, s := range f.slots {
-		if s == slot {
-			f.slots = append(f.slots[:i:i], f.slots[i+1:]...)
+func (f *Flight) detach(hold *ratelimit.Hold) *ratelimit.Hold {
+	for i, s := range f.holds {
+		if s == hold {
+			f.holds = append(f.holds[:i:i], f.holds[i+1:]...)
 			return s
 		}
 	}
@@ -67,7 +67,7 @@ func (f *Flight) detach(slot *ratelimit.Slot) *ratelimit.Slot {
 // End cancels Context and releases the slots and the Upload.
 func (f *Flight) End() {
 	f.cancel()
-	for _, s := range f.slots {
+	for _, s := range f.holds {
 		s.Release()
 	}
 	if f.upload != nil {

@@ -57,7 +57,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Settled = set.Settled || z.Settle != nil
 		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
 	}
-	set.InFlight = hasSlots(set.Hits)
+	set.InFlight = hasHolds(set.Hits)
 	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !set.Mixed && s.Fields.X && !s.Fields.IETF &&
 		s.Hits == nil
 	return set

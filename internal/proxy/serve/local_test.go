@@ -93,7 +93,7 @@ func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
 		HTTP: &http.Request{}, waited: true,
 		Limits:    &LimitSet{Settled: true},
-		Terms:     []*policy.Terms{{Settle: &option.Settle{Bytes: true}}},
+		Terms:     []*policy.Terms{{Settle: &option.CostSource{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
 	now := time.Now()

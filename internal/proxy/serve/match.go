@@ -87,7 +87,7 @@ func (m *Match) Compile() (*Matcher, error) {
 
 // Matches reports whether the limit applies to a request.
 func (m *Matcher) Matches(r *http.Request) bool {
-	return m.meetsHeaders(r.Header) && m.conditions.Hold(r.Method, r.Host, r.URL.EscapedPath())
+	return m.meetsHeaders(r.Header) && m.conditions.Match(r.Method, r.Host, r.URL.EscapedPath())
 }
 
 // meetsHeaders reports whether a request meets one of the conditions on headers, or there are none.

@@ -63,8 +63,8 @@ func addOne(r *history.Record, q *Request) {
 	setDetails(r, q)
 	setKeys(r, q)
 	if s := q.Settling; s != nil {
-		r.Unsettled = s.unsettled
-		s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Endpoint: r.Endpoint}
+		r.CostPending = s.unsettled
+		s.recorded = history.RealCost{Time: r.Time, User: r.User, KeyID: r.KeyID, Endpoint: r.Endpoint}
 	}
 	history.Add(q.Site.History, r)
 	addShadows(r, q)

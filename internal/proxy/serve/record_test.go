@@ -24,11 +24,11 @@ import (
 func TestHistoryRequiresPostgres(t *testing.T) {
 	site := new(serve.Site)
 	dsns := &serve.DSNs{Limits: host.DSN{DSN: "memory"}}
-	if _, err := site.DataSources(settings.Store{}, dsns, "", &settings.History{}); err != nil {
+	if _, err := site.DataSources(settings.Connection{}, dsns, "", &settings.History{}); err != nil {
 		t.Errorf("limits in memory: error %v, want nil", err)
 	}
 	dsns = &serve.DSNs{Limits: host.DSN{DSN: "postgres://h/db"}, History: host.DSN{DSN: "memory"}}
-	_, err := site.DataSources(settings.Store{}, dsns, "", &settings.History{})
+	_, err := site.DataSources(settings.Connection{}, dsns, "", &settings.History{})
 	if !strings.HasPrefix(fmt.Sprint(err), `history: dsn: "memory": `) {
 		t.Errorf("a history in memory: error %v, want one about dsn", err)
 	}

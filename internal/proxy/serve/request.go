@@ -145,7 +145,7 @@ func Begin(q *Request) (waits bool, err error) {
 	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
 	}
-	if q.Upload != nil || q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
+	if q.Upload != nil || q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasHolds(q.Verdict.Hits) {
 		parent := q.HTTP.Context()
 		q.Flight = &Flight{upload: q.Upload, before: parent}
 		parent = context.WithValue(parent, flightKey, q.Flight)
@@ -237,8 +237,8 @@ func Take(q *Request) {
 	}
 	q.Err = s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
 	if s.reopen != nil && errors.Is(q.Err, ratelimit.ErrClosed) {
-		s.reopen(func(again *host.Handle) {
-			q.Err = again.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
+		s.reopen(func(repeated *host.Handle) {
+			q.Err = repeated.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
 		})
 	}
 }

@@ -38,10 +38,10 @@ type Settling struct {
 	settled bool       // settle has run
 	running int64      // its number in Site.running; 0 before Begin
 
-	client    context.Context // the request's context, which ends early if the client leaves
-	unsettled []bool          // a true for each hit of the request that is settled
-	recorded  history.Settled // the record to complete, if there is a history
-	bill      *batch.Bill     // with Charges from settle on
+	client    context.Context  // the request's context, which ends early if the client leaves
+	unsettled []bool           // a true for each hit of the request that is settled
+	recorded  history.RealCost // the record to complete, if there is a history
+	bill      *batch.Bill      // with Charges from settle on
 }
 
 // clientLeft is the status of a request if its client left before the response.
@@ -56,7 +56,7 @@ type settledHit struct {
 	// The interpreter looks for a promoted field, such as Key, in the fields before the embedded struct, too.
 	batch.Charge
 
-	how      *option.Settle
+	how      *option.CostSource
 	values   []string // the texts of the cost in the response; nil without one
 	repeated bool     // see policy.Terms
 
@@ -105,7 +105,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 				one.Cost = 0
 			}
 			if h.Limit.Reserves && q.Flight != nil {
-				one.Slot = q.Flight.detach(h.Slot)
+				one.Hold = q.Flight.detach(h.Hold)
 			}
 			s.unsettled[i] = true
 			s.paths = s.paths || how.Path != nil
@@ -222,8 +222,8 @@ func (s *Settling) End(status int, h http.Header) {
 	if later {
 		return
 	}
-	if s.body != nil && s.body.Holds() ||
-		s.tokens != nil && s.tokens.reader != nil && s.tokens.reader.Holds() {
+	if s.body != nil && s.body.Waiting() ||
+		s.tokens != nil && s.tokens.reader != nil && s.tokens.reader.Waiting() {
 		go s.settleLate() // the response does not end before the handler returns
 		return
 	}
@@ -310,7 +310,7 @@ func (s *Settling) settle() {
 // release ends the slots of the hits. It has no effect on those that a settlement has ended.
 func (s *Settling) release() {
 	for i := range s.hits {
-		s.hits[i].Slot.Release()
+		s.hits[i].Hold.Release()
 	}
 }
 
@@ -321,7 +321,7 @@ func (s *Settling) tell(one *settledHit) {
 	if site.History != nil && !one.repeated {
 		s.recorded.Prefix, s.recorded.Unit = prefix, one.Limit.Unit
 		s.recorded.Units = one.Units
-		history.Settle(site.History, &s.recorded)
+		history.SetCost(site.History, &s.recorded)
 	}
 	if site.Settled != nil {
 		site.Settled(prefix, one.outcome)

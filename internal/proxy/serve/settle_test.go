@@ -37,7 +37,7 @@ type settling struct {
 func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, method, text string, hit ratelimit.Hit,
 	decision ratelimit.Decision) *serve.Settling {
 	t.Helper()
-	how, err := option.ParseSettle(text)
+	how, err := option.ParseCostSource(text)
 	if err != nil {
 		t.Fatal(err)
 	}

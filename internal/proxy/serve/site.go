@@ -66,7 +66,7 @@ type Site struct {
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it fails, it does not call retry.
-	reopen func(retry func(again *host.Handle))
+	reopen func(retry func(repeated *host.Handle))
 
 	audit   option.Audit  // the handler's setting, for requests that the policy alone decides
 	unknown int32         // 1 once the log has a warning of an unknown address; atomic
@@ -126,11 +126,11 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 		}
 	}
 	timeout := s.Timeout
-	s.reopen = func(retry func(again *host.Handle)) {
-		again, err := p.Open(sources, timeout)
+	s.reopen = func(retry func(repeated *host.Handle)) {
+		repeated, err := p.Open(sources, timeout)
 		if err == nil {
-			defer again.Release()
-			retry(again)
+			defer repeated.Release()
+			retry(repeated)
 		}
 	}
 	s.Prepare()

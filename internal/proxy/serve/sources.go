@@ -10,14 +10,14 @@ import (
 // DSNs holds the DSNs of a configuration.
 type DSNs struct {
 	Limits, Policy, History host.DSN
-	Where                   string // see settings.Store.Resolve
+	Where                   string // see settings.Connection.Resolve
 }
 
 // DataSources returns the databases of a site's counters, policy and history. shared has the settings that
 // these databases share, without a DSN. audit is the handler's setting. history has the settings of the
 // history. If history is nil, the site has a history only if an audit setting requires it.
 func (s *Site) DataSources(
-	shared settings.Store, dsns *DSNs, audit string, history *settings.History,
+	shared settings.Connection, dsns *DSNs, audit string, history *settings.History,
 ) (*host.DataSources, error) {
 	limits, err := sourceOf(shared, &dsns.Limits, dsns.Where)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Site) DataSources(
 // partSource returns the database of a policy or a history, which is in Postgres. If dsn is empty, the result
 // is limits, the database of the counters. why explains an error about the DSN memory.
 func partSource(
-	shared settings.Store, dsns *DSNs, dsn *host.DSN, limits *host.DataSource, why string,
+	shared settings.Connection, dsns *DSNs, dsn *host.DSN, limits *host.DataSource, why string,
 ) (*host.DataSource, error) {
 	at := *limits
 	at.Configured.HasPassword = at.Configured.HasPassword || dsn.HasPassword
@@ -76,11 +76,11 @@ func partSource(
 }
 
 // sourceOf returns the database of a DSN.
-func sourceOf(shared settings.Store, dsn *host.DSN, where string) (*host.DataSource, error) {
+func sourceOf(shared settings.Connection, dsn *host.DSN, where string) (*host.DataSource, error) {
 	shared.DSN = dsn.DSN
 	shared.Source = dsn.From
 	resolved, err := shared.Resolve(where)
-	return &host.DataSource{Store: resolved, Configured: *dsn}, err
+	return &host.DataSource{Connection: resolved, Configured: *dsn}, err
 }
 
 // partError names the part of the configuration that has the wrong DSN. A part without its own DSN uses the

@@ -153,8 +153,8 @@ func share(a, b *Text) bool {
 	return false
 }
 
-// markKeys marks the placeholders that the text of the policy's API key has, too.
-func (t *Text) markKeys(key *Text) {
+// shareKeys marks the placeholders that the text of the policy's API key has, too.
+func (t *Text) shareKeys(key *Text) {
 	for i := range t.pieces {
 		p := &t.pieces[i]
 		for j := range key.pieces {

@@ -262,7 +262,7 @@ func (u *Upload) grow(size int64) bool {
 	}
 	b := u.body
 	most := u.site.MaxBody
-	if !u.site.bodies.Hold(b.sender, size, most*settings.SenderBodies, most*settings.MaxBodies) {
+	if !u.site.bodies.Acquire(b.sender, size, most*settings.SenderBodies, most*settings.MaxBodies) {
 		return false
 	}
 	if size == chunkSize {
@@ -353,7 +353,7 @@ func (u *Upload) Read(part []byte) (int, error) {
 
 // free drops a chunk. The caller holds the mutex.
 func (u *Upload) free(chunk []byte) {
-	u.site.bodies.Hold(u.body.sender, -int64(cap(chunk)), 0, 0)
+	u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0, 0)
 	if cap(chunk) == chunkSize {
 		freeChunks.Put(chunk[:0]) //nolint:staticcheck // its header is small beside the chunk
 	}

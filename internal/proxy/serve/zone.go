@@ -120,7 +120,7 @@ func (z *Zone) isSecret(text *Text) bool {
 // form of an API key, and are secret unless hash_key is set.
 func (z *Zone) addKey(key *Text) {
 	if share(z.Key, key) {
-		z.Key.markKeys(key)
+		z.Key.shareKeys(key)
 		z.Hit.Secret = z.Hit.Secret || z.HashKey == nil
 		if z.alternatives == nil {
 			z.Header = ""
@@ -130,7 +130,7 @@ func (z *Zone) addKey(key *Text) {
 	for i := range z.alternatives {
 		one := &z.alternatives[i]
 		if share(one.text, key) {
-			one.text.markKeys(key)
+			one.text.shareKeys(key)
 			one.secret = one.secret || z.HashKey == nil
 			if len(one.text.pieces) == 1 { // an API key has one number, whichever header brought it
 				z.keyNumber = firstNumber(z.keyNumber, one.number)

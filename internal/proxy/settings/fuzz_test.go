@@ -60,11 +60,11 @@ func FuzzSettleTextIsParsedBack(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		settle, err := option.ParseSettle(text)
+		settle, err := option.ParseCostSource(text)
 		if err != nil || settle == nil {
 			return
 		}
-		again, err := option.ParseSettle(settle.Text)
+		again, err := option.ParseCostSource(settle.Text)
 		if err != nil || !reflect.DeepEqual(settle, again) {
 			t.Errorf("ParseSettle(%q): got %+v, and for its text %+v, %v, want the same", text, settle, again,
 				err)

@@ -15,11 +15,11 @@ type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
 	Cost       int64 // 0 if a placeholder gives the cost
 	Unit       option.Unit
-	Output     int64          // the setting output; 0 without it
-	Batches    string         // the setting batches; "" without it
-	Settle     *option.Settle // or of a limit of tokens
-	HashKey    *bool          // nil means to hash only keys that contain a secret
-	IPv4, IPv6 int            // the leading bits of an address that belong to the key
+	Output     int64              // the setting output; 0 without it
+	Batches    string             // the setting batches; "" without it
+	Settle     *option.CostSource // or of a limit of tokens
+	HashKey    *bool              // nil means to hash only keys that contain a secret
+	IPv4, IPv6 int                // the leading bits of an address that belong to the key
 	Mode       option.Mode
 	WithoutKey option.Without
 	Hidden     bool // no field of a response describes the limit
@@ -120,7 +120,7 @@ func readRate(dst *Settings, text string) error {
 	l := &dst.Limit.Limit
 	if l.Algorithm != ratelimit.InFlight {
 		rate, err := ratelimit.ParseRate(text)
-		l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
+		l.Events, l.Window, l.Calendar, l.TimeZone = rate.Events, rate.Window, rate.Calendar, rate.TimeZone
 		return err
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -172,7 +172,7 @@ func (l *ConfiguredLimit) Warnings() []Warning {
 
 // readSettle reads ConfiguredLimit.Settle.
 func readSettle(dst *Settings, text string) (err error) {
-	dst.Limit.Settle, err = option.ParseSettle(text)
+	dst.Limit.Settle, err = option.ParseCostSource(text)
 	if dst.Limit.Settle != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
 		want := "left out with in_flight: a slot ends with its request"
 		return &ratelimit.FieldError{Value: text, Want: want}

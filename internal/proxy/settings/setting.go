@@ -49,7 +49,7 @@ type Settings struct {
 	MaxBody       int64          // bounds the body of a request to a language model, in bytes
 	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
 	Anonymous     bool           // with an API key, let requests without one and without a user pass
-	Store         Store
+	Connection    Connection
 	History       History
 	Insecure      bool // serve the page to everybody
 }

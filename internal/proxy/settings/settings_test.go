@@ -26,7 +26,7 @@ func checkField(t *testing.T, err error, field, value string) {
 
 // allSettings lists the settings of all tables that have a Read.
 var allSettings = slices.DeleteFunc(slices.Concat(settings.LimitTable, settings.HandlerTable,
-	settings.PolicyTable, settings.PageTable, settings.StoreTable, settings.HistoryTable,
+	settings.PolicyTable, settings.PageTable, settings.ConnectionTable, settings.HistoryTable,
 	settings.RetentionTable), func(s settings.Setting) bool { return s.Read == nil })
 
 // valueOf returns the value of a setting.
@@ -38,9 +38,9 @@ func valueOf(name string, s *settings.Settings) any {
 		"max_body": s.MaxBody,
 		"settle":   l.Settle, "key": l.Alternatives, "mode": l.Mode, "timeout": s.Timeout,
 		"on_error": s.OnError, "fields": s.Fields.IETF, "unknown_key": s.RejectUnknown,
-		"auto_migrate": s.Store.AutoMigrate, "max_conns": s.Store.MaxConns,
-		"node_name":           strconv.Quote(s.Store.NodeName),
-		"cleanup_probability": s.Store.CleanupProbability, "audit_address": s.History.Address,
+		"auto_migrate": s.Connection.AutoMigrate, "max_conns": s.Connection.MaxConns,
+		"node_name":           strconv.Quote(s.Connection.NodeName),
+		"cleanup_probability": s.Connection.CleanupProbability, "audit_address": s.History.Address,
 		"usage": s.History.Retention,
 	}[name]
 }
@@ -142,13 +142,13 @@ func TestPointlessSettingsHaveWarnings(t *testing.T) {
 func TestResolveCompletesSettings(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
-	defaults := settings.Store{
+	defaults := settings.Connection{
 		DSN:                "postgres://h/db",
 		AutoMigrate:        true,
 		CleanupProbability: 0.1,
 		RememberedRefusals: true,
 	}
-	resolve := func(change func(s *settings.Store)) settings.Store {
+	resolve := func(change func(s *settings.Connection)) settings.Connection {
 		t.Helper()
 		s := defaults
 		change(&s)
@@ -158,24 +158,24 @@ func TestResolveCompletesSettings(t *testing.T) {
 		}
 		return s
 	}
-	plain := resolve(func(*settings.Store) {})
-	if s := resolve(func(s *settings.Store) { s.MaxConns = 8 }); s != plain {
+	plain := resolve(func(*settings.Connection) {})
+	if s := resolve(func(s *settings.Connection) { s.MaxConns = 8 }); s != plain {
 		t.Errorf("with max_conns set to its default, the store is %+v, want %+v", s, plain)
 	}
-	one := resolve(func(s *settings.Store) { s.DSN = "memory" })
-	other := resolve(func(s *settings.Store) { s.DSN, s.MaxConns = "memory", 3 })
+	one := resolve(func(s *settings.Connection) { s.DSN = "memory" })
+	other := resolve(func(s *settings.Connection) { s.DSN, s.MaxConns = "memory", 3 })
 	if one != other {
 		t.Errorf("stores in memory are %+v and %+v, want the same", one, other)
 	}
-	if s := resolve(func(s *settings.Store) { s.DSN = "host=h pool_max_conns=2" }); s.MaxConns != 0 {
+	if s := resolve(func(s *settings.Connection) { s.DSN = "host=h pool_max_conns=2" }); s.MaxConns != 0 {
 		t.Errorf("with pool_max_conns in the DSN, MaxConns is %d, want 0", s.MaxConns)
 	}
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "true")
-	if s := resolve(func(*settings.Store) {}); s.AutoMigrate {
+	if s := resolve(func(*settings.Connection) {}); s.AutoMigrate {
 		t.Error("AutoMigrate is true, want the false of the environment")
 	}
 	t.Setenv("DATABASE_URL", "postgres://env/db")
-	if s := resolve(func(s *settings.Store) { s.DSN = "" }); s.DSN != "postgres://env/db" {
+	if s := resolve(func(s *settings.Connection) { s.DSN = "" }); s.DSN != "postgres://env/db" {
 		t.Errorf("the DSN is %q, want the one of the environment", s.DSN)
 	}
 }
@@ -184,10 +184,10 @@ func TestResolveCompletesSettings(t *testing.T) {
 // environment variable is an error that names the variable.
 func TestInvalidEnvironmentIsRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
-	_, err := settings.Store{}.Resolve("here,")
+	_, err := settings.Connection{}.Resolve("here,")
 	checkField(t, err, "dsn", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	_, err = settings.Store{DSN: "memory"}.Resolve("here,")
+	_, err = settings.Connection{DSN: "memory"}.Resolve("here,")
 	if !strings.Contains(fmt.Sprint(err), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
 		t.Errorf("error %v, want one that names PG_RATELIMIT_DISABLE_AUTO_MIGRATE", err)
 	}

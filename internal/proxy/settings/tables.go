@@ -54,7 +54,7 @@ var LimitTable = []Setting{
 		Read: readCost, Unset: "1"},
 	// The real cost of a request, from its [response](caddy.md#cost-after-the-response). Default: what
 	// it was charged.
-	{Name: "settle", Form: Words, Want: option.WantSettle, Read: readSettle},
+	{Name: "settle", Form: Words, Want: option.WantCostSource, Read: readSettle},
 	// Count in the logged table, which survives a crash of the database server. Default: off; on with a
 	// unit of tokens.
 	onOff("durable", "off", func(dst *Settings) *bool { return &dst.Limit.Limit.Durable }),
@@ -203,25 +203,25 @@ var PageTable = []Setting{
 	onOff("insecure", "off", func(dst *Settings) *bool { return &dst.Insecure }),
 }
 
-// StoreTable has the settings of a store.
-var StoreTable = []Setting{
+// ConnectionTable has the settings of a store.
+var ConnectionTable = []Setting{
 	// Where to count, as in [the handler](#the-handler). Default: `DATABASE_URL` in the environment.
 	dsn("dsn", WantDSN),
 	// Connections to each database: 1 to 1000. Default: the DSN's `pool_max_conns`, else 8.
-	number("max_conns", 1000, "", func(dst *Settings, n int64) { dst.Store.MaxConns = int(n) }),
+	number("max_conns", 1000, "", func(dst *Settings, n int64) { dst.Connection.MaxConns = int(n) }),
 	// `off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables
 	// yourself. Default: on.
-	onOff("auto_migrate", "on", func(dst *Settings) *bool { return &dst.Store.AutoMigrate }),
+	onOff("auto_migrate", "on", func(dst *Settings) *bool { return &dst.Connection.AutoMigrate }),
 	// How likely a [cleanup](operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. With 1, too,
 	// a row stays for a minute after it has expired. Default: 0.1.
 	{Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1"},
 	// Refuse without asking the database if a key is known to be used up. Default: on.
-	onOff("remembered_refusals", "on", func(dst *Settings) *bool { return &dst.Store.RememberedRefusals }),
+	onOff("remembered_refusals", "on", func(dst *Settings) *bool { return &dst.Connection.RememberedRefusals }),
 	// The name of this proxy in the [registry](operating.md#the-registry-of-proxies). Give each of
 	// several proxies on one host its own. Default: the host name and `/caddy` or `/traefik`.
-	nodeName("node_name", func(dst *Settings) *string { return &dst.Store.NodeName }),
+	nodeName("node_name", func(dst *Settings) *string { return &dst.Connection.NodeName }),
 	// Where this proxy runs, for the registry and the history, up to 100 bytes. Default: none.
-	nodeName("region", func(dst *Settings) *string { return &dst.Store.Region }),
+	nodeName("region", func(dst *Settings) *string { return &dst.Connection.Region }),
 	// [Record](operating.md#audit-log) what happens to requests. Default: off.
 	{Name: "history", Form: Block, Settings: HistoryTable},
 

@@ -48,8 +48,8 @@ type Frames struct {
 	cr        bool   // the last line ended with CR, and a LF after it belongs to it
 	long      bool   // the current event is too long
 
-	held  int64  // the bytes of the buffers
-	total *int64 // the bytes that all Frames hold; atomic
+	buffered int64  // the bytes of the buffers
+	total    *int64 // the bytes that all Frames hold; atomic
 }
 
 // NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold. one
@@ -79,8 +79,8 @@ func NewFrames(h http.Header, total *int64, one, each func(text []byte)) *Frames
 	return f
 }
 
-// Holds reports whether f holds a part of the body that it has not read.
-func (f *Frames) Holds() bool { return f.held > 0 }
+// Waiting reports whether f holds a part of the body that it has not read.
+func (f *Frames) Waiting() bool { return f.buffered > 0 }
 
 // stop ends the reading of a body that cannot be read.
 func (f *Frames) stop(reason string) {
@@ -96,15 +96,15 @@ func (f *Frames) Release() {
 	f.packed = nil
 	f.text = nil
 	f.event = nil
-	atomic.AddInt64(f.total, -f.held)
-	f.held = 0
+	atomic.AddInt64(f.total, -f.buffered)
+	f.buffered = 0
 }
 
 // fits counts the buffers, and reports whether they are within the bounds.
 func (f *Frames) fits() bool {
 	held := int64(len(f.packed) + len(f.text) + len(f.event))
-	total := atomic.AddInt64(f.total, held-f.held)
-	f.held = held
+	total := atomic.AddInt64(f.total, held-f.buffered)
+	f.buffered = held
 	return held <= MaxBody && total <= MaxBodies
 }
 

@@ -87,17 +87,17 @@ type bedrock struct {
 	} `json:"source"`
 }
 
-// mediaMarks are in each body that has media.
-var mediaMarks = [][]byte{[]byte(`base64`), []byte(`"data"`), []byte(`"bytes"`), []byte(`"images"`),
+// mediaKeywords are in each body that has media.
+var mediaKeywords = [][]byte{[]byte(`base64`), []byte(`"data"`), []byte(`"bytes"`), []byte(`"images"`),
 	[]byte(`"image_generation_call"`)}
 
 // readMedia finds media at the places where APIs take them, and counts them in p.
 func readMedia(p *Prompt, text []byte) {
-	marked := false
-	for _, mark := range mediaMarks {
-		marked = marked || bytes.Contains(text, mark)
+	found := false
+	for _, keyword := range mediaKeywords {
+		found = found || bytes.Contains(text, keyword)
 	}
-	if !marked {
+	if !found {
 		return
 	}
 	var r request

@@ -83,8 +83,8 @@ func (r *Reader) readEvent(text []byte) {
 		r.events++
 		r.characters += n
 	}
-	for _, mark := range marks {
-		if !bytes.Contains(text, mark) {
+	for _, keyword := range keywords {
+		if !bytes.Contains(text, keyword) {
 			continue
 		}
 		var event map[string]interface{}

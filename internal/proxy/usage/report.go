@@ -127,8 +127,8 @@ func report(r *Reader, event map[string]interface{}) {
 }
 
 // fill adds numbers that are not reported yet.
-func fill(n, further []int64) {
-	for i, number := range further {
+func fill(n, more []int64) {
+	for i, number := range more {
 		if n[i] < 0 {
 			n[i] = number
 		}

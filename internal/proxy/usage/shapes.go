@@ -30,7 +30,7 @@ const (
 	textOut
 	total // prompt and answer
 	search
-	furtherSearch
+	searchBeside
 	duration // a report that has no tokens
 	numbers
 )
@@ -139,8 +139,8 @@ var countNames = withDetails(map[string]int{
 	// Anthropic, OpenRouter; Perplexity; xAI; Mistral; Gemini Interactions.
 	"server_tool_use.web_search_requests": search, "num_search_queries": search, "num_sources_used": search,
 	"server_side_tool_usage_details.web_search_calls": search, "connectors.web_search": search,
-	"server_side_tool_usage_details.x_search_calls": furtherSearch,
-	"connectors.web_search_premium":                 furtherSearch,
+	"server_side_tool_usage_details.x_search_calls": searchBeside,
+	"connectors.web_search_premium":                 searchBeside,
 	"grounding_tool_count.GOOGLE_SEARCH":            search,
 	"seconds":                                       duration, "duration": duration, // transcriptions
 })
@@ -194,7 +194,7 @@ func index(all []shape) []member {
 	return members
 }
 
-// marks are in the text of all events of a stream that report something, except a tier and a model, which
+// keywords are in the text of all events of a stream that report something, except a tier and a model, which
 // streamed has. An event without any of them is not read.
-var marks = [][]byte{[]byte("oken"), []byte("eval_count"), []byte("rafficType"), []byte("web_search"),
+var keywords = [][]byte{[]byte("oken"), []byte("eval_count"), []byte("rafficType"), []byte("web_search"),
 	[]byte("webSearch"), []byte("rror"), []byte(`seconds"`)}

@@ -91,7 +91,7 @@ func partsOf(reported []int64, medium int) option.Parts {
 		n[medium] = output - n[textOut]
 	}
 	var p option.Parts
-	p[option.Search] = n[search] + n[furtherSearch]
+	p[option.Search] = n[search] + n[searchBeside]
 	hasDetails := n[audioOut] != 0 || n[imageOut] != 0
 	for _, detail := range n[cacheRead : imageCached+1] {
 		hasDetails = hasDetails || detail != 0
@@ -158,8 +158,8 @@ func (r *Reader) usage() Usage {
 		u.Parts[option.Output] = Unreported
 	}
 	if r.added != nil {
-		further := partsOf(r.added, imageOut)
-		u.Parts = add(u.Parts, further)
+		more := partsOf(r.added, imageOut)
+		u.Parts = add(u.Parts, more)
 	}
 	if len(r.searches) > 0 {
 		u.Parts[option.Search] = int64(len(r.searches))
@@ -194,12 +194,12 @@ func (u *Usage) addEntries(r *Reader) {
 }
 
 // add returns parts with further ones, none of which is unreported.
-func add(parts, further option.Parts) option.Parts {
+func add(parts, more option.Parts) option.Parts {
 	for i := range option.PartNames {
-		if further[i] > 0 && parts[i] < 0 {
+		if more[i] > 0 && parts[i] < 0 {
 			parts[i] = 0
 		}
-		parts[i] += further[i]
+		parts[i] += more[i]
 	}
 	return parts
 }

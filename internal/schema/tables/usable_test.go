@@ -117,7 +117,7 @@ func TestRulesRefuseTheHeadersThatConfigurationsRefuse(t *testing.T) {
 		Pragma Allow Accept-Ranges WWW-Authenticate Authorization Retry-After
 		Strict-Transport-Security Link Server Via Warning`) {
 		settle := "header " + header
-		_, want := option.ParseSettle(settle)
+		_, want := option.ParseCostSource(settle)
 		_, err := s.Conn.Exec(t.Context(), "SELECT rate_limit_rule('r', settle => $1)", settle)
 		if (err == nil) != (want == nil) {
 			t.Errorf("%s: a rule gets the error %v, and a configuration %v", settle, err, want)

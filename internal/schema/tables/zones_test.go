@@ -25,7 +25,7 @@ func TestEachZoneMeansTheSameInGoAndPostgres(t *testing.T) {
 	for line := range strings.SplitSeq(zones, "\n") {
 		fields := strings.Fields(line)
 		name := fields[0]
-		zone, err := ratelimit.ParseZone(name)
+		zone, err := ratelimit.ParseTimeZone(name)
 		location, unknown := time.LoadLocation(name)
 		switch {
 		case unknown != nil: // Postgres has newer zones

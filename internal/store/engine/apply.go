@@ -17,16 +17,16 @@ import (
 func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	decideGranted(requests)
 	decided := make([]*request, 0, len(requests))
-	var again []*request
+	var repeated []*request
 	for _, r := range requests {
 		c := r.Call
 		if granted := len(c.Decisions); granted < len(r.positions) || granted == 0 {
 			if w.expireEnded(r) {
-				again = append(again, r)
+				repeated = append(repeated, r)
 				continue
 			}
 			if err := w.decideUnusual(r); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
-				again = append(again, r)
+				repeated = append(repeated, r)
 				continue
 			} else if err != nil {
 				w.finish([]*request{r}, err)
@@ -38,7 +38,7 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 		}
 		decided = append(decided, r)
 	}
-	return decided, again
+	return decided, repeated
 }
 
 // expireEnded reports whether a row that has room granted a request nothing, because the session of its slots
@@ -52,9 +52,9 @@ func (w *work) expireEnded(r *request) bool {
 	case !e.answered || e.firstSlot == 0 || e.granted > 0 || e.view.Free < e.cost:
 		return false
 	case e.sums != nil:
-		w.store.ledger.Expire(e.firstSlot)
+		w.engine.ledger.Expire(e.firstSlot)
 	default:
-		w.store.slots.Expire(e.firstSlot >> 32)
+		w.engine.slots.Expire(e.firstSlot >> 32)
 	}
 	return true
 }
@@ -135,7 +135,7 @@ func (w *work) decideUnusual(r *request) error {
 			}
 			if e.kind == statement.Charge && !e.refusalKept {
 				e.refusalKept = true
-				lease.RememberRefusal(w.store.rows, e.id, v, h.Cost, c.Decisions[i].RetryAfter,
+				lease.RememberRefusal(w.engine.rows, e.id, v, h.Cost, c.Decisions[i].RetryAfter,
 					w.sequence)
 			}
 		}
@@ -149,13 +149,13 @@ func (w *work) applyRows(p *plan) {
 	if !w.keepsRows {
 		return
 	}
-	held := make([]lease.Held, 0, len(p.entries))
+	held := make([]lease.RowView, 0, len(p.entries))
 	for _, e := range p.entries {
 		if e.answered && e.err == nil {
-			held = append(held, lease.Held{ID: e.id, View: &e.view})
+			held = append(held, lease.RowView{ID: e.id, View: &e.view})
 		}
 	}
-	lease.KeepRows(w.store.rows, held)
+	lease.KeepRows(w.engine.rows, held)
 }
 
 // recordLocks records lock timeouts of rows that had their own statement, and clears the lock timeouts of
@@ -166,16 +166,16 @@ func (w *work) recordLocks(p *plan) bool {
 		waited = waited || g.statement.Code == pg.LockNotAvailable
 	}
 	w.timedOut = w.timedOut || waited
-	if !waited && atomic.LoadInt64(&w.store.rows.LockCount) == 0 {
+	if !waited && atomic.LoadInt64(&w.engine.rows.LockCount) == 0 {
 		return false
 	}
 	for _, g := range p.groups {
 		s := &g.statement
 		for _, e := range g.entries {
 			if s.Code == pg.LockNotAvailable && len(g.entries) == 1 {
-				lease.RecordLockTimeout(w.store.rows, e.id)
+				lease.RecordLockTimeout(w.engine.rows, e.id)
 			} else if g.key.Kind != statement.Peek && (s.Err == nil || s.Rows > 0) {
-				lease.ClearLockTimeouts(w.store.rows, e.id)
+				lease.ClearLockTimeouts(w.engine.rows, e.id)
 			}
 		}
 	}

@@ -42,7 +42,7 @@ func (s *citusDB) keepMovingShard(t *testing.T, key string) (stop func() int) {
 func (s *citusDB) testSlots(t *testing.T, driver string) {
 	flight := conformance.InFlight("slots "+driver, 5)
 	a, b := s.openStore(t, driver, engine.Options{}), s.openStore(t, driver, engine.Options{})
-	held := map[int]*ratelimit.Slot{} // the slots of running requests
+	held := map[int]*ratelimit.Hold{} // the slots of running requests
 	lost := make(chan int, 100)
 	ids := 0
 	run := func(store ratelimit.Store) bool {
@@ -94,8 +94,8 @@ func (s *citusDB) testSlots(t *testing.T, driver string) {
 	full.Key = keyInShard((store.ShardOf("k", testShards) + 1) % testShards)
 	for _, home := range []string{"", full.Key} {
 		full.Subject = home
-		slot := &ratelimit.Slot{}
-		hits := []ratelimit.Hit{full, {Limit: flight, Key: "k", Cost: 1, Slot: slot}}
+		slot := &ratelimit.Hold{}
+		hits := []ratelimit.Hit{full, {Limit: flight, Key: "k", Cost: 1, Hold: slot}}
 		if home == "" && !takeAll(t, b, hits...) {
 			t.Error("a request with a slot and another limit was refused, want it allowed")
 		}
@@ -125,9 +125,9 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 		for n, key := range []string{"k", keyInShard((store.ShardOf("k", testShards) + 1) % testShards)} {
 			l := budget(1 << 40)
 			l.Prefix = fmt.Sprint("ledger ", driver, n)
-			hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Slot: &ratelimit.Slot{}})
+			hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Hold: &ratelimit.Hold{}})
 			b.Charges = append(b.Charges, batch.Charge{Limit: l, Key: key,
-				Unit: []string{"tokens", "money"}[n], Units: 1 + i, Slot: hits[n].Slot})
+				Unit: []string{"tokens", "money"}[n], Units: 1 + i, Hold: hits[n].Hold})
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
 		if err := one.Take(t.Context(), testTimeout, hits, decisions); err != nil || !allAllowed(decisions) {

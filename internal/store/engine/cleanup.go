@@ -52,7 +52,7 @@ type cleaner struct {
 }
 
 // startCleanup starts a cleanup, unless one is running or has just run. now is that of statement.Clock.
-func (s *Store) startCleanup(now int64) {
+func (s *Engine) startCleanup(now int64) {
 	c := &s.cleaner
 	if s.server.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
@@ -69,7 +69,7 @@ func (s *Store) startCleanup(now int64) {
 
 // cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows, or
 // cleanupRounds statements have run.
-func (s *Store) cleanUp(now int64) error {
+func (s *Engine) cleanUp(now int64) error {
 	c := &s.cleaner
 	next := &pgdb.Statement{SQL: s.texts.NextPrefix(c.durable), Args: []any{c.prefix}, Unnamed: true}
 	if err := s.runCleanup(next); err != nil {
@@ -99,7 +99,7 @@ func (s *Store) cleanUp(now int64) error {
 }
 
 // runCleanup runs one statement.
-func (s *Store) runCleanup(statement *pgdb.Statement) error {
+func (s *Engine) runCleanup(statement *pgdb.Statement) error {
 	statements := []*pgdb.Statement{{SQL: s.texts.Index, Joined: true}, statement}
 	err := s.server.db.Run(s.server.closing, cleanupTimeout, statements)
 	if s.server.closing.Err() == nil {

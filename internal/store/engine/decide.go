@@ -25,7 +25,7 @@ type work struct {
 	sessions   []int64 // the sessions for which the batch reserves, see ledger.Session
 	hasSeveral bool    // a request has several hits
 	hasRefunds bool    // a request refunds or resets rows
-	keepsRows  bool    // see lease.Set.States
+	keepsRows  bool    // see lease.Set.Local
 	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
 	// The queue sets such a deadline only while the database answers.
 	extended bool
@@ -44,7 +44,7 @@ var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
 // decideInDatabase decides and finishes the calls of a batch.
 func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
-	s := d.store
+	s := d.engine
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -52,7 +52,7 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	w := &work{decider: d, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
 		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
-		keepsRows: atomic.LoadInt32(&s.rows.States) == 1, now: s.unixNow()}
+		keepsRows: atomic.LoadInt32(&s.rows.Local) == 1, now: s.unixNow()}
 	if !locked {
 		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
 		addValue(s.stats, Sizes, int64(len(calls)))
@@ -88,14 +88,14 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 // begin makes the requests of a batch, in the buffers of an earlier batch. It ends the leases of rows that a
 // request refunds or resets.
 func (w *work) begin(calls []*batch.Call) {
-	b := w.store.idleBuffers.Get().(*buffers)
+	b := w.engine.idleBuffers.Get().(*buffers)
 	w.buffers = b
 	if cap(b.requests) < len(calls) {
 		b.requests = make([]request, len(calls))
 	}
 	b.requests = b.requests[:len(calls)]
 	w.requests = make([]*request, len(calls))
-	cleaner := &w.store.cleaner
+	cleaner := &w.engine.cleaner
 	w.cleans = cleaner.random() < cleaner.probability
 	for i, c := range calls {
 		r := &b.requests[i]
@@ -108,7 +108,7 @@ func (w *work) begin(calls []*batch.Call) {
 			}
 			if c.Reset || c.Hits[j].Cost < 0 {
 				w.hasRefunds = true
-				lease.EndLease(w.store.rows, rowOf(&c.Hits[j])) // its units are refunded first
+				lease.EndLease(w.engine.rows, rowOf(&c.Hits[j])) // its units are refunded first
 			}
 		}
 	}
@@ -117,14 +117,14 @@ func (w *work) begin(calls []*batch.Call) {
 // end passes the buffers of a finished batch on to a later one, and lets its sessions end.
 func (w *work) end() {
 	if w.sessions != nil {
-		w.store.ledger.Leave(w.sessions)
+		w.engine.ledger.Leave(w.sessions)
 	}
 	b := w.buffers
 	for i := range b.entries {
 		b.entries[i].id.Key = "" // it may be a part of a long request
 	}
 	b.entries = b.entries[:0]
-	w.store.idleBuffers.Put(b)
+	w.engine.idleBuffers.Put(b)
 }
 
 // addValue adds a value to the histogram that begins at first.
@@ -143,24 +143,24 @@ func addValue(s Stats, first int, value int64) {
 // decideRequests decides and finishes the requests of a batch. It returns the error of the requests that it
 // leaves undecided.
 func (w *work) decideRequests() error {
-	if !w.store.Ready() {
-		if err := w.store.Await(w.ctx, w.queue.Timeout); err != nil {
+	if !w.engine.Ready() {
+		if err := w.engine.Await(w.ctx, w.queue.Timeout); err != nil {
 			return err
 		}
 	}
 	requests := w.requests
-	if atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
+	if atomic.LoadInt64(&w.engine.rows.LockCount) > 0 {
 		requests = w.refuseLocked(requests)
 	}
-	again, err := w.decideRound(requests, w.lockWait, false)
-	if err == nil && len(again) > 0 {
-		wait := w.lockWait / time.Duration(len(again))
+	repeated, err := w.decideRound(requests, w.lockWait, false)
+	if err == nil && len(repeated) > 0 {
+		wait := w.lockWait / time.Duration(len(repeated))
 		if w.timedOut {
 			wait = 0 // one locked row has failed a whole statement, and most rows are free
 		}
-		again, err = w.decideRound(again, wait, true)
-		if err == nil && len(again) > 0 {
-			w.wait(again)
+		repeated, err = w.decideRound(repeated, wait, true)
+		if err == nil && len(repeated) > 0 {
+			w.wait(repeated)
 		}
 	}
 	return err

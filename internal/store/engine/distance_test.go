@@ -16,7 +16,7 @@ import (
 // region is a group of proxies at a distance from the database.
 type region struct {
 	delay time.Duration // the round trip time to the database
-	store *engine.Store
+	store *engine.Engine
 }
 
 // subject is a key with counts of its requests.

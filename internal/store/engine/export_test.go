@@ -17,19 +17,19 @@ import (
 const ServerSQL = serverSQL
 
 // Take implements ratelimit.Store.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+func (s *Engine) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
 	return s.Call(ctx, time.Now(), timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
-func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+func (s *Engine) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
 	return s.Call(ctx, time.Now(), timeout, hits, nil, true)
 }
 
 // DecideBatch decides calls as one batch. Tests use it because they cannot form thousands of batches by the
 // timing of calls.
-func (s *Store) DecideBatch(calls []*batch.Call) {
+func (s *Engine) DecideBatch(calls []*batch.Call) {
 	storeKeys(calls)
 	now := time.Now()
 	for _, c := range calls {
@@ -41,7 +41,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	s.mu.Lock()
 	side := s.newQueue(time.Minute, 0, nil, nil)
 	s.mu.Unlock()
-	d := &decider{store: s, side: side, backlog: s.lanes[0].backlog}
+	d := &decider{engine: s, side: side, backlog: s.lanes[0].backlog}
 	d.queue = batch.NewQueue(batch.Options{Timeout: time.Minute}, d)
 	decideInDatabase(d, append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
@@ -51,7 +51,7 @@ const OnPurpose = statement.OnPurpose
 
 // TakeFirst clears all remembered rows, so that the next transaction takes before it peeks, as in a new
 // store. Without it, the result of a schedule would depend on earlier schedules.
-func (s *Store) TakeFirst() {
+func (s *Engine) TakeFirst() {
 	lease.Clear(s.rows)
 }
 
@@ -60,13 +60,13 @@ func (s *Store) TakeFirst() {
 func CleanupSQL(slots bool) string { return statement.New(nil).Cleanup(false, slots) }
 
 // AddSettlement adds a settlement to the next batch of requests.
-func (s *Store) AddSettlement(c *batch.Charge) {
+func (s *Engine) AddSettlement(c *batch.Charge) {
 	s.settleWait = time.Hour
 	s.Settle(c)
 }
 
 // Waiting returns the number of jobs that wait.
-func (s *Store) Waiting() int32 {
+func (s *Engine) Waiting() int32 {
 	return atomic.LoadInt32(&s.lanes[0].backlog.Waiting) + atomic.LoadInt32(&s.lanes[1].backlog.Waiting)
 }
 

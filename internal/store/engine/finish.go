@@ -28,24 +28,24 @@ func (w *work) finish(requests []*request, err error) {
 func (w *work) clearRefunded(r *request) {
 	for i := range r.Hits {
 		if r.Reset || r.Hits[i].Cost < 0 {
-			lease.ClearRefusal(w.store.rows, rowOf(&r.Hits[i]))
-			lease.EndLease(w.store.rows, rowOf(&r.Hits[i]))
+			lease.ClearRefusal(w.engine.rows, rowOf(&r.Hits[i]))
+			lease.EndLease(w.engine.rows, rowOf(&r.Hits[i]))
 		}
 	}
 }
 
 // noDecision returns the error for the calls of a batch that failed with err.
 func (w *work) noDecision(err error) error {
-	return w.store.server.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
+	return w.engine.server.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
 }
 
 // failCalls finishes calls that the database did not decide, with a remembered refusal or err.
 func (d *decider) failCalls(calls []*batch.Call, err error) {
 	for _, c := range calls { // a row may have been remembered after its call arrived
 		c.Decisions = c.Decisions[:0]
-		c.Rows = lease.Find(d.store.rows, c.Hits, c.Rows[:0])
+		c.Rows = lease.Find(d.engine.rows, c.Hits, c.Rows[:0])
 	}
-	if d.store.refuseRemembered(calls, err) > 0 {
+	if d.engine.refuseRemembered(calls, err) > 0 {
 		calls = d.finishDecidedCalls(calls)
 	}
 	batch.Finish(d.queue, calls, err)

@@ -22,12 +22,12 @@ import (
 // takeSlots takes n slots of a key, one by one, and returns the granted slots. onLost is called when a
 // granted slot is lost.
 func takeSlots(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int,
-	onLost func()) []*ratelimit.Slot {
+	onLost func()) []*ratelimit.Hold {
 	t.Helper()
-	var slots []*ratelimit.Slot
+	var slots []*ratelimit.Hold
 	for range n {
-		slot := &ratelimit.Slot{Lost: onLost}
-		if takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: slot}).Allowed {
+		slot := &ratelimit.Hold{Lost: onLost}
+		if takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Hold: slot}).Allowed {
 			slots = append(slots, slot)
 		}
 	}
@@ -68,7 +68,7 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 	hits = append(hits, ratelimit.Hit{Limit: conformance.InFlight("flight", 20), Key: "k", Cost: 1})
 	for i := range 10 {
-		hits[5].Slot = &ratelimit.Slot{}
+		hits[5].Hold = &ratelimit.Hold{}
 		decisions := make([]ratelimit.Decision, 6)
 		before := trips.Load()
 		if err := store.Take(t.Context(), testTimeout, hits, decisions); err != nil {
@@ -151,8 +151,8 @@ func TestReleasedSlotIsFreeForTheNextRequest(t *testing.T) {
 		flight.Durable = durable
 		window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
 		for i := range 2 {
-			slot := &ratelimit.Slot{}
-			hits := []ratelimit.Hit{{Limit: flight, Key: "k", Cost: 1, Slot: slot},
+			slot := &ratelimit.Hold{}
+			hits := []ratelimit.Hit{{Limit: flight, Key: "k", Cost: 1, Hold: slot},
 				{Limit: window, Key: "k", Cost: 1}}
 			decisions := make([]ratelimit.Decision, 2)
 			for range 2 {
@@ -163,11 +163,11 @@ func TestReleasedSlotIsFreeForTheNextRequest(t *testing.T) {
 				if !allAllowed(decisions[:n]) {
 					t.Fatalf("durable %t, %d limits: got %+v, want all allowed", durable, n, decisions[:n])
 				}
-				first := hits[0].Slot == slot
-				hits[0].Slot.Release()
+				first := hits[0].Hold == slot
+				hits[0].Hold.Release()
 				if first { // the release is under way until the second request has its decision
 					<-arrived
-					hits[0].Slot = &ratelimit.Slot{}
+					hits[0].Hold = &ratelimit.Hold{}
 					continue
 				}
 				proceed <- true

@@ -82,7 +82,7 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 		case "unit":
 			texts[i] = statement.UnitOf(l)
 		case "zone":
-			texts[i] = statement.ZoneOf(l)
+			texts[i] = statement.TimeZoneOf(l)
 		}
 	}
 	switch {

@@ -17,7 +17,7 @@ import (
 const defaultSettleWait = 5 * time.Millisecond
 
 // Settle corrects a charge in the background. It does nothing if the database did not make the charge.
-func (s *Store) Settle(c *batch.Charge) {
+func (s *Engine) Settle(c *batch.Charge) {
 	if c.Source != ratelimit.FromPostgres && c.Source != ratelimit.FromLease ||
 		c.Limit.Algorithm == ratelimit.InFlight {
 		return
@@ -32,7 +32,7 @@ func (s *Store) Settle(c *batch.Charge) {
 // Charge charges, in the background, units of a durable limit that were admitted without the database. It
 // charges at most the free quota, and creates a missing row. end is called once with the charged units. If it
 // gets an error, the database may have charged all units.
-func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
+func (s *Engine) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
 	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
 		End: func(charged int64, err error) {
 			s.settled(1, err)
@@ -43,14 +43,14 @@ func (s *Store) Charge(l *ratelimit.Limit, key string, units int64, end func(cha
 // writeSettlements returns the statements that settle charges for a session on limits that reserve: one for
 // each algorithm and table, in the order in which all processes lock rows. One loop has all of a charge,
 // because an interpreter would pay for each call.
-func (s *Store) writeSettlements(charges []*batch.Charge, session int64, sync bool,
+func (s *Engine) writeSettlements(charges []*batch.Charge, process int64, sync bool,
 	lockWait time.Duration) []*pgdb.Statement {
 	p := newPlan(nil, len(charges), false)
 	for _, c := range charges {
 		id := lease.RowID{Durable: c.Durable, Prefix: c.Prefix, Key: c.Key}
 		e := p.latest[id]
 		if e == nil {
-			e = &entry{kind: statement.Settle, id: id, firstSlot: session,
+			e = &entry{kind: statement.Settle, id: id, firstSlot: process,
 				view: algorithm.View{Limit: c.Limit}}
 			p.latest[id] = e
 			g := p.recent[c.Limit]
@@ -80,14 +80,14 @@ type job struct {
 
 // collectJobs moves waiting jobs into the batch. It fails those on rows with a recent lock timeout.
 func (w *work) collectJobs(requests []*request) {
-	w.store.refundLeases()
+	w.engine.refundLeases()
 	idle := true
 	for _, r := range requests {
 		idle = idle && len(r.Hits) == 0
 	}
 	var locked []*batch.Job
 	for _, j := range batch.Collect(w.backlog, idle, w.hasRefunds) {
-		if lease.HadLockTimeout(w.store.rows, rowOf(&j.Hit)) {
+		if lease.HadLockTimeout(w.engine.rows, rowOf(&j.Hit)) {
 			j.Err = errLocked
 			locked = append(locked, j)
 		} else {
@@ -150,7 +150,7 @@ func (w *work) endJobs(err error) {
 	jobs := make([]*batch.Job, 0, len(w.jobs))
 	for _, j := range w.jobs {
 		if j.Hit.Cost < 0 {
-			lease.ClearRefusal(w.store.rows, rowOf(&j.Hit))
+			lease.ClearRefusal(w.engine.rows, rowOf(&j.Hit))
 		}
 		jobs = append(jobs, j.Job)
 	}

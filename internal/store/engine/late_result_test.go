@@ -51,7 +51,7 @@ func TestLateSlotIsReleased(t *testing.T) {
 			store := newEngine(t, &fakeDB{answer: answer}, bareOptions)
 			defer store.Close()
 			h := ratelimit.Hit{Limit: conformance.InFlight("flight", 3), Key: "k", Cost: 1,
-				Slot: &ratelimit.Slot{}}
+				Hold: &ratelimit.Hold{}}
 			if _, _, err := tryOne(store, 250*time.Millisecond, h); err == nil {
 				t.Fatal("a take without a result: got no error, want one")
 			}

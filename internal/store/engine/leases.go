@@ -18,7 +18,7 @@ func (w *work) chargeUnits(p *plan) {
 		if e.row == nil || e.kind != statement.Charge || p.latest[e.id] != e {
 			continue
 		}
-		if _, n := lease.NextCharge(w.store.rows, e.row); n > 0 {
+		if _, n := lease.NextCharge(w.engine.rows, e.row); n > 0 {
 			e.leaseHits = (n + e.cost - 1) / e.cost
 			e.n += e.leaseHits
 		}
@@ -28,7 +28,7 @@ func (w *work) chargeUnits(p *plan) {
 // updateLeases passes the results of charges to the leases of their rows. The first result starts
 // maintainLeases.
 func (w *work) updateLeases(p *plan) {
-	s := w.store
+	s := w.engine
 	for _, e := range p.entries {
 		if e.row == nil || e.kind != statement.Charge || e.view.Limit.Lease <= 0 || e.err != nil ||
 			!e.answered {
@@ -56,7 +56,7 @@ func (w *work) addLeasedUnits(c *batch.Call) {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {
 			continue
 		}
-		if units := lease.Units(w.store.rows, row); units > 0 {
+		if units := lease.Units(w.engine.rows, row); units > 0 {
 			d := &c.Decisions[i]
 			d.Remaining = algorithm.Remaining(d.Quota, d.Remaining+units)
 		}
@@ -64,14 +64,14 @@ func (w *work) addLeasedUnits(c *batch.Call) {
 }
 
 // startMaintenance starts maintainLeases, unless it was started before.
-func (s *Store) startMaintenance() {
+func (s *Engine) startMaintenance() {
 	if atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
 		go s.maintainLeases()
 	}
 }
 
 // maintainLeases ends and charges leases until the store is closed.
-func (s *Store) maintainLeases() {
+func (s *Engine) maintainLeases() {
 	closing := s.server.closing
 	s.server.report(batch.PanicError(func() {
 		for closing.Err() == nil {
@@ -86,7 +86,7 @@ func (s *Store) maintainLeases() {
 
 // chargeLease charges the units of NextCharge for a row's lease in the background, unless the row had a
 // recent lock timeout. row may be nil.
-func (s *Store) chargeLease(row *lease.Row) {
+func (s *Engine) chargeLease(row *lease.Cached) {
 	if row == nil || lease.HadLockTimeout(s.rows, row.ID) {
 		return
 	}
@@ -98,7 +98,7 @@ func (s *Store) chargeLease(row *lease.Row) {
 
 // refundLeases refunds units of leases in the background. It holds the mutex of checkIdentity, which could
 // otherwise miss a refund that is no longer in the Set and not yet in the backlog.
-func (s *Store) refundLeases() {
+func (s *Engine) refundLeases() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	for _, r := range lease.Refunds(s.rows) {

@@ -46,7 +46,7 @@ func chargedUnits(t *testing.T, s *testDB, h ratelimit.Hit) int64 {
 // the row has no other charges than those of requests.
 func TestCloseRefundsWaitingCharge(t *testing.T) {
 	t.Parallel()
-	for _, again := range []bool{false, true} {
+	for _, repeated := range []bool{false, true} {
 		s := newTestDB(t)
 		store := s.openEngine(longLeaseOptions)
 		passed := int64(1)
@@ -57,7 +57,7 @@ func TestCloseRefundsWaitingCharge(t *testing.T) {
 				store.Stats()[engine.LeasedUnits] == 1
 		})
 		await.Within(t, testTimeout, "a charge that waits", func() bool { return store.Waiting() > 0 })
-		if again {
+		if repeated {
 			time.Sleep(2100 * time.Millisecond)
 			for ; store.Waiting() > 0; passed++ {
 				takeAll(t, store, leasedHit)

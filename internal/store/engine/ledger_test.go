@@ -29,17 +29,17 @@ func budget(events int64) *ratelimit.Limit {
 }
 
 // reserve reserves units of a limit, and returns the slot and the decision.
-func reserve(t failer, store ratelimit.Store, l *ratelimit.Limit, units int64) (*ratelimit.Slot,
+func reserve(t failer, store ratelimit.Store, l *ratelimit.Limit, units int64) (*ratelimit.Hold,
 	ratelimit.Decision) {
-	slot := &ratelimit.Slot{}
-	return slot, takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Slot: slot})
+	slot := &ratelimit.Hold{}
+	return slot, takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Hold: slot})
 }
 
 // bill returns the bill number n of a request on one limit.
-func bill(n int, l *ratelimit.Limit, units int64, slot *ratelimit.Slot) *batch.Bill {
+func bill(n int, l *ratelimit.Limit, units int64, slot *ratelimit.Hold) *batch.Bill {
 	return &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(n), User: "u",
 		Lines:   []batch.Line{{Model: "m", Input: units}},
-		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Slot: slot}}}
+		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Hold: slot}}}
 }
 
 // usedAndHeld returns the columns count and held of the row of a budget.
@@ -49,7 +49,7 @@ func (s *testDB) usedAndHeld() string {
 }
 
 // awaitSettled waits until a store has settled all bills.
-func awaitSettled(t testing.TB, store *engine.Store) {
+func awaitSettled(t testing.TB, store *engine.Engine) {
 	t.Helper()
 	await.Within(t, 20*time.Second, "settlements", func() bool { return store.Ledger().Unsettled() == 0 })
 }
@@ -114,12 +114,12 @@ func TestReservationsOfSeveralLimitsAreAllOrNothing(t *testing.T) {
 	store := s.openEngine(engine.Options{CleanupProbability: -1, DisableRememberedRefusals: true})
 	small, large := budget(10), budget(1000)
 	small.Prefix = "a"
-	take := func() (bool, []*ratelimit.Slot) {
-		slots := []*ratelimit.Slot{{}, {}}
-		return takeAll(t, store, ratelimit.Hit{Limit: small, Key: "k", Cost: 8, Slot: slots[0]},
-			ratelimit.Hit{Limit: large, Key: "k", Cost: 100, Slot: slots[1]}), slots
+	take := func() (bool, []*ratelimit.Hold) {
+		slots := []*ratelimit.Hold{{}, {}}
+		return takeAll(t, store, ratelimit.Hit{Limit: small, Key: "k", Cost: 8, Hold: slots[0]},
+			ratelimit.Hit{Limit: large, Key: "k", Cost: 100, Hold: slots[1]}), slots
 	}
-	var slots []*ratelimit.Slot
+	var slots []*ratelimit.Hold
 	for i, want := range []bool{true, true, false} {
 		passes, taken := take()
 		check.Equal(t, fmt.Sprint("request ", i), passes, want)
@@ -153,7 +153,7 @@ func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
 	var calls []*batch.Call
 	for i := range int64(64) {
 		calls = append(calls, newCall(false, ratelimit.Hit{Limit: l, Key: "k", Cost: 100 + i,
-			Slot: &ratelimit.Slot{}}))
+			Hold: &ratelimit.Hold{}}))
 	}
 	store.DecideBatch(calls)
 	check.Equal(t, "statements", atomic.LoadInt64(&statements), 1)
@@ -176,9 +176,9 @@ func TestSettlementIsAStatementForEachAlgorithm(t *testing.T) {
 	one.Charges = nil
 	for _, key := range []string{"a", "b", "c"} {
 		for _, l := range []*ratelimit.Limit{sliding, fixed} {
-			slot := &ratelimit.Slot{}
-			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Slot: slot})
-			one.Charges = append(one.Charges, batch.Charge{Limit: l, Key: key, Units: 7, Slot: slot})
+			slot := &ratelimit.Hold{}
+			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Hold: slot})
+			one.Charges = append(one.Charges, batch.Charge{Limit: l, Key: key, Units: 7, Hold: slot})
 		}
 	}
 	s.exec("DELETE FROM rate_limit_durable WHERE key = 'b'")
@@ -284,7 +284,7 @@ func TestSettlementRepeatedAfterMidnightChargesOnce(t *testing.T) {
 // settlesTest sends settlements over a database that loses some of them.
 type settlesTest struct {
 	*testDB
-	store *engine.Store
+	store *engine.Engine
 	limit *ratelimit.Limit
 	fault atomic.Pointer[string] // what happens to the next transaction of settlements; nil nothing
 	n     int                    // the number of requests so far
@@ -319,8 +319,8 @@ func (s *settlesTest) run(ctx context.Context, pipeline []*pgdb.Statement, send 
 func (s *settlesTest) request(t *rapid.T) {
 	s.n++
 	units := rapid.Int64Range(1, 1000).Draw(t, "units")
-	slot := &ratelimit.Slot{}
-	d, _, err := tryOne(s.store, testTimeout, ratelimit.Hit{Limit: s.limit, Key: "k", Cost: 100, Slot: slot})
+	slot := &ratelimit.Hold{}
+	d, _, err := tryOne(s.store, testTimeout, ratelimit.Hit{Limit: s.limit, Key: "k", Cost: 100, Hold: slot})
 	if err == nil && !d.Allowed {
 		t.Fatalf("a request is refused: %+v", d)
 	}
@@ -348,10 +348,10 @@ func (s *settlesTest) request(t *rapid.T) {
 
 // settle sends a settlement.
 func (s *settlesTest) settle(n int) {
-	again := *s.bills[n]
-	again.Charges = append([]batch.Charge(nil), again.Charges...)
-	again.Lines = append([]batch.Line(nil), again.Lines...)
-	s.store.Ledger().Settle(&again)
+	repeated := *s.bills[n]
+	repeated.Charges = append([]batch.Charge(nil), repeated.Charges...)
+	repeated.Lines = append([]batch.Line(nil), repeated.Lines...)
+	s.store.Ledger().Settle(&repeated)
 }
 
 // wait waits until all settlements have an answer.

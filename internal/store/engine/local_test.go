@@ -22,7 +22,7 @@ import (
 func (s *testDB) openLocalProxy(proxies int64, driver string, o engine.Options) (*localProxy, *lostDB) {
 	db := &lostDB{DB: drivers.All[driver](s.t, s.dsn)}
 	p := &localProxy{proxies: proxies}
-	o.Notice = p.recordLog
+	o.Log = p.recordLog
 	p.Store = s.openProxy(db, o, &registry.Node{Name: "n", Epoch: 7})
 	p.Store.UseLocal()
 	p.Prepare()
@@ -89,7 +89,7 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	p, db := s.openLocalProxy(proxies, "pgxdb", engine.Options{})
 	wide, narrow := hitOn("wide", wideUsed+wideLeft, false), hitOn("narrow", 10, false)
 	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow,
-		Events: 40, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}, Key: "k", Cost: 1}
+		Events: 40, Calendar: ratelimit.Month, TimeZone: "Asia/Tokyo"}, Key: "k", Cost: 1}
 	full := hitOn("full", 3, false)
 	full.Cost = 3
 	for range wideUsed {

@@ -16,9 +16,9 @@ func TestTokensAreLimitedByTheShareInAnOutage(t *testing.T) {
 	s := newTestDB(t)
 	p, db := s.openLocalProxy(2, "pgxdb", engine.Options{})
 	l := budget(1000)
-	hold := func(units int64) (*ratelimit.Slot, string) {
-		slot := &ratelimit.Slot{}
-		return slot, outcomes(p.decide(t, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Slot: slot})...)
+	hold := func(units int64) (*ratelimit.Hold, string) {
+		slot := &ratelimit.Hold{}
+		return slot, outcomes(p.decide(t, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Hold: slot})...)
 	}
 	used, _ := hold(300)
 	p.Settle(bill(1, l, 400, used))

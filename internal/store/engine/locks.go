@@ -40,7 +40,7 @@ const (
 func (w *work) findLocked(r *request) lease.LockState {
 	highest := lease.Free
 	for i := range r.Hits {
-		state := lease.StateOf(w.store.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait)
+		state := lease.StateOf(w.engine.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait)
 		if state > highest {
 			highest = state
 		}
@@ -79,9 +79,9 @@ func (w *work) wait(requests []*request) {
 // decideLocked decides calls that wait for locks, one by one. Calls that reach their lock timeout wait for
 // the next batch, unless their rows now count as locked or they have waited for the queue's timeout.
 func (w *work) decideLocked() error {
-	again, err := w.decideRound(w.requests, w.lockWait/time.Duration(len(w.requests)), true)
+	repeated, err := w.decideRound(w.requests, w.lockWait/time.Duration(len(w.requests)), true)
 	var later, refused []*request
-	for _, r := range again {
+	for _, r := range repeated {
 		if w.findLocked(r) >= lease.Locked || time.Since(r.Arrived) >= w.queue.Timeout {
 			refused = append(refused, r)
 		} else {

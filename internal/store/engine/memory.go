@@ -14,7 +14,7 @@ import (
 )
 
 // unavailable returns the reason why no batch can decide calls with a timeout now, or nil.
-func (s *Store) unavailable(timeout time.Duration) error {
+func (s *Engine) unavailable(timeout time.Duration) error {
 	if atomic.LoadInt32(&s.closed) != 0 {
 		return ratelimit.ErrClosed
 	}
@@ -29,7 +29,7 @@ func (s *Store) unavailable(timeout time.Duration) error {
 // passes if leases have units for all its hits, and is refused if a refusal of one of its hits is remembered.
 // unavailable is the reason why the database cannot decide the other calls, or nil. decideFromMemory returns
 // the number of decided calls, with those that fail by ErrOwes.
-func decideFromMemory(s *Store, calls []*batch.Call, unavailable error) int {
+func decideFromMemory(s *Engine, calls []*batch.Call, unavailable error) int {
 	storeKeys(calls)
 	decided := 0
 	mayHaveRows := false // whether any call may have a remembered row, or become busy enough for a lease
@@ -95,7 +95,7 @@ var ErrOwes = fmt.Errorf("%w for a row while it lacks charges of this process", 
 
 // failOwing sets ErrOwes for the undecided calls with a row that owes, and returns their number. During an
 // outage, when unavailable is not nil, no call needs this error.
-func (s *Store) failOwing(calls []*batch.Call, unavailable error) int {
+func (s *Engine) failOwing(calls []*batch.Call, unavailable error) int {
 	failed := 0
 	if unavailable != nil || atomic.LoadInt64(&s.rows.OwingCount) == 0 {
 		return 0
@@ -150,7 +150,7 @@ func storeKeys(calls []*batch.Call) {
 // refuseRemembered refuses the calls with a remembered refusal, and returns their number. otherwise is the
 // error that the other calls get, or nil if they are not decided yet. With an error, refusals also count that
 // are too old to be trusted while the database answers.
-func (s *Store) refuseRemembered(calls []*batch.Call, otherwise error) int {
+func (s *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
 	if errors.Is(otherwise, ratelimit.ErrClosed) {
 		return 0
 	}
@@ -193,7 +193,7 @@ func (s *Store) refuseRemembered(calls []*batch.Call, otherwise error) int {
 }
 
 // Remembers reports whether a remembered refusal refuses a hit, and then sets its decision.
-func (s *Store) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
+func (s *Engine) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
 	hits := []ratelimit.Hit{*h}
 	hits[0].Key = h.StoredKey()
 	rows := lease.Find(s.rows, hits, nil)
@@ -208,7 +208,7 @@ func (s *Store) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
 
 // refusedHit is the last hit that refuseRemembered refused. It saves time if the next hits are equal.
 type refusedHit struct {
-	row      *lease.Row
+	row      *lease.Cached
 	limit    *ratelimit.Limit
 	cost     int64
 	decision ratelimit.Decision
@@ -229,4 +229,4 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 }
 
 // Leases returns the rows that the store remembers.
-func (s *Store) Leases() *lease.Set { return s.rows }
+func (s *Engine) Leases() *lease.Set { return s.rows }

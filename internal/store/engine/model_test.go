@@ -102,7 +102,7 @@ func formatRow(r *algorithm.Row) string {
 
 // modelTest compares a store with a model. The test determines the batches and the time.
 type modelTest struct {
-	store *engine.Store
+	store *engine.Engine
 	clock *conformance.Clock
 	model model
 	db    *rowReader

@@ -43,7 +43,7 @@ func newPlan(b *buffers, entries int, oneByOne bool) *plan {
 func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // the previous hit's limit
 	var g *group               // the charges of limit in the first stage, or nil
-	var row *lease.Row         // the hit's remembered row, or nil
+	var row *lease.Cached      // the hit's remembered row, or nil
 	b := p.buffers
 	for _, r := range requests {
 		r.positions = r.positions[:0]
@@ -254,7 +254,7 @@ func rowOf(h *ratelimit.Hit) lease.RowID { return lease.RowOf(h.Limit, h.Key) }
 type entry struct {
 	kind  statement.Kind
 	id    lease.RowID
-	row   *lease.Row // for a charge: the remembered row, or nil
+	row   *lease.Cached // for a charge: the remembered row, or nil
 	stage int
 	n     int64
 	cost  int64

@@ -20,7 +20,7 @@ type queueKey struct {
 
 // queueFor returns the queue for a timeout in a lane. After maxTimeouts different timeouts, further ones are
 // rounded down by up to a fifth.
-func (s *Store) queueFor(timeout time.Duration, lane int) *batch.Queue {
+func (s *Engine) queueFor(timeout time.Duration, lane int) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := queueKey{timeout, lane}
@@ -48,7 +48,7 @@ func roundDown(d time.Duration) time.Duration {
 // OpenQueue returns a queue for calls that a proxy sends itself. synchronous is set for calls with a hit that
 // may wait for a standby. fill, which may be nil, and deliver are the Fill and Deliver of batch.Decider. The
 // queue lasts as long as the store.
-func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
+func (s *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,13 +60,13 @@ func (s *Store) OpenQueue(timeout time.Duration, synchronous bool,
 }
 
 // newQueue returns a queue, with a side queue for locked rows. The caller holds the mutex.
-func (s *Store) newQueue(timeout time.Duration, lane int,
+func (s *Engine) newQueue(timeout time.Duration, lane int,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.server.health}
-	side := &decider{store: s, deliver: deliver}
+	side := &decider{engine: s, deliver: deliver}
 	side.queue = batch.NewQueue(o, side)
 	side.side = side.queue
-	d := &decider{store: s, side: side.queue, backlog: s.lanes[lane].backlog, fill: fill, deliver: deliver}
+	d := &decider{engine: s, side: side.queue, backlog: s.lanes[lane].backlog, fill: fill, deliver: deliver}
 	o.Workers = s.workers
 	o.Unfilled = fill != nil
 	d.queue = batch.NewQueue(o, d)
@@ -76,7 +76,7 @@ func (s *Store) newQueue(timeout time.Duration, lane int,
 
 // decider decides the calls of a queue. It implements batch.Decider.
 type decider struct {
-	store   *Store
+	engine  *Engine
 	queue   *batch.Queue
 	side    *batch.Queue   // for requests on locked rows; in the decider of a side queue, queue itself
 	backlog *batch.Backlog // nil in the decider of a side queue
@@ -109,8 +109,8 @@ func (d *decider) Expire(calls []*batch.Call, err error) {
 // DecideBatch implements batch.Decider.
 func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 	if d.deliver != nil && d.side != d.queue {
-		unavailable := d.store.unavailable(d.queue.Timeout)
-		if decideFromMemory(d.store, calls, unavailable) > 0 {
+		unavailable := d.engine.unavailable(d.queue.Timeout)
+		if decideFromMemory(d.engine, calls, unavailable) > 0 {
 			calls = d.finishDecidedCalls(calls)
 		}
 		if unavailable != nil {
@@ -125,7 +125,7 @@ func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 }
 
 // openLanes makes the lanes of a new store.
-func (s *Store) openLanes(report func(error)) {
+func (s *Engine) openLanes(report func(error)) {
 	for i := range s.lanes {
 		l := &lane{}
 		s.lanes[i] = l

@@ -19,7 +19,7 @@ type queueCaller struct{ queue *batch.Queue }
 // callOwner owns a call of a queueCaller.
 type callOwner struct{ delivered []ratelimit.Decision }
 
-func newQueueCaller(store *engine.Store, timeout time.Duration) *queueCaller {
+func newQueueCaller(store *engine.Engine, timeout time.Duration) *queueCaller {
 	return &queueCaller{store.OpenQueue(timeout, false, nil, func(calls []*batch.Call) {
 		for _, call := range calls {
 			call.Owner.(*callOwner).delivered = append([]ratelimit.Decision(nil), call.Decisions...)

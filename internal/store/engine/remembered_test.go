@@ -17,7 +17,7 @@ import (
 
 // takeAndReportSent takes a hit, and reports whether the store sent a statement. A store remembers a refusal
 // for a second, and sends a statement again after that.
-func takeAndReportSent(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
+func takeAndReportSent(t *testing.T, store *engine.Engine, h ratelimit.Hit) (ratelimit.Decision, bool) {
 	t.Helper()
 	before := store.Stats()
 	d := takeOne(t, store, h)

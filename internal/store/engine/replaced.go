@@ -50,7 +50,7 @@ func (s *server) checkIdentity(identity *pgdb.Statement) {
 
 // Tick reads serverSQL in the background, unless a read is in progress. Its caller calls it about once a
 // second. A failed read changes nothing, because requests detect that the database does not answer.
-func (s *Store) Tick() {
+func (s *Engine) Tick() {
 	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {
 		return
 	}

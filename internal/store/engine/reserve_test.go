@@ -41,7 +41,7 @@ func (r *reservesTest) reserve(t *rapid.T, l *ratelimit.Limit) {
 	allowed := make([]bool, n)
 	for i := range n {
 		cost := rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, l.Events)).Draw(t, "cost")
-		h := ratelimit.Hit{Limit: l, Key: "k", Cost: min(cost, l.Events), Slot: &ratelimit.Slot{}}
+		h := ratelimit.Hit{Limit: l, Key: "k", Cost: min(cost, l.Events), Hold: &ratelimit.Hold{}}
 		hits = append(hits, h)
 		calls = append(calls, newCall(false, h))
 		allowed[i] = algorithm.Of(l).Charge(l, row, r.clock.Micro, 1, h.Cost) == 1
@@ -71,7 +71,7 @@ func (r *reservesTest) settle(t *rapid.T, l *ratelimit.Limit) {
 	r.running = append(r.running[:at], r.running[at+1:]...)
 	row := r.model.row(one.hit)
 	if rapid.IntRange(0, 4).Draw(t, "released") == 0 {
-		one.hit.Slot.Release()
+		one.hit.Hold.Release()
 		algorithm.Settle(l, row, r.clock.Micro, 0, 0, one.hit.Cost)
 	} else {
 		units := rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, 3*l.Events)).Draw(t, "units")
@@ -79,11 +79,11 @@ func (r *reservesTest) settle(t *rapid.T, l *ratelimit.Limit) {
 		for range rapid.IntRange(1, 3).Draw(t, "times") {
 			r.store.Ledger().Settle(&batch.Bill{Day: time.Now().Unix() / 86400,
 				ID: uuid(one.n), Charges: []batch.Charge{{Limit: l,
-					Key: "k", Unit: "tokens", Units: units, Rest: rest, Slot: one.hit.Slot}}})
+					Key: "k", Unit: "tokens", Units: units, Rest: rest, Hold: one.hit.Hold}}})
 		}
 		algorithm.Settle(l, row, r.clock.Micro, units, rest, one.hit.Cost)
 	}
-	for r.store.Ledger().Unsettled() > 0 || r.store.Ledger().Held(one.hit.Slot) > 0 {
+	for r.store.Ledger().Unsettled() > 0 || r.store.Ledger().Held(one.hit.Hold) > 0 {
 		time.Sleep(100 * time.Microsecond)
 	}
 }

@@ -20,7 +20,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		singles, several = singlesAndSeveral(requests)
 	}
 	if !oneByOne && (atomic.LoadInt32(&w.backlog.Waiting) > 0 ||
-		atomic.LoadInt32(&w.store.rows.Refunding) > 0) {
+		atomic.LoadInt32(&w.engine.rows.Refunding) > 0) {
 		w.collectJobs(requests)
 	}
 	p := newPlan(w.buffers, len(requests), oneByOne)
@@ -38,13 +38,13 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 	if len(w.jobs) > 0 {
 		addJobs(p, w.jobs, true)
 	}
-	statements := p.write(w.store.texts, w.now, lockWait)
+	statements := p.write(w.engine.texts, w.now, lockWait)
 	var transactions []*transaction
 	if len(several) > 0 {
 		transactions = w.newTransactions(several, lockWait, oneByOne, oneByOne)
 		statements = writeAll(transactions, statements)
 	}
-	failed, err := w.store.server.run(w.ctx, w.queue.Timeout, statements)
+	failed, err := w.engine.server.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil {
 		if errors.Is(err, pgdb.ErrNotSent) {
 			for _, j := range w.jobs {
@@ -55,12 +55,12 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		return nil, err
 	}
 	p.read()
-	if failed || atomic.LoadInt64(&w.store.rows.LockCount) > 0 {
+	if failed || atomic.LoadInt64(&w.engine.rows.LockCount) > 0 {
 		w.recordLocks(p)
 	}
-	done, again := w.applySingles(singles)
+	done, repeated := w.applySingles(singles)
 	if p.holds {
-		w.holdSlots(done)
+		w.acquireSlots(done)
 	}
 	if p.remembered || w.keepsRows {
 		w.applyRows(p)
@@ -70,41 +70,41 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 	}
 	w.finish(done, nil)
 	if w.cleans && !failed {
-		w.store.startCleanup(w.now)
+		w.engine.startCleanup(w.now)
 	}
 	if len(several) == 0 {
-		return again, nil
+		return repeated, nil
 	}
 	for _, r := range several {
 		// Not in the transaction, because a row without free units would fail it.
 		for _, row := range r.Rows {
-			w.store.chargeLease(row)
+			w.engine.chargeLease(row)
 		}
 	}
 	waiting, err := w.finishTransactions(transactions)
-	return append(again, waiting...), err
+	return append(repeated, waiting...), err
 }
 
 // finishTransactions finishes transactions that were sent. It may take further round trips. It returns the
 // requests that need another round.
 func (w *work) finishTransactions(transactions []*transaction) ([]*request, error) {
-	var again []*request
+	var repeated []*request
 	for len(transactions) > 0 {
 		var next []*transaction
 		for _, t := range transactions {
-			further, waiting := t.apply()
-			next = append(next, further...)
-			again = append(again, waiting...)
+			more, waiting := t.apply()
+			next = append(next, more...)
+			repeated = append(repeated, waiting...)
 		}
 		if len(next) > 0 {
 			statements := writeAll(next, nil)
-			if _, err := w.store.server.run(w.ctx, w.queue.Timeout, statements); err != nil {
-				return again, err
+			if _, err := w.engine.server.run(w.ctx, w.queue.Timeout, statements); err != nil {
+				return repeated, err
 			}
 		}
 		transactions = next
 	}
-	return again, nil
+	return repeated, nil
 }
 
 // singlesAndSeveral splits requests. Singles have at most one hit or are resets, so the entry of the hit

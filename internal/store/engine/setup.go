@@ -25,13 +25,13 @@ const (
 )
 
 // Prepare connects and migrates in the background, so that the first decision does not wait.
-func (s *Store) Prepare() { _, _ = s.server.start() }
+func (s *Engine) Prepare() { _, _ = s.server.start() }
 
 // Ready reports whether the tables of counts exist in the current version, here or in other stores.
-func (s *Store) Ready() bool { return atomic.LoadInt32(&s.server.ready) == 1 }
+func (s *Engine) Ready() bool { return atomic.LoadInt32(&s.server.ready) == 1 }
 
 // Await waits for up to timeout until the store is ready, or longer while the setup creates tables.
-func (s *Store) Await(ctx context.Context, timeout time.Duration) error {
+func (s *Engine) Await(ctx context.Context, timeout time.Duration) error {
 	return s.server.await(ctx, timeout)
 }
 

@@ -67,18 +67,18 @@ func readHolding(s *pgdb.Statement, meaning *engine.Meaning, i int) simEntry {
 }
 
 // isAlive reports whether a session is alive.
-func (s *simServer) isAlive(session int64) bool {
+func (s *simServer) isAlive(process int64) bool {
 	const second = 1_000_000
-	age := simNow() - s.sessions[session]
+	age := simNow() - s.sessions[process]
 	return age <= 10*second && age >= -10*second
 }
 
 // live returns the units that sessions hold in a row, and their sum, without sessions that have ended.
 func (s *simServer) live(id lease.RowID) (pairs map[int64]int64, sum int64) {
 	pairs = map[int64]int64{}
-	for session, units := range s.held[id] {
-		if s.isAlive(session) {
-			pairs[session] = units
+	for process, units := range s.held[id] {
+		if s.isAlive(process) {
+			pairs[process] = units
 			sum += units
 		}
 	}
@@ -203,12 +203,12 @@ func (s *simServer) executeLedger(st *simStatement, a *pgdb.Statement) bool {
 
 // executeSession starts, renews or ends a session, and reports whether st does so.
 func (s *simServer) executeSession(st *simStatement, a *pgdb.Statement) bool {
-	set := func(session, seen int64) {
-		before, known := s.sessions[session]
-		s.sessions[session] = seen
+	set := func(process, seen int64) {
+		before, known := s.sessions[process]
+		s.sessions[process] = seen
 		s.recordChange(true, func() {
-			if s.sessions[session] = before; !known {
-				delete(s.sessions, session)
+			if s.sessions[process] = before; !known {
+				delete(s.sessions, process)
 			}
 		})
 	}
@@ -221,8 +221,8 @@ func (s *simServer) executeSession(st *simStatement, a *pgdb.Statement) bool {
 			set(ended, 0)
 		}
 		name := max(1, (now-simBorn.UnixMicro()+500_000)/1_000_000)
-		for session := range s.sessions {
-			name = max(name, session+1)
+		for process := range s.sessions {
+			name = max(name, process+1)
 		}
 		set(name, now)
 		addRow(a, int8(name))

@@ -83,11 +83,11 @@ func (p *simProxy) kill() {
 // handlePrompt decides a request on a limit that reserves, and settles it after its response. A tenth of the
 // requests ends without a settlement, and some cost more than they hold.
 func (p *simProxy) handlePrompt(c chance) {
-	slot := &ratelimit.Slot{}
+	slot := &ratelimit.Hold{}
 	defer slot.Release()
 	limit := p.run.plan.tokens
 	hits := []ratelimit.Hit{{Limit: limit, Key: fmt.Sprint("t", c.with(1).intn(simPromptKeys)),
-		Cost: 1 + c.with(2).intn(simCost), Slot: slot}}
+		Cost: 1 + c.with(2).intn(simCost), Hold: slot}}
 	decisions := make([]ratelimit.Decision, 1)
 	start := time.Now()
 	err := p.store.Take(context.Background(), p.run.plan.timeout, hits, decisions)
@@ -112,7 +112,7 @@ func (p *simProxy) handlePrompt(c chance) {
 	time.Sleep(c.with(4).duration(2 * time.Second))
 	if costs := c.with(5).intn(10) > 0; p.run.end(one, id, costs) && costs {
 		p.store.Settle(&batch.Bill{ID: id, Charges: []batch.Charge{{Limit: limit, Key: hits[0].Key,
-			Unit: "tokens", Units: c.with(6).intn(simCost * 5 / 4), Slot: slot}}})
+			Unit: "tokens", Units: c.with(6).intn(simCost * 5 / 4), Hold: slot}}})
 	}
 }
 

@@ -17,15 +17,15 @@ import (
 func (w *work) allocateSlots(p *plan) error {
 	var failure error
 	for _, g := range p.groups {
-		var session int64
+		var process int64
 		var err error
 		switch {
 		case g.takesSlots:
-			session, err = w.store.slots.Session(w.ctx, w.queue.Timeout)
+			process, err = w.engine.slots.Process(w.ctx, w.queue.Timeout)
 		case g.reserves:
-			session, err = w.store.ledger.Session(w.ctx, w.queue.Timeout)
+			process, err = w.engine.ledger.Process(w.ctx, w.queue.Timeout)
 			if err == nil {
-				w.sessions = append(w.sessions, session)
+				w.sessions = append(w.sessions, process)
 			}
 		default:
 			continue
@@ -37,14 +37,14 @@ func (w *work) allocateSlots(p *plan) error {
 		}
 		for _, e := range g.entries {
 			if g.reserves {
-				e.firstSlot = session
+				e.firstSlot = process
 				continue
 			}
 			n := e.n * e.cost
 			if capacity := e.view.Limit.Capacity(); n > capacity {
 				n = capacity
 			}
-			e.firstSlot = w.store.slots.Allocate(session, n)
+			e.firstSlot = w.engine.slots.Allocate(process, n)
 		}
 	}
 	return failure
@@ -66,8 +66,8 @@ func sumsOf(e *entry) string {
 	return string(append(text, '}'))
 }
 
-// holdSlots transfers the slots and units of granted hits to the Slots of their callers.
-func (w *work) holdSlots(requests []*request) {
+// acquireSlots transfers the slots and units of granted hits to the Slots of their callers.
+func (w *work) acquireSlots(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {
 			pos := &r.positions[i]
@@ -75,9 +75,9 @@ func (w *work) holdSlots(requests []*request) {
 			switch {
 			case e == nil || e.firstSlot == 0 || pos.nth >= e.granted:
 			case e.sums != nil:
-				w.store.ledger.Hold(e.firstSlot, &r.Hits[i], e.id)
+				w.engine.ledger.Acquire(e.firstSlot, &r.Hits[i], e.id)
 			default:
-				w.store.slots.Hold(rangeOf(pos), &r.Hits[i])
+				w.engine.slots.Acquire(rangeOf(pos), &r.Hits[i])
 			}
 		}
 	}
@@ -100,18 +100,18 @@ func (w *work) releaseUncertain(r *request) {
 		pos := &r.positions[i]
 		e := pos.entry
 		if e != nil && e.sums != nil {
-			w.store.ledger.Uncertain()
+			w.engine.ledger.Uncertain()
 		} else if e != nil && e.kind == statement.Charge && e.firstSlot != 0 &&
 			pos.nth < e.view.Limit.Capacity()/e.cost {
 			allocated = append(allocated, rangeOf(pos))
 		}
 	}
-	w.store.slots.ReleaseUncertain(allocated)
+	w.engine.slots.ReleaseUncertain(allocated)
 }
 
 // repeatReleases plans the unanswered releases of the rows on which requests take slots.
 func (w *work) repeatReleases(p *plan, requests []*request) {
-	if !w.store.slots.IsReleasing() {
+	if !w.engine.slots.IsReleasing() {
 		return
 	}
 	repeated := map[lease.RowID]bool{}
@@ -122,7 +122,7 @@ func (w *work) repeatReleases(p *plan, requests []*request) {
 				continue
 			}
 			repeated[row] = true
-			for _, released := range w.store.slots.Releasing(row) {
+			for _, released := range w.engine.slots.Releasing(row) {
 				addRelease(p, released, p.oneByOne)
 			}
 		}

@@ -132,8 +132,8 @@ func checkExactWithoutStandby(t *testing.T, store ratelimit.Store, prefix string
 		if err != nil || d.Allowed != (n < 20) {
 			t.Fatalf("durable %v: request %d of 20: allowed %v, error %v", durable, n+1, d.Allowed, err)
 		}
-		slot := &ratelimit.Slot{}
-		d, _, err = tryOne(store, floodTimeout, ratelimit.Hit{Limit: flight, Key: "k", Cost: 1, Slot: slot})
+		slot := &ratelimit.Hold{}
+		d, _, err = tryOne(store, floodTimeout, ratelimit.Hit{Limit: flight, Key: "k", Cost: 1, Hold: slot})
 		if err != nil || !d.Allowed {
 			t.Fatalf("durable %v: request in flight %d: allowed %v, error %v", durable, n+1, d.Allowed, err)
 		}

@@ -71,7 +71,7 @@ func (s Stats) ErrorsByClass() map[string]int64 {
 
 // settled counts n settlements. A charge of units that were admitted without the database counts as a
 // settlement, too.
-func (s *Store) settled(n int64, err error) {
+func (s *Engine) settled(n int64, err error) {
 	if err == nil {
 		atomic.AddInt64(&s.stats[Settled], n)
 		return
@@ -83,7 +83,7 @@ func (s *Store) settled(n int64, err error) {
 }
 
 // Stats returns the current figures.
-func (s *Store) Stats() Stats {
+func (s *Engine) Stats() Stats {
 	stats := NewStats()
 	for i := range stats {
 		stats[i] = atomic.LoadInt64(&s.stats[i])

@@ -74,12 +74,12 @@ func (s *testDB) openDB(settings string) pgdb.DB {
 }
 
 // openEngine opens an engine over pgxdb. It passes its errors to report unless o has an OnError.
-func (s *testDB) openEngine(o engine.Options) *engine.Store {
+func (s *testDB) openEngine(o engine.Options) *engine.Engine {
 	s.t.Helper()
 	return s.openEngineOn(s.openDB(""), o)
 }
 
-func (s *testDB) openEngineOn(db pgdb.DB, o engine.Options) *engine.Store {
+func (s *testDB) openEngineOn(db pgdb.DB, o engine.Options) *engine.Engine {
 	s.t.Helper()
 	if o.OnError == nil {
 		o.OnError = s.report
@@ -135,7 +135,7 @@ func (s *testDB) requireNoReports() {
 }
 
 // newEngine returns an engine on any DB.
-func newEngine(t testing.TB, db pgdb.DB, o engine.Options) *engine.Store {
+func newEngine(t testing.TB, db pgdb.DB, o engine.Options) *engine.Engine {
 	t.Helper()
 	store, err := engine.New(db, o)
 	if err != nil {

@@ -33,7 +33,7 @@ import (
 // A transaction on a row that has refused lately begins with the reads, because a failure costs two more
 // round trips and a line in the server's log.
 
-// state is the purpose of the next round trip of a transaction:
+// phase is the purpose of the next round trip of a transaction:
 //
 //	charging → the charges took effect: the requests are finished
 //	           a row granted too little, so nothing was charged: peeking
@@ -43,10 +43,10 @@ import (
 // If a statement reached its lock timeout, the requests wait for the lock in another round. If a statement
 // failed for another reason, or after maxRoundTrips, each request gets its own transaction. A single request
 // gets the error.
-type state uint8
+type phase uint8
 
 const (
-	charging state = iota // charges and refunds the rows, if all charged ones have enough left
+	charging phase = iota // charges and refunds the rows, if all charged ones have enough left
 	peeking               // reads the rows without a lock
 )
 
@@ -55,7 +55,7 @@ type transaction struct {
 	work       *work
 	lockWait   time.Duration
 	requests   []*request // the undecided requests, in the order of arrival
-	state      state
+	phase      phase
 	roundTrips int   // round trips so far
 	plan       *plan // the last round trip's plan
 	statements []*pgdb.Statement
@@ -93,14 +93,14 @@ func (t *transaction) begin() {
 		r.passes = true
 		r.refusals = nil
 		hits := r.Hits
-		r.Rows = lease.Find(t.work.store.rows, hits, r.Rows[:0]) // a row may have refused meanwhile
-		if lease.RefusedLately(t.work.store.rows, r.Rows) {
-			t.state = peeking
+		r.Rows = lease.Find(t.work.engine.rows, hits, r.Rows[:0]) // a row may have refused meanwhile
+		if lease.RefusedLately(t.work.engine.rows, r.Rows) {
+			t.phase = peeking
 		}
 		for i := range hits {
 			h := &hits[i]
 			if h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
-				t.state = peeking
+				t.phase = peeking
 			}
 		}
 	}
@@ -111,14 +111,14 @@ func (t *transaction) write() []*pgdb.Statement {
 	p := newPlan(t.work.buffers, len(t.requests), t.oneByOne)
 	t.plan = p
 	t.check = pgdb.Statement{SQL: statement.Check}
-	if t.state == peeking {
+	if t.phase == peeking {
 		for _, r := range t.requests {
 			for i := range r.Hits {
 				h := &r.Hits[i]
 				add(p, newEntry(statement.Peek, h, 0))
 			}
 		}
-		t.statements = p.write(t.work.store.texts, t.work.now, t.lockWait)
+		t.statements = p.write(t.work.engine.texts, t.work.now, t.lockWait)
 		return t.statements
 	}
 	p.allOrNothing = true
@@ -136,7 +136,7 @@ func (t *transaction) write() []*pgdb.Statement {
 			return nil
 		}
 	}
-	t.statements = p.write(t.work.store.texts, t.work.now, t.lockWait)
+	t.statements = p.write(t.work.engine.texts, t.work.now, t.lockWait)
 	for _, s := range t.statements {
 		s.Joined = true
 	}
@@ -150,7 +150,7 @@ func (w *work) rememberUsedUp(p *plan) {
 	for _, e := range p.entries {
 		if l := e.view.Limit; e.kind == statement.Charge && e.view.Free < e.cost && l.Lease <= 0 {
 			passes := algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)
-			lease.RememberRefusal(w.store.rows, e.id, &e.view, e.cost,
+			lease.RememberRefusal(w.engine.rows, e.id, &e.view, e.cost,
 				algorithm.RetryAfter(passes-e.view.Now), w.sequence)
 		}
 	}
@@ -210,7 +210,7 @@ func sortGroups(groups []*group) {
 
 // apply reads the results and finishes the decided requests. For the other requests, it returns further
 // transactions or, after a lock timeout, the requests for another round.
-func (t *transaction) apply() (again []*transaction, waiting []*request) {
+func (t *transaction) apply() (repeated []*transaction, waiting []*request) {
 	w := t.work
 	p := t.plan
 	if t.err == nil {
@@ -220,14 +220,14 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 			return nil, t.requests
 		}
 	}
-	charged := t.state == charging && t.check.Err == nil
+	charged := t.phase == charging && t.check.Err == nil
 	if !charged && t.err == nil {
 		if t.roundTrips++; t.roundTrips == maxRoundTrips {
 			t.err = ratelimit.ErrTimeout
 		}
 	}
 	var rows map[lease.RowID]*algorithm.View
-	if t.state == peeking && t.err == nil {
+	if t.phase == peeking && t.err == nil {
 		if rows = peekedRows(p); rows == nil {
 			t.err = ratelimit.ErrTimeout
 		}
@@ -242,7 +242,7 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 		w.applyRows(p)
 		w.rememberUsedUp(p)
 		if p.holds {
-			w.holdSlots(t.requests)
+			w.acquireSlots(t.requests)
 		}
 		decideGranted(t.requests)
 		for _, r := range t.requests {
@@ -252,12 +252,12 @@ func (t *transaction) apply() (again []*transaction, waiting []*request) {
 			}
 		}
 		w.finishDecided(t.requests)
-	case t.state == charging:
-		atomic.AddInt64(&w.store.stats[RolledBack], 1)
-		t.state = peeking
+	case t.phase == charging:
+		atomic.AddInt64(&w.engine.stats[RolledBack], 1)
+		t.phase = peeking
 		return []*transaction{t}, nil
 	case t.simulate(rows):
-		t.state = charging
+		t.phase = charging
 		return []*transaction{t}, nil
 	}
 	return nil, nil
@@ -335,10 +335,10 @@ func (w *work) finishDecided(requests []*request) {
 		}
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			lease.RememberRefusal(w.store.rows, refused.id, &refused.view, r.Hits[refused.hit].Cost,
+			lease.RememberRefusal(w.engine.rows, refused.id, &refused.view, r.Hits[refused.hit].Cost,
 				r.Decisions[refused.hit].RetryAfter, w.sequence)
 			if refused.view.Limit.Lease > 0 { // with the refunded units, a retry may pass
-				lease.EndLease(w.store.rows, refused.id)
+				lease.EndLease(w.engine.rows, refused.id)
 			}
 		}
 	}

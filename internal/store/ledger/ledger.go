@@ -3,13 +3,13 @@
 // transaction, which adds a row to the table rate_limit_ledger and, only if that row is new, charges the real
 // cost to the counters and ends the holds. So a settlement is repeated until it is answered.
 //
-// A row of a counter has a sum of held units for each session. The sums change by differences, which must not
+// A row of a counter has a sum of held units for each name. The sums change by differences, which must not
 // be repeated. So whatever leaves a sum uncertain, such as a reservation without an answer, replaces the
-// session: a new one begins, and holds again what running requests hold. Only then does the old one end, so
+// name: a new one begins, and holds again what running requests hold. Only then does the old one end, so
 // that nobody else takes the units meanwhile, and its sums no longer count. What a killed process held is
-// free when its session expires.
+// free when its name expires.
 //
-// One goroutine sends settlements, releases and holds, and renews the session. It holds nothing again while
+// One goroutine sends settlements, releases and holds, and renews the name. It holds nothing again while
 // the outcome of a settlement is unknown, because the settlement may have ended a hold.
 //
 // The files, from the top down: ledger.go, send.go.
@@ -28,7 +28,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/process"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -37,20 +37,20 @@ import (
 // Ledger settles the requests of a store.
 type Ledger struct {
 	Options
-	session *session.Session
-	used    int32 // 1 after the first hold or settlement; atomic
+	name *process.Name
+	used int32 // 1 after the first hold or settlement; atomic
 
 	mu        sync.Mutex // guards the fields below
 	running   bool       // the goroutine runs
 	wake      func()     // ends the pause of the goroutine; nil before the first
-	held      map[*ratelimit.Slot]*hold
+	held      map[*ratelimit.Hold]*reservation
 	waiting   []*item // in the order of arrival
 	unsettled int     // the number of settlements without an end
 	closed    bool    // Close has counted those that are left
-	uncertain bool    // the session's sums may differ from what requests hold
+	uncertain bool    // the name's sums may differ from what requests hold
 	beganAt   time.Time
-	former    []int64       // earlier sessions that go on until the rows hold for the present one
-	reserving map[int64]int // the batches that reserve for each session
+	former    []int64       // earlier names that go on until the rows hold for the present one
+	reserving map[int64]int // the batches that reserve for each name
 
 	unknown []*item // sent without an answer; only the goroutine uses it
 }
@@ -68,7 +68,7 @@ type Options struct {
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
 
 	// Write returns the statements that settle charges, after those that add bills to the ledger.
-	Write func(charges []*batch.Charge, session int64, sync bool, lockWait time.Duration) []*pgdb.Statement
+	Write func(charges []*batch.Charge, process int64, sync bool, lockWait time.Duration) []*pgdb.Statement
 
 	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
 	// Upkeep makes the partitions of the ledger, and that of a day, in days since 1970. Nil makes none.
@@ -81,12 +81,12 @@ type Options struct {
 	Now func() int64
 }
 
-// hold is the reservation of a hit.
-type hold struct {
+// reservation is the reservation of a hit.
+type reservation struct {
 	limit   *ratelimit.Limit
 	row     lease.RowID
 	units   int64
-	session int64 // the session for which the row holds the units; 0 if it does not yet
+	process int64 // the name for which the row holds the units; 0 if it does not yet
 	ending  bool  // a settlement or a release waits
 }
 
@@ -96,10 +96,10 @@ const maxWaiting = 20000
 var errLost = errors.New("ratelimit: settlements are lost, because too many wait, or the database has not " +
 	"answered before the end")
 
-// New returns a Ledger without a session.
+// New returns a Ledger without a name.
 func New(o Options) *Ledger {
-	l := &Ledger{Options: o, held: map[*ratelimit.Slot]*hold{}, reserving: map[int64]int{}}
-	l.session = session.New(&l.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Keeps: true,
+	l := &Ledger{Options: o, held: map[*ratelimit.Hold]*reservation{}, reserving: map[int64]int{}}
+	l.name = process.New(&l.mu, process.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Keeps: true,
 		Began: func(previous int64) {
 			l.beganAt = time.Now()
 			if previous != 0 {
@@ -109,16 +109,16 @@ func New(o Options) *Ledger {
 	return l
 }
 
-// Session returns a usable session, which does not end before Leave. It starts a new one if necessary, with
+// Process returns a usable name, which does not end before Leave. It starts a new one if necessary, with
 // timeout for each attempt.
-func (l *Ledger) Session(ctx context.Context, timeout time.Duration) (int64, error) {
+func (l *Ledger) Process(ctx context.Context, timeout time.Duration) (int64, error) {
 	for {
-		name, err := l.session.Get(ctx, timeout)
+		name, err := l.name.Get(ctx, timeout)
 		if err != nil {
 			return 0, err
 		}
 		l.mu.Lock()
-		present := name == l.session.Name()
+		present := name == l.name.Last()
 		if present {
 			l.reserving[name]++
 		}
@@ -129,16 +129,16 @@ func (l *Ledger) Session(ctx context.Context, timeout time.Duration) (int64, err
 	}
 }
 
-// Expire replaces a session, unless it is replaced already.
+// Expire replaces a name, unless it is replaced already.
 func (l *Ledger) Expire(name int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if name == l.session.Name() {
-		l.session.Expire()
+	if name == l.name.Last() {
+		l.name.Expire()
 	}
 }
 
-// Leave lets sessions end: Hold has recorded what a batch has reserved for them.
+// Leave lets names end: Hold has recorded what a batch has reserved for them.
 func (l *Ledger) Leave(names []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,31 +152,31 @@ func (l *Ledger) Leave(names []int64) {
 // Used reports whether any request has held units or was settled.
 func (l *Ledger) Used() bool { return atomic.LoadInt32(&l.used) == 1 }
 
-// Hold records that a hit holds its cost in its row for a session, or not in the database yet if name is 0.
-func (l *Ledger) Hold(name int64, h *ratelimit.Hit, row lease.RowID) {
-	slot := h.Slot
+// Acquire records that a hit holds its cost in its row for a name, or not in the database yet if name is 0.
+func (l *Ledger) Acquire(name int64, h *ratelimit.Hit, row lease.RowID) {
+	hold := h.Hold
 	l.mu.Lock()
-	known := l.held[slot]
+	known := l.held[hold]
 	if known != nil {
-		known.session = name
+		known.process = name
 	} else {
 		row.Key = strings.Clone(row.Key) // it may be a part of a long request
-		l.held[slot] = &hold{limit: h.Limit, row: row, units: h.Cost, session: name}
+		l.held[hold] = &reservation{limit: h.Limit, row: row, units: h.Cost, process: name}
 	}
 	if !l.running {
 		l.start()
 	}
 	l.mu.Unlock()
 	if known == nil {
-		slot.Hold(func() { l.release(slot) })
+		hold.Acquire(func() { l.release(hold) })
 	}
 }
 
 // Held returns the units that a hit holds.
-func (l *Ledger) Held(slot *ratelimit.Slot) int64 {
+func (l *Ledger) Held(hold *ratelimit.Hold) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.held[slot]; h != nil {
+	if h := l.held[hold]; h != nil {
 		return h.units
 	}
 	return 0
@@ -191,12 +191,12 @@ func (l *Ledger) Uncertain() {
 }
 
 // release ends the hold of a hit that no settlement ends.
-func (l *Ledger) release(slot *ratelimit.Slot) {
+func (l *Ledger) release(hold *ratelimit.Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.held[slot]; h != nil && !h.ending {
+	if h := l.held[hold]; h != nil && !h.ending {
 		h.ending = true
-		l.add(&item{Bill: batch.Bill{Charges: []batch.Charge{{Limit: h.limit, Key: h.row.Key, Slot: slot}}}})
+		l.add(&item{Bill: batch.Bill{Charges: []batch.Charge{{Limit: h.limit, Key: h.row.Key, Hold: hold}}}})
 	}
 }
 
@@ -205,13 +205,13 @@ func (l *Ledger) Settle(s *batch.Bill) {
 	l.mu.Lock()
 	lost := l.closed || l.unsettled >= maxWaiting
 	for i := range s.Charges {
-		h := l.held[s.Charges[i].Slot]
+		h := l.held[s.Charges[i].Hold]
 		switch {
 		case h == nil:
 		case h.ending: // its release waits
-			s.Charges[i].Slot = nil
+			s.Charges[i].Hold = nil
 		case lost:
-			delete(l.held, s.Charges[i].Slot)
+			delete(l.held, s.Charges[i].Hold)
 			l.uncertain = true
 		default:
 			h.ending = true
@@ -273,7 +273,7 @@ func (l *Ledger) Flush() {
 	}
 }
 
-// Close ends the session. The settlements that wait are lost.
+// Close ends the name. The settlements that wait are lost.
 func (l *Ledger) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -281,12 +281,12 @@ func (l *Ledger) Close() {
 	l.mu.Unlock()
 	l.Lose(left)
 	if l.Health.Unavailable() == nil {
-		l.session.End()
+		l.name.End()
 		l.mu.Lock()
 		former := l.former
 		l.mu.Unlock()
 		for _, one := range former {
-			l.session.EndOne(one)
+			l.name.EndOne(one)
 		}
 	}
 }

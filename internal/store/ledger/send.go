@@ -12,14 +12,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/process"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
-	// tickInterval is the time between two checks for a due renewal of the session.
+	// tickInterval is the time between two checks for a due renewal of the name.
 	tickInterval = 250 * time.Millisecond
 	// sendTimeout bounds a transaction, and lockWait its wait for the lock of a row.
 	sendTimeout = 2 * time.Second
@@ -33,12 +33,12 @@ const (
 // item is a settlement that waits, or was sent without an answer, or without an ID a release.
 type item struct {
 	batch.Bill
-	session  int64 // the session that holds what the item ends, from when it is first sent
+	process  int64 // the name that holds what the item ends, from when it is first sent
 	alone    bool  // send it in a transaction of its own, because it has failed with others
 	notUntil time.Time
 }
 
-// run sends what waits and renews the session, until the store is closed.
+// run sends what waits and renews the name, until the store is closed.
 func (l *Ledger) run() {
 	for l.Closing.Err() == nil {
 		pause, cancel := context.WithTimeout(l.Closing, tickInterval)
@@ -55,19 +55,19 @@ func (l *Ledger) run() {
 	}
 }
 
-// step renews the session, sends a transaction, and holds again what a new session does not hold. It reports
+// step renews the name, sends a transaction, and holds again what a new name does not hold. It reports
 // whether more can be sent at once.
 func (l *Ledger) step(now time.Time) bool {
 	if l.Health.Unavailable() != nil {
 		return false
 	}
 	l.mu.Lock()
-	if l.uncertain && len(l.unknown) == 0 && now.Sub(l.beganAt) >= session.RenewInterval {
+	if l.uncertain && len(l.unknown) == 0 && now.Sub(l.beganAt) >= process.RenewInterval {
 		l.uncertain = false
-		l.session.Expire()
+		l.name.Expire()
 	}
 	l.mu.Unlock()
-	l.session.Renew(l.Closing, now)
+	l.name.Renew(l.Closing, now)
 	items := l.unknown
 	if len(items) == 0 {
 		items = l.take(now)
@@ -75,7 +75,7 @@ func (l *Ledger) step(now time.Time) bool {
 	if len(items) > 0 && !l.send(items, now) {
 		return false
 	}
-	l.holdAgain()
+	l.reacquire()
 	l.endFormer()
 	return len(items) > 0
 }
@@ -86,7 +86,7 @@ func (l *Ledger) take(now time.Time) []*item {
 	defer l.mu.Unlock()
 	var taken, left []*item
 	ids := map[string]bool{} // a transaction has each settlement once
-	name := l.session.Name()
+	name := l.name.Last()
 	for n, i := range l.waiting {
 		switch {
 		case len(taken) == maxBatch || len(taken) > 0 && taken[0].alone:
@@ -99,7 +99,7 @@ func (l *Ledger) take(now time.Time) []*item {
 		}
 		taken = append(taken, i)
 		ids[i.ID] = i.ID != ""
-		i.session = name
+		i.process = name
 		for n := range i.Charges {
 			c := &i.Charges[n]
 			c.Exact = batch.Exact(c.Units, c.Rest)
@@ -109,8 +109,8 @@ func (l *Ledger) take(now time.Time) []*item {
 				c.Prefix = c.Limit.CountedAs
 			}
 			c.Held = 0
-			// Holds of an earlier session end with it: see endFormer.
-			if h := l.held[c.Slot]; h != nil && h.session == i.session {
+			// Holds of an earlier name end with it: see endFormer.
+			if h := l.held[c.Hold]; h != nil && h.process == i.process {
 				c.Held = h.units
 			}
 		}
@@ -141,7 +141,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 			// A settlement that came before has ended no hold of this one.
 			one := &i.Charges[c]
 			l.uncertain = l.uncertain || one.Held > 0 && !added
-			delete(l.held, one.Slot)
+			delete(l.held, one.Hold)
 			if one.Units < one.Held {
 				lease.ClearRefusal(l.Rows,
 					lease.RowID{Durable: one.Durable, Prefix: one.Prefix, Key: one.Key})
@@ -192,7 +192,7 @@ func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
 }
 
 // withoutReleases returns the items of a transaction without an answer, to send again. If it was sent, it
-// drops the releases, which must not be repeated, and the session ends.
+// drops the releases, which must not be repeated, and the name ends.
 func (l *Ledger) withoutReleases(items []*item, unsent bool) []*item {
 	if unsent {
 		return items
@@ -205,7 +205,7 @@ func (l *Ledger) withoutReleases(items []*item, unsent bool) []*item {
 			left = append(left, i)
 			continue
 		}
-		delete(l.held, i.Charges[0].Slot)
+		delete(l.held, i.Charges[0].Hold)
 		l.uncertain = true
 	}
 	return left
@@ -242,7 +242,7 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 	if l.Texts.Guarded {
 		statements = append(statements, &pgdb.Statement{SQL: l.Texts.Index})
 	}
-	statements = append(append(statements, entries), l.Write(charges, items[0].session, sync, lockWait)...)
+	statements = append(append(statements, entries), l.Write(charges, items[0].process, sync, lockWait)...)
 	for _, s := range statements[:len(statements)-1] {
 		s.Joined = true
 	}
@@ -270,19 +270,19 @@ func storable(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// holdAgain holds for the current session what running requests hold for none or for an earlier one. It waits
+// reacquire holds for the current name what running requests hold for none or for an earlier one. It waits
 // for the answers, and leaves out requests without one, which are held by the next call.
-func (l *Ledger) holdAgain() {
+func (l *Ledger) reacquire() {
 	l.mu.Lock()
-	name := l.session.Name()
+	name := l.name.Last()
 	var calls []*batch.Call
-	for slot, h := range l.held {
-		if h.session == name && name != 0 || h.ending {
+	for hold, h := range l.held {
+		if h.process == name && name != 0 || h.ending {
 			continue
 		}
 		c := batch.NewCall()
 		c.Prepare([]ratelimit.Hit{{Limit: algorithm.Unlimited(h.limit), Key: h.row.Key, Cost: h.units,
-			Slot: slot}}, false)
+			Hold: hold}}, false)
 		calls = append(calls, c)
 	}
 	l.mu.Unlock()
@@ -294,7 +294,7 @@ func (l *Ledger) holdAgain() {
 	}
 }
 
-// endFormer ends earlier sessions, unless running requests or settlements that wait still hold units for one
+// endFormer ends earlier names, unless running requests or settlements that wait still hold units for one
 // of them, or a batch reserves for it.
 func (l *Ledger) endFormer() {
 	l.mu.Lock()
@@ -302,9 +302,9 @@ func (l *Ledger) endFormer() {
 		l.mu.Unlock()
 		return
 	}
-	name := l.session.Name()
+	name := l.name.Last()
 	for _, h := range l.held {
-		if h.session != 0 && h.session != name {
+		if h.process != 0 && h.process != name {
 			l.mu.Unlock()
 			return
 		}
@@ -319,6 +319,6 @@ func (l *Ledger) endFormer() {
 	l.former = nil
 	l.mu.Unlock()
 	for _, one := range former {
-		l.session.EndOne(one)
+		l.name.EndOne(one)
 	}
 }

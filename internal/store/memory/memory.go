@@ -90,14 +90,14 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		holds := h.Limit.Algorithm == ratelimit.InFlight || h.Limit.Reserves && h.Cost > 0
 		if holds && decisions[i].Allowed && !hits[i].Peek &&
 			(passes || hits[i].Independent) {
-			s.holdSlots(*h)
+			s.acquireSlots(*h)
 		}
 	}
 	return nil
 }
 
-// holdSlots makes the caller's Slot release the units of a hit.
-func (s *Store) holdSlots(h ratelimit.Hit) { h.Slot.Hold(func() { s.releaseSlots(h) }) }
+// acquireSlots makes the caller's Hold release the units of a hit.
+func (s *Store) acquireSlots(h ratelimit.Hit) { h.Hold.Acquire(func() { s.releaseSlots(h) }) }
 
 // releaseSlots releases the slots or the units that a hit holds.
 func (s *Store) releaseSlots(h ratelimit.Hit) {
@@ -148,7 +148,7 @@ func (s *Store) decideRows(hits []ratelimit.Hit, decisions []ratelimit.Decision)
 func (s *Store) Settle(one *batch.Bill) {
 	for i := range one.Charges {
 		c := &one.Charges[i]
-		c.Slot.Release()
+		c.Hold.Release()
 		k := rowOf(c.Limit, c.Key)
 		st := s.stripeOf(k)
 		st.mu.Lock()

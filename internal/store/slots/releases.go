@@ -26,7 +26,7 @@ func (s *Slots) Release(ranges []Range) {
 	}
 }
 
-// releaseEnded ends the repetitions of a release. After a lost release, it ends the session with all its
+// releaseEnded ends the repetitions of a release. After a lost release, it ends the name with all its
 // slots.
 func (s *Slots) releaseEnded(r Range, err error) {
 	s.mu.Lock()
@@ -43,7 +43,7 @@ func (s *Slots) releaseEnded(r Range, err error) {
 		delete(s.releasing, r.Row)
 	}
 	if err != nil {
-		s.session.Expire()
+		s.name.Expire()
 	}
 }
 
@@ -69,20 +69,20 @@ func (s *Slots) ReleaseUncertain(ranges []Range) {
 	}
 	if len(s.uncertain) > maxUncertain {
 		s.uncertain = nil
-		s.session.Expire()
+		s.name.Expire()
 	}
 }
 
 // dueUncertain returns the uncertain slots that are due for another release. During an outage (down) it
 // returns none, and moves the end of all releases to lateTakeTime from now. The caller holds mu.
 func (s *Slots) dueUncertain(now time.Time, down bool) []Range {
-	var again []Range
+	var repeated []Range
 	var left []uncertainSlots
 	for _, r := range s.uncertain {
 		if down {
 			r.until = now.Add(lateTakeTime)
 		} else if now.After(r.due) {
-			again = append(again, r.Range)
+			repeated = append(repeated, r.Range)
 			r.due = now.Add(releaseInterval)
 		}
 		if down || r.due.Before(r.until) {
@@ -90,5 +90,5 @@ func (s *Slots) dueUncertain(now time.Time, down bool) []Range {
 		}
 	}
 	s.uncertain = left
-	return again
+	return repeated
 }

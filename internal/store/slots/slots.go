@@ -1,19 +1,19 @@
 // Package slots manages the slots of requests in flight on limits InFlight (see algorithm/in_flight.go). Each
-// slot ends with its request, or soon after its process. The caller keeps a ratelimit.Slot for its request,
+// slot ends with its request, or soon after its process. The caller keeps a ratelimit.Hold for its request,
 // and this package keeps a heldSlots for each admitted hit.
 //
 // A slot is a number. The statement or transaction of a request takes the slots of its hits. After
-// ratelimit.Slot.Release, the next batch releases the slots before it decides its requests (see Release). A
+// ratelimit.Hold.Release, the next batch releases the slots before it decides its requests (see Release). A
 // release is repeated until the server has answered. A second release of a slot has no effect, because a
-// session uses a number again only after about 2^32 others.
+// name uses a number again only after about 2^32 others.
 //
-// The high bits of the number name a session of this process (see package session). SQL calls a session a
-// process: the row is in the table rate_limit_processes. When a new session begins, the process takes slots
+// The high bits of the number are a name of this process (see package process).
+// in the table rate_limit_processes. When the process takes another name, it takes slots
 // of it for all requests in flight. A request for which no slots are left loses its slots
-// (ratelimit.Slot.Lost). During an outage no process can take slots, so no request loses its slots to
+// (ratelimit.Hold.Lost). During an outage no process can take slots, so no request loses its slots to
 // another.
 //
-// The files, from the top down: session.go, slots.go, releases.go.
+// The files, from the top down: name.go, slots.go, releases.go.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package slots
@@ -27,7 +27,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/process"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -37,15 +37,15 @@ import (
 type Slots struct {
 	Options
 
-	used       int32 // 1 after the first session; atomic
+	used       int32 // 1 after the first name was taken; atomic
 	unanswered int32 // the number of releases in releasing; atomic
 
 	mu         sync.Mutex // guards all that follows
-	session    *session.Session
+	name       *process.Name
 	lastNumber int64 // the low bits of the last slot
 	held       map[*heldSlots]bool
 	rows       map[lease.RowID]int64   // the number of slots in held, by row
-	local      map[lease.RowID]int64   // the number of slots of HoldLocal, by row
+	local      map[lease.RowID]int64   // the number of slots of AcquireLocal, by row
 	uncertain  []uncertainSlots        // slots that need further releases
 	releasing  map[lease.RowID][]Range // the releases that the server has not answered
 	ticking    bool                    // tick is running
@@ -83,22 +83,22 @@ type uncertainSlots struct {
 // heldSlots are the slots of one admitted hit.
 type heldSlots struct {
 	Range
-	slot  *ratelimit.Slot
+	hold  *ratelimit.Hold
 	ended bool // the hit has released them
-	// next is the Slot that regain fills after a new session has started; nil before.
-	next *ratelimit.Slot
+	// next is the Hold that regain fills after the process has a new name; nil before.
+	next *ratelimit.Hold
 }
 
-// New returns Slots without a session and without held slots.
+// New returns Slots without a name and without held slots.
 func New(o Options) *Slots {
 	s := &Slots{Options: o, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
 		local: map[lease.RowID]int64{}, releasing: map[lease.RowID][]Range{}}
-	s.session = session.New(&s.mu, session.Options{DB: o.DB, Texts: o.Texts, Run: o.Run,
+	s.name = process.New(&s.mu, process.Options{DB: o.DB, Texts: o.Texts, Run: o.Run,
 		Began: func(previous int64) { s.began() }})
 	return s
 }
 
-// Allocate returns the first of n consecutive slot numbers of the session with a name.
+// Allocate returns the first of n consecutive slot numbers of the name with a name.
 func (s *Slots) Allocate(name, n int64) int64 {
 	const maxNumber = int64(1)<<32 - 1
 	s.mu.Lock()
@@ -111,37 +111,37 @@ func (s *Slots) Allocate(name, n int64) int64 {
 	return first
 }
 
-// Expire replaces a session, unless it is replaced already.
+// Expire replaces a name, unless it is replaced already.
 func (s *Slots) Expire(name int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if name == s.session.Name() {
-		s.session.Expire()
+	if name == s.name.Last() {
+		s.name.Expire()
 	}
 }
 
-// Hold passes the granted slots of a hit to its Slot. If a new session has started since the slots were
-// allocated, they no longer count, and Hold takes slots of the new session in the background.
-func (s *Slots) Hold(r Range, h *ratelimit.Hit) {
-	held := &heldSlots{Range: r, slot: h.Slot}
+// Acquire passes the granted slots of a hit to its Hold. If the process has a new name since the slots were
+// allocated, they no longer count, and Hold takes slots of the new name in the background.
+func (s *Slots) Acquire(r Range, h *ratelimit.Hit) {
+	held := &heldSlots{Range: r, hold: h.Hold}
 	s.mu.Lock()
-	current := r.First>>32 == s.session.Name()
+	current := r.First>>32 == s.name.Last()
 	if current {
 		s.held[held] = true
 		s.rows[r.Row] += r.N
 	}
 	s.mu.Unlock()
-	h.Slot.Hold(func() { s.releaseHeld(held) })
+	h.Hold.Acquire(func() { s.releaseHeld(held) })
 	if !current {
 		go s.regain([]*heldSlots{held})
 	}
 }
 
-// regain takes slots of the new session for requests in flight, and retries until each has a decision.
+// regain takes slots of the new name for requests in flight, and retries until each has a decision.
 func (s *Slots) regain(lost []*heldSlots) {
 	for len(lost) > 0 && s.Closing.Err() == nil {
 		if lost = s.tryRegain(lost); len(lost) > 0 {
-			health.Sleep(s.Closing, session.RenewInterval)
+			health.Sleep(s.Closing, process.RenewInterval)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func (s *Slots) tryRegain(lost []*heldSlots) []*heldSlots {
 			continue
 		}
 		calls[i] = batch.NewCall()
-		calls[i].Prepare([]ratelimit.Hit{{Limit: h.Limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
+		calls[i].Prepare([]ratelimit.Hit{{Limit: h.Limit, Key: h.Row.Key, Cost: h.N, Hold: next}}, false)
 		s.Send(calls[i])
 	}
 	var undecided []*heldSlots
@@ -172,22 +172,22 @@ func (s *Slots) tryRegain(lost []*heldSlots) []*heldSlots {
 		if c.Err != nil {
 			undecided = append(undecided, lost[i])
 		} else if !c.Decisions[0].Allowed {
-			lost[i].slot.Lose()
+			lost[i].hold.Lose()
 		}
 	}
 	return undecided
 }
 
-// nextSlot returns the Slot that holds a request's slots of the next session.
-func nextSlot(h *heldSlots) *ratelimit.Slot {
-	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
+// nextSlot returns the Hold that holds a request's slots of the next name.
+func nextSlot(h *heldSlots) *ratelimit.Hold {
+	return &ratelimit.Hold{Lost: func() { h.hold.Lose() }}
 }
 
-// HoldLocal counts the slots of a hit that was admitted without the database, until its Slot is released.
-func (s *Slots) HoldLocal(row lease.RowID, h *ratelimit.Hit) {
+// AcquireLocal counts the slots of a hit that was admitted without the database, until its Hold is released.
+func (s *Slots) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
 	cost := h.Cost
 	s.addLocal(row, cost)
-	h.Slot.Hold(func() { s.addLocal(row, -cost) })
+	h.Hold.Acquire(func() { s.addLocal(row, -cost) })
 }
 
 // addLocal adds to the number of a row's slots that were admitted without the database.
@@ -227,5 +227,5 @@ func (s *Slots) CountRow(row lease.RowID) int64 {
 	return s.rows[row] + s.local[row]
 }
 
-// Used reports whether the store has ever started a session.
+// Used reports whether the store has ever taken a name.
 func (s *Slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }

@@ -215,12 +215,12 @@ var calendarUnits = []string{"", "day", "week", "month", "year"}
 // UnitOf returns the unit of date_trunc for a limit's calendar windows.
 func UnitOf(l *ratelimit.Limit) string { return calendarUnits[l.Calendar] }
 
-// ZoneOf returns the Postgres name of a limit's time zone.
-func ZoneOf(l *ratelimit.Limit) string {
-	if l.Zone == "" {
+// TimeZoneOf returns the Postgres name of a limit's time zone.
+func TimeZoneOf(l *ratelimit.Limit) string {
+	if l.TimeZone == "" {
 		return "UTC"
 	}
-	return l.Zone
+	return l.TimeZone
 }
 
 // Cleanup returns a statement that deletes expired rows of a prefix. Its parameters are Clock, the prefix,
@@ -240,9 +240,9 @@ func (s *Texts) NextPrefix(durable bool) string {
 	return s.fill(nextPrefixSQL, s.tables[tableName(durable)])
 }
 
-// OnSessions returns a pipeline that runs a statement on the table of sessions, after the guard if there is
+// OnProcesses returns a pipeline that runs a statement on the table of sessions, after the guard if there is
 // one. Its commit waits for no standby: a failover ends sessions that the standby lacks.
-func (s *Texts) OnSessions(statement *pgdb.Statement) []*pgdb.Statement {
+func (s *Texts) OnProcesses(statement *pgdb.Statement) []*pgdb.Statement {
 	t := s.tables[processesTable]
 	statement.SQL = s.fill(statement.SQL, t)
 	prelude := "SELECT true" + diskSQL

@@ -149,15 +149,15 @@ var Client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 // Get sends a request. headers alternates between names and values.
 func (c *Caddy) Get(path string, headers ...string) harness.Response {
 	c.t.Helper()
-	a, err := c.GetAgain(path, headers...)
+	a, err := c.GetRetrying(path, headers...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return a
 }
 
-// GetAgain sends a request, and sends it again if no handler has read it.
-func (c *Caddy) GetAgain(path string, headers ...string) (harness.Response, error) {
+// GetRetrying sends a request, and sends it again if no handler has read it.
+func (c *Caddy) GetRetrying(path string, headers ...string) (harness.Response, error) {
 	a, err := c.try(path, headers...)
 	for attempt := 0; attempt < 3 && harness.Unheard(err); attempt++ {
 		a, err = c.try(path, headers...)

@@ -28,9 +28,9 @@ func testForgotten(t *testing.T, d *db) {
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
 	count := statement("SELECT count(*) FROM t")
 	for i := range 7 {
-		single, again := statement("INSERT INTO t VALUES ($1::bigint)", int64(2)),
+		single, repeated := statement("INSERT INTO t VALUES ($1::bigint)", int64(2)),
 			statement("INSERT INTO t SELECT $1::bigint", int64(3))
-		d.run(append(transaction(insert, count, again), single)...)
+		d.run(append(transaction(insert, count, repeated), single)...)
 		if got := cells(t, count); !equal(got, bigintBytes(int64(3*i+1))) {
 			t.Fatalf("round %d: %x rows, want %d", i, got, 3*i+1)
 		}

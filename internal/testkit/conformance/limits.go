@@ -38,7 +38,7 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	}
 	return append(limits, &ratelimit.Limit{
 		Prefix: prefix + "calendar", Algorithm: ratelimit.FixedWindow, Events: events,
-		Calendar: ratelimit.Year, Zone: "Asia/Kolkata",
+		Calendar: ratelimit.Year, TimeZone: "Asia/Kolkata",
 	})
 }
 
@@ -106,7 +106,7 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 		if l.Algorithm, err = ratelimit.ParseAlgorithm(definition); err != nil {
 			l.Algorithm = ratelimit.FixedWindow
 			l.Calendar = ratelimit.Calendar(rapid.IntRange(1, 4).Draw(t, "unit"))
-			l.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu",
+			l.TimeZone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu",
 				"Australia/Lord_Howe", "Africa/Cairo", "America/Havana"}).Draw(t, "zone")
 			l.Window = 0
 			if (l.Calendar == ratelimit.Month || l.Calendar == ratelimit.Year) &&

@@ -21,7 +21,7 @@ func InFlight(prefix string, events int64) *ratelimit.Limit {
 func testSlots(t *testing.T, s *store) {
 	l := InFlight("slots", 3)
 	hit := func(cost int64) ratelimit.Hit {
-		return ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Slot: &ratelimit.Slot{}}
+		return ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Hold: &ratelimit.Hold{}}
 	}
 	awaitFree := func(want int64) {
 		t.Helper()
@@ -35,18 +35,18 @@ func testSlots(t *testing.T, s *store) {
 			t.Errorf("RetryAfter is %v, want 1s", d.RetryAfter)
 		}
 	}
-	double.Slot.Release()
-	double.Slot.Release() // the second release has no effect
+	double.Hold.Release()
+	double.Hold.Release() // the second release has no effect
 	awaitFree(2)
-	again := hit(2)
-	s.expect(again, true, 0)
-	single.Slot.Release()
-	again.Slot.Release()
+	repeated := hit(2)
+	s.expect(repeated, true, 0)
+	single.Hold.Release()
+	repeated.Hold.Release()
 	awaitFree(3)
 
 	// A slot that is released before the decision on its hit is free immediately.
 	early := hit(3)
-	early.Slot.Release()
+	early.Hold.Release()
 	s.take(early)
 	awaitFree(3)
 
@@ -60,14 +60,14 @@ func testSlots(t *testing.T, s *store) {
 		if d[0].Allowed != (i < 2) {
 			t.Errorf("request %d: got %+v, want allowed %v", i, d, i < 2)
 		}
-		defer h.Slot.Release()
+		defer h.Hold.Release()
 	}
 	awaitFree(1)
 	independent := hit(1)
 	independent.Independent = true
 	s.take(ratelimit.Hit{Limit: window, Key: "k", Cost: 1}, independent)
 	awaitFree(0)
-	independent.Slot.Release()
+	independent.Hold.Release()
 	awaitFree(1)
 	if err := s.Reset(t.Context(), timeout, []ratelimit.Hit{{Limit: l, Key: "k"}}); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func testSlots(t *testing.T, s *store) {
 	awaitFree(3)
 
 	for _, wrong := range []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1},
-		{Limit: l, Key: "k", Cost: -1, Slot: &ratelimit.Slot{}}} {
+		{Limit: l, Key: "k", Cost: -1, Hold: &ratelimit.Hold{}}} {
 		err := s.Take(t.Context(), timeout, []ratelimit.Hit{wrong}, make([]ratelimit.Decision, 1))
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) {
@@ -90,7 +90,7 @@ func testSlots(t *testing.T, s *store) {
 	for range 16 {
 		group.Go(func() {
 			for i := 0; i < 100 || passed.Load() < 20 && time.Now().Before(end); i++ {
-				h := ratelimit.Hit{Limit: l, Key: "busy", Cost: 1, Slot: &ratelimit.Slot{}}
+				h := ratelimit.Hit{Limit: l, Key: "busy", Cost: 1, Hold: &ratelimit.Hold{}}
 				decisions := make([]ratelimit.Decision, 1)
 				if err := s.Take(t.Context(), timeout, []ratelimit.Hit{h}, decisions); err != nil {
 					t.Error(err)
@@ -103,7 +103,7 @@ func testSlots(t *testing.T, s *store) {
 					time.Sleep(time.Millisecond) // the request
 					running.Add(-1)
 				}
-				h.Slot.Release()
+				h.Hold.Release()
 			}
 		})
 	}

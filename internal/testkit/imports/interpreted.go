@@ -55,7 +55,7 @@ var Interpreted = []string{
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
 	"internal/proxy/settings", "internal/proxy/usage", "internal/schema",
 	"internal/store", "internal/store/engine", "internal/store/ledger", "internal/store/memory",
-	"internal/store/registry", "internal/store/session", "internal/store/slots", "internal/store/statement",
+	"internal/store/registry", "internal/store/process", "internal/store/slots", "internal/store/statement",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",
 }

@@ -104,7 +104,7 @@ func newRule(pick Pick, i int) policy.Rule {
 		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: pickSome(pick, hostPatterns),
 		Methods: pickSome(pick, methods), Tiers: pickSome(pick, tiers),
 		CountBy: countBys[pick(len(countBys))], WithoutHeader: withouts[pick(2)], Cost: int64(pick(3)),
-		Message: "wait", Mode: "enforce", Action: policy.Charge,
+		Message: "wait", Mode: "enforce", Action: policy.ActionLimit,
 	}
 	if pick(2) == 0 {
 		r.Family = "family" + strconv.Itoa(pick(3))
@@ -129,7 +129,7 @@ func newRule(pick Pick, i int) policy.Rule {
 		r.Until = 0
 	}
 	if pick(12) == 0 { // about one rule in 12 blocks or exempts
-		r.Action = []policy.Action{policy.Block, policy.Exempt}[pick(2)]
+		r.Action = []policy.Action{policy.ActionBlock, policy.ActionExempt}[pick(2)]
 		r.Status = 451
 		return r
 	}

@@ -33,7 +33,7 @@ type Options struct {
 
 	// Notice, if not nil, is called when a proxy begins to limit by itself, and when its limits are exact
 	// again. It must not block.
-	Notice func(text string)
+	Log func(text string)
 
 	LeaseHits int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
@@ -110,8 +110,8 @@ func (o Options) withDefaults() (Options, error) {
 // Bounded is a DB with a bound on its connections.
 type Bounded interface{ MaxConns() int }
 
-// Store counts in one database, or in one shard. All processes on it share its counts.
-type Store struct {
+// Engine counts in one database, or in one shard. All processes on it share its counts.
+type Engine struct {
 	server      *server
 	cleaner     cleaner
 	texts       *statement.Texts
@@ -138,7 +138,7 @@ type Store struct {
 
 // New returns a store on db, and closes db in its Close. It does not use the network yet. The error is a
 // *ratelimit.FieldError if an option is out of range or db is nil.
-func New(db pgdb.DB, options Options) (*Store, error) {
+func New(db pgdb.DB, options Options) (*Engine, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
 	}
@@ -158,7 +158,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if o.DisableMigration && o.Discover == nil {
 		server.ready = 1
 	}
-	s := &Store{
+	s := &Engine{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
 		workers: o.Workers, close: cancel, lost: o.Lost, leave: o.Leave,
@@ -195,16 +195,16 @@ func (o Options) Report(err error) {
 }
 
 // Health returns the health of the server of the store.
-func (s *Store) Health() *health.Health { return s.server.health }
+func (s *Engine) Health() *health.Health { return s.server.health }
 
 // Unavailable returns an error that wraps ratelimit.ErrUnavailable while the database makes no decisions, and
 // nil otherwise. Only a request detects that the database has stopped answering.
-func (s *Store) Unavailable() error { return s.server.health.Unavailable() }
+func (s *Engine) Unavailable() error { return s.server.health.Unavailable() }
 
 // Call decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
 // batch. arrived is the time from which health.Health.Patience counts. The hits must be valid, and decisions
 // as long as hits; a reset needs no decisions.
-func (s *Store) Call(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
+func (s *Engine) Call(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
 		return s.server.health.Ended(ctx) // nothing is charged
@@ -230,7 +230,7 @@ func (s *Store) Call(ctx context.Context, arrived time.Time, timeout time.Durati
 		for i := range c.Hits {
 			c.Hits[i].Key = ""
 			c.Hits[i].Subject = ""
-			c.Hits[i].Slot = nil
+			c.Hits[i].Hold = nil
 		}
 		s.idleCalls.Put(c)
 	}
@@ -238,24 +238,24 @@ func (s *Store) Call(ctx context.Context, arrived time.Time, timeout time.Durati
 }
 
 // Held returns the number of slots of a row that the requests of this process hold, including those of
-// HoldLocal.
-func (s *Store) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
+// AcquireLocal.
+func (s *Engine) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
-// HoldLocal counts the slots or the units of a hit that was admitted without the database, until its Slot is
+// AcquireLocal counts the slots or the units of a hit that was admitted without the database, until its Hold is
 // released. The database holds the units once it answers.
-func (s *Store) HoldLocal(row lease.RowID, h *ratelimit.Hit) {
+func (s *Engine) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
 	if h.Limit.Reserves {
-		s.ledger.Hold(0, h, row)
+		s.ledger.Acquire(0, h, row)
 	} else {
-		s.slots.HoldLocal(row, h)
+		s.slots.AcquireLocal(row, h)
 	}
 }
 
 // Ledger returns the ledger of the store.
-func (s *Store) Ledger() *ledger.Ledger { return s.ledger }
+func (s *Engine) Ledger() *ledger.Ledger { return s.ledger }
 
 // unixNow returns Options.Now in Unix microseconds, or 0 for the clock of the server.
-func (s *Store) unixNow() int64 {
+func (s *Engine) unixNow() int64 {
 	if s.now == nil {
 		return 0
 	}
@@ -267,7 +267,7 @@ const closeTimeout = time.Second
 
 // Close implements ratelimit.Store. It waits up to a second for calls in flight, and up to another second for
 // the refund of leased units.
-func (s *Store) Close() {
+func (s *Engine) Close() {
 	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		return
 	}
@@ -294,7 +294,7 @@ func (s *Store) Close() {
 }
 
 // Flush sends the jobs and the settlements that wait, unless the database is unavailable or takes too long.
-func (s *Store) Flush() {
+func (s *Engine) Flush() {
 	flushed := time.Now().Add(closeTimeout)
 	for _, l := range s.lanes {
 		batch.Flush(l.backlog, time.Until(flushed))
@@ -306,7 +306,7 @@ func (s *Store) Flush() {
 }
 
 // isBusy reports whether any worker is busy.
-func (s *Store) isBusy() bool {
+func (s *Engine) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {

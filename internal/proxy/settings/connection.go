@@ -29,8 +29,8 @@ const (
 	defaultMaxConns = 8
 )
 
-// Store configures where and how limits are counted.
-type Store struct {
+// Connection configures where and how limits are counted.
+type Connection struct {
 	DSN                string  // a Postgres address, MemoryDSN, or "" for EnvDSN
 	Source             string  // the file or the placeholders from which DSN was read, or ""
 	MaxConns           int     // 0 means the DSN's pool_max_conns, or 8
@@ -51,13 +51,13 @@ func readProbability(dst *Settings, text string) error {
 	if err != nil || math.IsNaN(p) || p < 0 || p > 1 {
 		return errWant
 	}
-	dst.Store.CleanupProbability = p
+	dst.Connection.CleanupProbability = p
 	return nil
 }
 
 // Resolve completes the settings from the environment and the defaults. Equal resolved settings describe the
 // same store. places says where the configuration may have a DSN, for the error about a missing DSN.
-func (s Store) Resolve(places string) (Store, error) {
+func (s Connection) Resolve(places string) (Connection, error) {
 	noMigration, err := MigrationDisabled()
 	if err != nil {
 		return s, err
@@ -70,7 +70,7 @@ func (s Store) Resolve(places string) (Store, error) {
 		want := WantDSN + ": " + places + " or in the environment variable " + EnvDSN
 		return s, &ratelimit.FieldError{Field: "dsn", Want: want}
 	case MemoryDSN:
-		return Store{DSN: MemoryDSN}, nil
+		return Connection{DSN: MemoryDSN}, nil
 	}
 	if noMigration {
 		s.AutoMigrate = false

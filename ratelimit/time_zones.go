@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// ParseZone returns the name of a time zone for Limit.Zone: "", UTC, Etc/GMT, or the name of a place, such as
+// ParseTimeZone returns the name of a time zone for Limit.TimeZone: "", UTC, Etc/GMT, or the name of a place, such as
 // Europe/Berlin, as in the file zone.tab of the IANA database. Of another name that is a link in the
 // database, such as US/Eastern or CET, it returns the target, because a server may lack the link or read it
 // as an abbreviation without summer time. It rejects all other names, such as localtime, which differ between
 // machines, and names that this machine lacks.
-func ParseZone(name string) (string, error) {
-	if _, rest, found := strings.Cut(ZoneLinks, " "+name+"="); found {
+func ParseTimeZone(name string) (string, error) {
+	if _, rest, found := strings.Cut(TimeZoneLinks, " "+name+"="); found {
 		name, _, _ = strings.Cut(rest, " ")
 	}
 	area, _, _ := strings.Cut(name, "/")
-	if name != "" && name != "UTC" && name != "Etc/GMT" && !strings.Contains(zoneAreas, " "+area+" ") {
+	if name != "" && name != "UTC" && name != "Etc/GMT" && !strings.Contains(timeZoneAreas, " "+area+" ") {
 		return "", errors.New("the zone is not a place")
 	}
 	_, err := time.LoadLocation(name)
 	return name, err
 }
 
-// zoneAreas holds the first parts of the names in zone.tab.
-const zoneAreas = " Africa America Antarctica Arctic Asia Atlantic Australia Europe Indian Pacific "
+// timeZoneAreas holds the first parts of the names in zone.tab.
+const timeZoneAreas = " Africa America Antarctica Arctic Asia Atlantic Australia Europe Indian Pacific "
 
-// ZoneLinks has LINK=TARGET for each name of a time zone that ParseZone replaces, with a space before and
+// TimeZoneLinks has LINK=TARGET for each name of a time zone that ParseTimeZone replaces, with a space before and
 // after it. They are the links of the IANA database that are not in its file zone.tab, by its file backward
 // of release 2026c. The target is in zone.tab, or is Etc/GMT or UTC.
-const ZoneLinks = " Africa/Asmera=Africa/Asmara Africa/Timbuktu=Africa/Abidjan" +
+const TimeZoneLinks = " Africa/Asmera=Africa/Asmara Africa/Timbuktu=Africa/Abidjan" +
 	" America/Argentina/ComodRivadavia=America/Argentina/Catamarca America/Atka=America/Adak" +
 	" America/Buenos_Aires=America/Argentina/Buenos_Aires America/Catamarca=America/Argentina/Catamarca" +
 	" America/Coral_Harbour=America/Panama America/Cordoba=America/Argentina/Cordoba" +

@@ -9,9 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Settle describes where a response holds the cost of its request. Exactly one of Header, Bytes, Path,
+// CostSource describes where a response holds the cost of its request. Exactly one of Header, Bytes, Path,
 // Statuses and Unit is set.
-type Settle struct {
+type CostSource struct {
 	Header string   // the name of a response header that has the cost, in its canonical form
 	Bytes  bool     // the cost is the length of the response's body
 	Path   []string // the path of the cost in a JSON body
@@ -28,26 +28,26 @@ type Settle struct {
 }
 
 // CountsTokens reports whether s describes a limit of tokens or money. A nil Settle does not.
-func (s *Settle) CountsTokens() bool { return s != nil && s.Unit != "" }
+func (s *CostSource) CountsTokens() bool { return s != nil && s.Unit != "" }
 
 // UnitOf returns the unit of the limit that s describes.
-func (s *Settle) UnitOf() Unit {
+func (s *CostSource) UnitOf() Unit {
 	if s.CountsTokens() {
 		return s.Unit
 	}
 	return Requests
 }
 
-// WantSettle describes the valid texts of a Settle.
-const WantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
+// WantCostSource describes the valid texts of a Settle.
+const WantCostSource = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
 	"status 401 403 = 1, else 0"
 
 // headerToken matches the name of a header.
 const headerToken = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
-// settlePattern matches the text of a Settle, with one space between words. As in the table of rules, a cost
+// costSourcePattern matches the text of a Settle, with one space between words. As in the table of rules, a cost
 // has at most 15 digits.
-var settlePattern = regexp.MustCompile("^(?:(bytes)|header (" + headerToken + ")|" +
+var costSourcePattern = regexp.MustCompile("^(?:(bytes)|header (" + headerToken + ")|" +
 	`json ([^. ]+(?:\.[^. ]+)*)|status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15}))$`)
 
 // reserved matches the canonical names of headers without which a response has another meaning. The proxy
@@ -57,15 +57,15 @@ var reserved = regexp.MustCompile("^(?:Grpc-.*|Content-.*|Access-Control-.*|Sec-
 	"Cache-Control|Expires|Age|Pragma|Allow|Accept-Ranges|Www-Authenticate|Authorization|Retry-After|" +
 	"Strict-Transport-Security|Link|Server|Via|Warning)$")
 
-// ParseSettle parses a Settle. For "" it returns nil. The error is a *ratelimit.FieldError.
-func ParseSettle(text string) (*Settle, error) {
-	s := &Settle{Text: strings.Join(strings.Fields(text), " ")}
+// ParseCostSource parses a Settle. For "" it returns nil. The error is a *ratelimit.FieldError.
+func ParseCostSource(text string) (*CostSource, error) {
+	s := &CostSource{Text: strings.Join(strings.Fields(text), " ")}
 	if s.Text == "" {
 		return nil, nil
 	}
-	parts := settlePattern.FindStringSubmatch(s.Text)
+	parts := costSourcePattern.FindStringSubmatch(s.Text)
 	if parts == nil {
-		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: WantSettle}
+		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: WantCostSource}
 	}
 	s.Bytes = parts[1] != ""
 	s.Header = textproto.CanonicalMIMEHeaderKey(parts[2])

@@ -8,64 +8,64 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Laws holds the law of each prefix of a configuration: the algorithm, the window and the unit of its limits,
+// Conflicts holds the law of each prefix of a configuration: the algorithm, the window and the unit of its limits,
 // and for token_bucket and gcra also the events and the burst. A row that two laws change in turns limits
 // nothing: a window of 5 s, for example, would reset the count of a window of an hour. The zero value is
 // ready for use.
-type Laws struct{ earlier map[lawKey][]law }
+type Conflicts struct{ earlier map[prefixKey][]placedZone }
 
-// lawKey names the rows of a prefix.
-type lawKey struct {
+// prefixKey names the rows of a prefix.
+type prefixKey struct {
 	dsn     string
 	durable bool
 	prefix  string
 }
 
-// law is the first limit with a law and a fixed key, and the place in the configuration that has it.
-type law struct {
+// placedZone is the first limit with a law and a fixed key, and the place in the configuration that has it.
+type placedZone struct {
 	zone  *Zone
 	place string
 }
 
 // Add adds the limits of a handler that counts in the database dsn. It returns a *ratelimit.FieldError if an
 // earlier limit could count on the same rows and has another law. place names the handler.
-func (l *Laws) Add(dsn, place string, zones []*Zone) error {
+func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
 	if l.earlier == nil {
-		l.earlier = map[lawKey][]law{}
+		l.earlier = map[prefixKey][]placedZone{}
 	}
 	var err error
 	for _, z := range zones {
 		if z.Mode == option.Off {
 			continue
 		}
-		key := lawKey{dsn: dsn, durable: z.Limit.Durable, prefix: z.Limit.Prefix}
+		key := prefixKey{dsn: dsn, durable: z.Limit.Durable, prefix: z.Limit.Prefix}
 		isNew := true
 		for _, e := range l.earlier[key] {
-			same := z.Unit == e.zone.Unit && sameLaw(&z.Limit, &e.zone.Limit)
+			same := z.Unit == e.zone.Unit && countAlike(&z.Limit, &e.zone.Limit)
 			isNew = isNew && !(same && z.fixed == e.zone.fixed)
 			if !same && !differ(z, e.zone) && err == nil {
 				want := fmt.Sprintf("another name, because %s has %s, and %s has %s: limits on the same "+
 					"rows need the same algorithm, window and unit, and the same events and burst "+
-					"for token_bucket and gcra", place, lawText(z), e.place, lawText(e.zone))
+					"for token_bucket and gcra", place, countingText(z), e.place, countingText(e.zone))
 				err = &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
 			}
 		}
 		if isNew {
-			l.earlier[key] = append(l.earlier[key], law{zone: z, place: place})
+			l.earlier[key] = append(l.earlier[key], placedZone{zone: z, place: place})
 		}
 	}
 	return err
 }
 
-func sameLaw(a, b *ratelimit.Limit) bool {
+func countAlike(a, b *ratelimit.Limit) bool {
 	inBucket := a.Algorithm == ratelimit.TokenBucket || a.Algorithm == ratelimit.GCRA
 	return a.Algorithm == b.Algorithm && a.Window == b.Window && a.Calendar == b.Calendar &&
-		strings.TrimSuffix(a.Zone, "UTC") == strings.TrimSuffix(b.Zone, "UTC") &&
+		strings.TrimSuffix(a.TimeZone, "UTC") == strings.TrimSuffix(b.TimeZone, "UTC") &&
 		(!inBucket || a.Events == b.Events && a.Capacity() == b.Capacity())
 }
 
-// lawText describes the law of a limit by its settings.
-func lawText(z *Zone) string {
+// countingText describes the law of a limit by its settings.
+func countingText(z *Zone) string {
 	text := z.Limit.Algorithm.String() + " " + z.Configured["limit"]
 	if burst := z.Configured["burst"]; burst != "" {
 		text += " burst " + burst

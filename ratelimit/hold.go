@@ -2,9 +2,9 @@ package ratelimit
 
 import "sync"
 
-// Slot holds the units of a hit on a limit that is InFlight or Reserves. The caller calls Release when its
+// Hold holds the units of a hit on a limit that is InFlight or Reserves. The caller calls Release when its
 // request ends, whether or not the hit was allowed. The zero value is ready for use.
-type Slot struct {
+type Hold struct {
 	// Lost, if not nil, is called when the slot may have gone to another request because this
 	// process was stopped for too long. The request should end. Lost must not block.
 	Lost func()
@@ -17,7 +17,7 @@ type Slot struct {
 
 // Release releases the units, or arranges for that if the hit is still being decided. It does
 // not block. Further calls, and calls on a nil Slot, do nothing.
-func (s *Slot) Release() {
+func (s *Hold) Release() {
 	if s == nil {
 		return
 	}
@@ -31,9 +31,9 @@ func (s *Slot) Release() {
 	}
 }
 
-// Hold records that the store admitted the hit. Release calls free, or Hold does if Release was
+// Acquire records that the store admitted the hit. Release calls free, or Hold does if Release was
 // called already. Only stores call Hold.
-func (s *Slot) Hold(free func()) {
+func (s *Hold) Acquire(free func()) {
 	s.mu.Lock()
 	released := s.released
 	if !released {
@@ -47,7 +47,7 @@ func (s *Slot) Hold(free func()) {
 
 // Lose records that the slot is lost and calls Lost once unless the slot was released. Only
 // stores call Lose.
-func (s *Slot) Lose() {
+func (s *Hold) Lose() {
 	s.mu.Lock()
 	first := !s.lost && !s.released && s.Lost != nil
 	s.lost = true

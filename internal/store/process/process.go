@@ -1,12 +1,12 @@
-// Package session keeps a session of this process: a row of rate_limit_processes, in whose name requests hold
-// slots or units. The process renews it. For other processes, a session expires ten seconds after its last
-// renewal, and what it holds is free. This process stops using the session earlier, when lifetime has passed
+// Package process keeps the name of this process: a row of rate_limit_processes, in whose name requests hold
+// slots or units. The process renews it. For other processes, a name expires ten seconds after its last
+// renewal, and what it holds is free. This process stops using the name earlier, when lifetime has passed
 // on either of two clocks, because the monotonic clock may stand still while the machine is suspended, and
-// the wall clock may be set back. It then starts a new session, and holds again what it held.
-// The files, from the top down: session.go.
+// the wall clock may be set back. It then takes a new name, and holds again what it held.
+// The files, from the top down: process.go.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
-package session
+package process
 
 import (
 	"context"
@@ -24,22 +24,22 @@ import (
 const (
 	// RenewInterval is the time between two renewals.
 	RenewInterval = 3 * time.Second
-	// lifetime is the time for which a session is used after its last renewal was sent.
+	// lifetime is the time for which a name is used after its last renewal was sent.
 	lifetime = 8 * time.Second
 	// RenewTimeout bounds one renewal.
 	RenewTimeout = time.Second
 	// endTimeout bounds the statement of End.
 	endTimeout = 500 * time.Millisecond
-	// startPause is the time between two looks at the start of a session by another call.
+	// startPause is the time between two looks at the start of a name by another call.
 	startPause = 5 * time.Millisecond
 )
 
-// startSQL starts a session, ends the previous one ($1), and returns the name of the new session. A new name
-// is above all names in the table, and a row stays in the table for a day after its session, so no name is
+// startSQL takes a name, ends the previous one ($1), and returns the new one. A new name
+// is above all names in the table, and a row stays in the table for a day after its name, so no name is
 // used twice. A new name ignores names that are an hour or more ahead, which a wrong clock made, because such
-// a name would push all later names ahead. renewSQL renews a session that was last renewed at most 8 seconds
+// a name would push all later names ahead. renewSQL renews a name that was last renewed at most 8 seconds
 // ago (lifetime). Other processes wait for 10 seconds (algorithm/in_flight.go), so a renewal never revives a
-// session after they have freed what it held.
+// name after they have freed what it held.
 const (
 	startSQL = `WITH ended AS (UPDATE {processes} SET seen = '-infinity' WHERE process = $1::bigint),
 	swept AS (DELETE FROM {processes} WHERE seen < clock_timestamp() - interval '1 day'
@@ -55,53 +55,53 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL = `UPDATE {processes} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// Options connect a Session to its owner.
+// Options connect a Name to its owner.
 type Options struct {
 	DB    pgdb.DB
 	Texts *statement.Texts
 	// Run runs statements on DB as for a request, and retries lost transactions.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
-	// Began is called when a session has begun. previous is the one before, or 0. Its caller holds the mutex.
+	// Began is called when the process has a name. previous is the one before, or 0. Its caller holds the mutex.
 	Began func(previous int64)
-	// Keeps is set if the previous session goes on, without renewals, until the owner calls EndOne. Otherwise
-	// it is over when the new one begins.
+	// Keeps is set if the previous name goes on, without renewals, until the owner calls EndOne. Otherwise
+	// it is over when the process takes the new one.
 	Keeps bool
 }
 
-// Session is the current session of a process, or none yet.
-type Session struct {
+// Name is the current name of a process, or none yet.
+type Name struct {
 	options  Options
-	starting int32 // 1 while a call of Get starts a session; atomic
+	starting int32 // 1 while a call of Get takes a name; atomic
 
 	mu        *sync.Mutex // the owner's mutex, which guards the fields below
-	name      int64       // 0 before the first session
-	renewedAt time.Time   // the time at which the last renewal was sent; zero if the session is over
+	name      int64       // 0 before the first name
+	renewedAt time.Time   // the time at which the last renewal was sent; zero if the name is over
 }
 
-// New returns a Session that has not begun. mu is the mutex of its owner.
-func New(mu *sync.Mutex, o Options) *Session { return &Session{options: o, mu: mu} }
+// New returns a Name before the first Get. mu is the mutex of its owner.
+func New(mu *sync.Mutex, o Options) *Name { return &Name{options: o, mu: mu} }
 
-// Name returns the name of the last session, or 0. The caller holds the mutex.
-func (s *Session) Name() int64 { return s.name }
+// Last returns the last name, or 0. The caller holds the mutex.
+func (s *Name) Last() int64 { return s.name }
 
-// Expire makes the next Get start a new session. The caller holds the mutex.
-func (s *Session) Expire() { s.renewedAt = time.Time{} }
+// Expire makes the next Get take a new name. The caller holds the mutex.
+func (s *Name) Expire() { s.renewedAt = time.Time{} }
 
-// usable reports whether the process may use its session. The caller holds the mutex.
-func (s *Session) usable(now time.Time) bool {
+// usable reports whether the process may use its name. The caller holds the mutex.
+func (s *Name) usable(now time.Time) bool {
 	return s.name != 0 && now.Sub(s.renewedAt) < lifetime &&
 		now.Round(0).Sub(s.renewedAt.Round(0)) < lifetime
 }
 
-// current returns the session, and reports whether the process may use it.
-func (s *Session) current() (int64, bool) {
+// current returns the name, and reports whether the process may use it.
+func (s *Name) current() (int64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.name, s.usable(time.Now())
 }
 
-// Get returns the name of a usable session. It starts a new one if necessary, with timeout for each attempt.
-func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error) {
+// Get returns the name of a usable name. It starts a new one if necessary, with timeout for each attempt.
+func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 	name, ok := s.current()
 	if ok {
 		return name, nil
@@ -127,7 +127,7 @@ func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error)
 	sent := time.Now()
 	for {
 		start := &pgdb.Statement{SQL: startSQL, Args: []any{ends}, Unnamed: true}
-		if _, err := s.options.Run(ctx, timeout, s.options.Texts.OnSessions(start)); err != nil {
+		if _, err := s.options.Run(ctx, timeout, s.options.Texts.OnProcesses(start)); err != nil {
 			return 0, err
 		}
 		if start.Err != nil {
@@ -146,9 +146,9 @@ func (s *Session) Get(ctx context.Context, timeout time.Duration) (int64, error)
 	return name, nil
 }
 
-// Renew renews the session if that is due at now. If the session is over, Renew starts a new one. A failure
+// Renew renews the name if that is due at now. If the name is over, Renew starts a new one. A failure
 // is not reported, because requests detect an outage, and the owner calls Renew again.
-func (s *Session) Renew(closing context.Context, now time.Time) {
+func (s *Name) Renew(closing context.Context, now time.Time) {
 	s.mu.Lock()
 	name, fresh, renewedAt := s.name, s.usable(now), s.renewedAt
 	s.mu.Unlock()
@@ -157,12 +157,12 @@ func (s *Session) Renew(closing context.Context, now time.Time) {
 	}
 	if fresh {
 		renewal := &pgdb.Statement{SQL: renewSQL, Args: []any{name}, Unnamed: true}
-		err := s.options.DB.Run(closing, RenewTimeout, s.options.Texts.OnSessions(renewal))
+		err := s.options.DB.Run(closing, RenewTimeout, s.options.Texts.OnProcesses(renewal))
 		if err != nil || renewal.Err != nil {
 			return
 		}
 		s.mu.Lock()
-		// Meanwhile, a batch may have started another session, or the owner has ended this one.
+		// Meanwhile, a batch may have taken another name, or the owner has ended this one.
 		replaced := s.name != name || s.renewedAt != renewedAt
 		switch {
 		case replaced:
@@ -179,18 +179,18 @@ func (s *Session) Renew(closing context.Context, now time.Time) {
 	_, _ = s.Get(closing, RenewTimeout)
 }
 
-// End ends the session when the process ends. After a failure the session expires.
-func (s *Session) End() {
+// End ends the name when the process ends. After a failure the name expires.
+func (s *Name) End() {
 	s.mu.Lock()
 	name := s.name
 	s.mu.Unlock()
 	s.EndOne(name)
 }
 
-// EndOne ends a session of the process. After a failure the session expires.
-func (s *Session) EndOne(name int64) {
+// EndOne ends a name of the process. After a failure the name expires.
+func (s *Name) EndOne(name int64) {
 	if name != 0 {
 		_ = s.options.DB.Run(context.Background(), endTimeout,
-			s.options.Texts.OnSessions(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
+			s.options.Texts.OnProcesses(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
 	}
 }
