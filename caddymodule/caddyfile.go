@@ -30,7 +30,7 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 	if err := h.UnmarshalCaddyfile(helper.Dispenser); err != nil {
 		return nil, err
 	}
-	// App.open compares the laws again, by the databases, but without the lines.
+	// App.open compares the limits again, by the databases, but without the lines.
 	conflicts, ok := helper.State["pg_ratelimit"].(*serve.Conflicts)
 	if !ok {
 		conflicts = new(serve.Conflicts)

@@ -16,7 +16,7 @@ type Hold struct {
 }
 
 // Release releases the units, or arranges for that if the hit is still being decided. It does
-// not block. Further calls, and calls on a nil Slot, do nothing.
+// not block. Further calls, and calls on a nil Hold, do nothing.
 func (s *Hold) Release() {
 	if s == nil {
 		return

@@ -39,11 +39,11 @@ type Limit struct {
 	// MaxEvents. 0 means Events. Other algorithms require 0. A TokenBucket with a Burst below its Events
 	// gains one token each Window ÷ Events.
 	Burst int64
-	// Calendar aligns the windows of a FixedWindow with the calendar in Zone: a window begins at midnight,
+	// Calendar aligns the windows of a FixedWindow with the calendar in TimeZone: a window begins at midnight,
 	// on Monday, on the first day of a month or on the first day of a year.
 	Calendar Calendar
-	// TimeZone is the IANA name of Calendar's time zone, such as "Europe/Berlin", as ParseTimeZone returns it. ""
-	// means UTC.
+	// TimeZone is the IANA name of Calendar's time zone, such as "Europe/Berlin", as ParseTimeZone returns
+	// it. "" means UTC.
 	TimeZone string
 	// Anchor moves the first day of the windows of a Month or Year. It is a day in 1970 to 1972, in days
 	// since 1 January 1970, as AnchorOn returns it. 0 means the first day of the month or year. In a month

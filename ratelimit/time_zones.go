@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// ParseTimeZone returns the name of a time zone for Limit.TimeZone: "", UTC, Etc/GMT, or the name of a place, such as
-// Europe/Berlin, as in the file zone.tab of the IANA database. Of another name that is a link in the
+// ParseTimeZone returns the name of a time zone for Limit.TimeZone: "", UTC, Etc/GMT, or the name of a place,
+// such as Europe/Berlin, as in the file zone.tab of the IANA database. Of another name that is a link in the
 // database, such as US/Eastern or CET, it returns the target, because a server may lack the link or read it
 // as an abbreviation without summer time. It rejects all other names, such as localtime, which differ between
 // machines, and names that this machine lacks.
@@ -26,9 +26,9 @@ func ParseTimeZone(name string) (string, error) {
 // timeZoneAreas holds the first parts of the names in zone.tab.
 const timeZoneAreas = " Africa America Antarctica Arctic Asia Atlantic Australia Europe Indian Pacific "
 
-// TimeZoneLinks has LINK=TARGET for each name of a time zone that ParseTimeZone replaces, with a space before and
-// after it. They are the links of the IANA database that are not in its file zone.tab, by its file backward
-// of release 2026c. The target is in zone.tab, or is Etc/GMT or UTC.
+// TimeZoneLinks has LINK=TARGET for each name of a time zone that ParseTimeZone replaces, with a space before
+// and after it. They are the links of the IANA database that are not in its file zone.tab, by its file
+// backward of release 2026c. The target is in zone.tab, or is Etc/GMT or UTC.
 const TimeZoneLinks = " Africa/Asmera=Africa/Asmara Africa/Timbuktu=Africa/Abidjan" +
 	" America/Argentina/ComodRivadavia=America/Argentina/Catamarca America/Atka=America/Adak" +
 	" America/Buenos_Aires=America/Argentina/Buenos_Aires America/Catamarca=America/Argentina/Catamarca" +

@@ -165,7 +165,8 @@ func TestLogHasCauseOfOutage(t *testing.T) {
 		// The log has at most one line a second, and the first one is the database's.
 		output := captureLogUntil(t, want, func() { get(h) })
 		for _, line := range strings.Split(strings.TrimSpace(output), "\n") {
-			if !strings.Contains(line, "connection refused") {
+			ofOtherTest := strings.Contains(line, `on database "t_`) // its process ends later
+			if !ofOtherTest && !strings.Contains(line, "connection refused") {
 				t.Errorf("log line %s, want one with the cause", line)
 			}
 		}

@@ -54,9 +54,9 @@ func (p *process) setup(ctx context.Context, config *Config, name string) (*setu
 	return s, nil
 }
 
-// compareZones logs an error if a limit of a middleware has another law than an earlier limit of the load on
-// the same rows. Both middlewares stay, because a Traefik without them would not limit at all. The caller
-// holds the mutex.
+// compareZones logs an error if a limit of a middleware counts in another way than an earlier limit of the
+// load on the same rows. Both middlewares stay, because a Traefik without them would not limit at all. The
+// caller holds the mutex.
 func (p *process) compareZones(s *setup, name string) {
 	if p.load != s.load {
 		p.load, p.conflicts = s.load, &serve.Conflicts{}
@@ -66,8 +66,8 @@ func (p *process) compareZones(s *setup, name string) {
 	if err == nil {
 		return
 	}
-	if text := err.Error(); p.logged["laws of "+name] != text {
-		p.logged["laws of "+name] = text
+	if text := err.Error(); p.logged["conflicts of "+name] != text {
+		p.logged["conflicts of "+name] = text
 		write(name, host.Line{Level: host.Error, Text: text})
 	}
 }

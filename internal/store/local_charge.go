@@ -18,9 +18,9 @@ import (
 // retried only if it certainly had no effect. A charge with an unknown outcome counts as lost, and still
 // counts in the share.
 //
-// A row that owes is decided at its share, even if the database answers, until a charge is answered and hold
-// is over. Then its last hits are charged, together with the next hits that the database decides. A failure
-// of the database in between begins the hold again.
+// A row that owes is decided at its share, even if the database answers, until a charge is answered and
+// quietTime is over. Then its last hits are charged, together with the next hits that the database decides. A
+// failure of the database in between begins the quiet time again.
 
 const (
 	// maxDebts bounds the debts in each of the two tables.
@@ -32,8 +32,8 @@ const (
 	checkInterval  = 250 * time.Millisecond
 	outageInterval = 25 * time.Millisecond
 
-	// quietTime is the time after a charge in which other proxies charge what they owe. It is the longest time
-	// between two probes of a server that is down, see package health.
+	// quietTime is the time after a charge in which other proxies charge what they owe. It is the longest
+	// time between two probes of a server that is down, see package health.
 	quietTime = 750 * time.Millisecond
 )
 
@@ -47,14 +47,14 @@ type debt struct {
 	shareUsed     int64           // the units of the share that the hits of units used
 	before, after algorithm.Row   // the share's row before the first hit of units and after the last one
 	charging      bool            // a charge is in flight
-	quietUntil    time.Time       // the end of the hold; 0 before a charge is answered
+	quietUntil    time.Time       // the end of the quiet time; 0 before a charge is answered
 }
 
 // addDebt adds the cost of a hit to the debt of a share. shareHit is the same hit on this process's share of
 // the limit, and before is the share's row before shareHit. The row owes from now on if outage is set, and
 // not if it has owed when the hit came. The caller holds the mutex.
-func (s *Store) addDebt(share *lease.LocalCounter, h, shareHit *ratelimit.Hit, before *algorithm.Row, now int64,
-	outage bool) {
+func (s *Store) addDebt(share *lease.LocalCounter, h, shareHit *ratelimit.Hit, before *algorithm.Row,
+	now int64, outage bool) {
 	d := s.debts[share]
 	switch {
 	case d != nil && d.remaining(now) == 0: // such as a debt of an earlier window

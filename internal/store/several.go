@@ -51,7 +51,7 @@ func (s *Store) takeSeveral(ctx context.Context, arrived time.Time, timeout time
 	return err
 }
 
-// divide returns the hits in each shard. They have temporary Slots.
+// divide returns the hits in each shard. They have temporary Holds.
 func (s *Store) divide(hits []ratelimit.Hit) []*shardHits {
 	byShard := map[int]*shardHits{}
 	var parts []*shardHits
@@ -79,8 +79,8 @@ func temporaryHold(s *ratelimit.Hold) *ratelimit.Hold {
 	return &ratelimit.Hold{Lost: func() { s.Lose() }}
 }
 
-// transferHolds transfers the acquired slots to the caller's Slots. If the request does not pass, it releases
-// them, because the caller may retry with the same Slots.
+// transferHolds transfers the acquired slots to the caller's Holds. If the request does not pass, it releases
+// them, because the caller may retry with the same Holds.
 func transferHolds(hits []ratelimit.Hit, parts []*shardHits, passes bool) {
 	for _, part := range parts {
 		for i := range part.hits {

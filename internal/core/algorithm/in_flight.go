@@ -10,7 +10,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // only after about 2^32 others, so releasing a slot twice has no effect.
 //
 // State: slots, an array of these numbers. The high 32 bits are the name of the process that holds the slot.
-// The process has a row in rate_limit_processes, which package engine calls a session and renews. The low
+// The process has a row in rate_limit_processes, which package process renews. The low
 // bits are a counter of the process. When the row of a process expires, the slots of the process are free,
 // and the next hit removes them. The name of a process is the time of its start, in seconds since 2000. A
 // process with a name younger than the lifetime of a row counts without a row, because the snapshot of a

@@ -23,7 +23,7 @@ type Job struct {
 	Repeat  bool          // retry after any failure; otherwise only if the job certainly had no effect
 	Partial bool          // charge as much of the cost as fits
 	Claim   int64         // the charge to correct (see Definition.Adjust), or the first slot to release
-	Window  int64         // the result of algorithm.WindowOf; jobs in one window of a row may be added; 0 is any
+	Window  int64         // the result of algorithm.WindowOf; jobs of one row and window may be added; 0: any
 
 	Isolated bool // send the job in a statement of its own, because it failed by itself before
 	failedAt time.Time

@@ -297,7 +297,7 @@ type Charge struct {
 	Reset     int64            `json:"-"` // in microseconds
 	Source    ratelimit.Source `json:"-"`
 
-	// The ledger sets the other fields: the exact cost, where the row is, and the units that Slot holds.
+	// The ledger sets the other fields: the exact cost, where the row is, and the units that Hold holds.
 	Exact   json.Number `json:"units"`
 	Prefix  string      `json:"prefix"`
 	Durable bool        `json:"durable"`

@@ -5,7 +5,8 @@
 //     makes transactions peek at the row before they charge it.
 //   - A lock: the lock timeouts of statements on the row.
 //   - A lease: units that were charged to the row in advance. Hits use them without a round trip.
-//   - A State, with on_error local: what the row held after its last decision, or this process's share of it.
+//   - A LocalCounter, with on_error local: what the row held after its last decision, or this process's share
+//     of it.
 //     It decides no hit while the database decides, unless the row owes.
 //
 // The rows are divided into stripes, each with a mutex and an equal part of Options.Max. Half of Options.Max

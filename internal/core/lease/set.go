@@ -190,8 +190,8 @@ func indexOf(s *Set, prefix string, hash uint64) uint64 {
 	return (s.Hash(s.Seed, prefix) + hash) % Hashes
 }
 
-// addCached adds a row. The caller holds the mutex of the stripe. It then sets a State, or it sets a refusal, a
-// lock or a lease and calls refreshCached.
+// addCached adds a row. The caller holds the mutex of the stripe. It then sets a LocalCounter, or it sets a
+// refusal, a lock or a lease and calls refreshCached.
 func addCached(s *Set, stripe *Stripe, id RowID, hash uint64) *Cached {
 	evictCached(s, stripe)
 	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
@@ -200,8 +200,8 @@ func addCached(s *Set, stripe *Stripe, id RowID, hash uint64) *Cached {
 	return r
 }
 
-// evictCached deletes random rows without a lease from a stripe until there is room for another row. It spares
-// a few rows that owe. The caller holds the mutex of the stripe.
+// evictCached deletes random rows without a lease from a stripe until there is room for another row. It
+// spares a few rows that owe. The caller holds the mutex of the stripe.
 func evictCached(s *Set, stripe *Stripe) {
 	bound := s.half
 	if atomic.LoadInt32(&s.Local) == 1 {
@@ -228,8 +228,8 @@ func evictCached(s *Set, stripe *Stripe) {
 	}
 }
 
-// refreshCached removes expired parts of a row, counts the row if it can decide a hit, and deletes it if nothing
-// is left. Callers call it after each change of a row. They hold the mutex of the stripe.
+// refreshCached removes expired parts of a row, counts the row if it can decide a hit, and deletes it if
+// nothing is left. Callers call it after each change of a row. They hold the mutex of the stripe.
 func refreshCached(s *Set, stripe *Stripe, r *Cached) {
 	now := Now(s)
 	if r.refusal != nil && now >= r.refusal.expiresAt {

@@ -7,9 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// LocalCounter holds what a row held after the last decision of the database, or this process's share of that, see
-// ShareOf. The mutex of the stripe guards all fields, except that the callers of ShareOf guard Row of a
-// share.
+// LocalCounter holds what a row held after the last decision of the database, or this process's share of
+// that, see ShareOf. The mutex of the stripe guards all fields, except that the callers of ShareOf guard Row
+// of a share.
 type LocalCounter struct {
 	Row       algorithm.Row
 	decidedAt int64 // the server's time of the decision; 0 before the first
@@ -73,11 +73,11 @@ func KeepRows(s *Set, views []RowView) {
 	}
 }
 
-// ShareOf makes the State of a row this process's share, one of a number of parts, unless it is one already.
-// It returns the share, which local decisions change. Its callers share a mutex, which guards the shares. The
-// next decision of the database gives the row another State, unless the row owes. The share of a row without
-// a State is blank. If an earlier share is uncertain and has less quota left at the server's time now, it
-// becomes the share again. l is the share of the limit.
+// ShareOf makes the LocalCounter of a row this process's share, one of a number of parts, unless it is one
+// already. It returns the share, which local decisions change. Its callers share a mutex, which guards the
+// shares. The next decision of the database gives the row another LocalCounter, unless the row owes. The
+// share of a row without a LocalCounter is blank. If an earlier share is uncertain and has less quota left at
+// the server's time now, it becomes the share again. l is the share of the limit.
 func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *LocalCounter {
 	var share *LocalCounter
 	withCached(s, id, true, func(_ *Stripe, r *Cached) {
@@ -115,7 +115,7 @@ func SetOwes(s *Set, id RowID, share *LocalCounter, on bool) {
 	})
 }
 
-// setOwes sets State.owes. The caller holds the mutex of the stripe.
+// setOwes sets LocalCounter.owes. The caller holds the mutex of the stripe.
 func setOwes(s *Set, share *LocalCounter, on bool) {
 	if on && !share.owes {
 		atomic.AddInt64(&s.OwingCount, 1)

@@ -104,7 +104,8 @@ func findLease(s *Set, h *ratelimit.Hit, now int64) *Cached {
 // useUnits decides a hit from the units of a lease, and reports whether the hit passes. It does not pass if
 // the lease lacks units or an earlier hit of the request did not pass: useUnits then only counts its cost in
 // Used, and near the end of the quota refunds the lease. The caller holds the mutex of the stripe.
-func useUnits(s *Set, r *Cached, h *ratelimit.Hit, earlierPassed bool, now int64, d *ratelimit.Decision) bool {
+func useUnits(s *Set, r *Cached, h *ratelimit.Hit, earlierPassed bool, now int64,
+	d *ratelimit.Decision) bool {
 	if r == nil || r.Limit != h.Limit || h.Cost < 1 {
 		return false
 	}

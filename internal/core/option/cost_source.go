@@ -27,7 +27,7 @@ type CostSource struct {
 	Text string // the text that was parsed, or unit and the Unit
 }
 
-// CountsTokens reports whether s describes a limit of tokens or money. A nil Settle does not.
+// CountsTokens reports whether s describes a limit of tokens or money. A nil CostSource does not.
 func (s *CostSource) CountsTokens() bool { return s != nil && s.Unit != "" }
 
 // UnitOf returns the unit of the limit that s describes.
@@ -38,26 +38,26 @@ func (s *CostSource) UnitOf() Unit {
 	return Requests
 }
 
-// WantCostSource describes the valid texts of a Settle.
+// WantCostSource describes the valid texts of a CostSource.
 const WantCostSource = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in " +
 	"status 401 403 = 1, else 0"
 
 // headerToken matches the name of a header.
 const headerToken = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
-// costSourcePattern matches the text of a Settle, with one space between words. As in the table of rules, a cost
-// has at most 15 digits.
+// costSourcePattern matches the text of a CostSource, with one space between words. As in the table of rules,
+// a cost has at most 15 digits.
 var costSourcePattern = regexp.MustCompile("^(?:(bytes)|header (" + headerToken + ")|" +
 	`json ([^. ]+(?:\.[^. ]+)*)|status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15}))$`)
 
 // reserved matches the canonical names of headers without which a response has another meaning. The proxy
-// takes the header of a Settle from the response.
+// takes the header of a CostSource from the response.
 var reserved = regexp.MustCompile("^(?:Grpc-.*|Content-.*|Access-Control-.*|Sec-.*|Proxy-.*|Set-Cookie|" +
 	"Trailer|Transfer-Encoding|Connection|Keep-Alive|Upgrade|Te|Date|Location|Vary|Etag|Last-Modified|" +
 	"Cache-Control|Expires|Age|Pragma|Allow|Accept-Ranges|Www-Authenticate|Authorization|Retry-After|" +
 	"Strict-Transport-Security|Link|Server|Via|Warning)$")
 
-// ParseCostSource parses a Settle. For "" it returns nil. The error is a *ratelimit.FieldError.
+// ParseCostSource parses the setting settle. For "" it returns nil. The error is a *ratelimit.FieldError.
 func ParseCostSource(text string) (*CostSource, error) {
 	s := &CostSource{Text: strings.Join(strings.Fields(text), " ")}
 	if s.Text == "" {

@@ -155,8 +155,8 @@ func (t *totals) addCharges(c *cell, r *Record) {
 	}
 }
 
-// RealCost describes the actual cost of a hit. Prefix and Unit are those of the hit's limit. Time, User, KeyID
-// and Endpoint have the values of the request's Record.
+// RealCost describes the actual cost of a hit. Prefix and Unit are those of the hit's limit. Time, User,
+// KeyID and Endpoint have the values of the request's Record.
 type RealCost struct {
 	Time             time.Time
 	User             string
@@ -166,7 +166,7 @@ type RealCost struct {
 	Units            int64 // 0 or more
 }
 
-// SetCost records the actual cost of a hit for which Record.CostPending was true. After Close, Settle does
+// SetCost records the actual cost of a hit for which Record.CostPending was true. After Close, SetCost does
 // nothing.
 func SetCost(w *Writer, s *RealCost) {
 	micros := w.micros(s.Time)

@@ -74,8 +74,9 @@ func TestLimitsOfUsersAboveApply(t *testing.T) {
 		{what: "shadows come last", rules: []policy.Rule{inShadow(countRule("s", "user", "")),
 			countRule("r", "user", "")},
 			want: "r:ann=10, r:blue=10@blue, r:first=10@acme, s:ann=10, s:blue=10@blue, s:first=10@acme"},
-		{what: "an exemption of a person", rules: []policy.Rule{actionRule("free", "person", policy.ActionExempt),
-			countRule("r", "user", "")}, want: "r:blue=10@blue, r:first=10@acme"},
+		{what: "an exemption of a person", rules: []policy.Rule{
+			actionRule("free", "person", policy.ActionExempt), countRule("r", "user", "")},
+			want: "r:blue=10@blue, r:first=10@acme"},
 		{what: "an exemption of a team", rules: []policy.Rule{actionRule("free", "team", policy.ActionExempt),
 			countRule("r", "user", "")}, want: "r:ann=10, r:first=10@acme"},
 		{what: "an exemption of all", rules: []policy.Rule{actionRule("free", "", policy.ActionExempt),

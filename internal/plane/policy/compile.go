@@ -191,7 +191,8 @@ func compileRule(row *Rule) (*rule, error) {
 	if r.countBy, err = parseCountBy(row); err != nil {
 		return nil, err
 	}
-	r.needsSender = len(row.Tiers) > 0 || r.row.Action == ActionLimit && (r.countBy.usesSender || row.Family != "")
+	r.needsSender = len(row.Tiers) > 0 ||
+		r.row.Action == ActionLimit && (r.countBy.usesSender || row.Family != "")
 	r.terms = &Terms{
 		Rule: row.Name, Shadow: row.Mode == option.Shadow, AmountSource: "rule", Status: row.Status,
 		Message: row.Message, RetryAfter: row.RetryAfter,

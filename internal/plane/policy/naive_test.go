@@ -228,8 +228,8 @@ func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
 		anyMatches(r.Tiers, func(t string) bool { return t == tier }) &&
 		matchesTarget(f) &&
 		(anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) ||
-			!f.Address.IsValid() && r.Action != policy.ActionExempt && slices.Contains(r.Networks, everyIPv4) &&
-				slices.Contains(r.Networks, everyIPv6)) &&
+			!f.Address.IsValid() && r.Action != policy.ActionExempt &&
+				slices.Contains(r.Networks, everyIPv4) && slices.Contains(r.Networks, everyIPv6)) &&
 		anyMatches(r.hosts, func(h string) bool {
 			suffix, below := strings.CutPrefix(h, "*")
 			return h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix

@@ -13,7 +13,7 @@ import (
 type Action string
 
 const (
-	// ActionLimit takes the limits of the rule. The action "" means Charge.
+	// ActionLimit takes the limits of the rule. The action "" means ActionLimit.
 	ActionLimit Action = "limit"
 	// ActionBlock refuses the request.
 	ActionBlock Action = "block"

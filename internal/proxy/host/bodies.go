@@ -12,8 +12,8 @@ type Bodies struct {
 	bySender map[string]int64
 }
 
-// Acquire counts n more bytes of a sender and returns true, unless the sender would then have more than share,
-// or all senders together more than most. A negative n releases bytes.
+// Acquire counts n more bytes of a sender and returns true, unless the sender would then have more than
+// share, or all senders together more than most. A negative n releases bytes.
 func (b *Bodies) Acquire(sender string, n, share, most int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

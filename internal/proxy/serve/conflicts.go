@@ -8,10 +8,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Conflicts holds the law of each prefix of a configuration: the algorithm, the window and the unit of its limits,
-// and for token_bucket and gcra also the events and the burst. A row that two laws change in turns limits
-// nothing: a window of 5 s, for example, would reset the count of a window of an hour. The zero value is
-// ready for use.
+// Conflicts finds limits on the same rows that count in different ways: by another algorithm, window or unit,
+// or for token_bucket and gcra by other events or another burst. A row that two such limits change in turns
+// limits nothing: a window of 5 s, for example, would reset the count of a window of an hour. The zero value
+// is ready for use.
 type Conflicts struct{ earlier map[prefixKey][]placedZone }
 
 // prefixKey names the rows of a prefix.
@@ -21,14 +21,15 @@ type prefixKey struct {
 	prefix  string
 }
 
-// placedZone is the first limit with a law and a fixed key, and the place in the configuration that has it.
+// placedZone is the first limit that counts in some way by some fixed key, and its place in the
+// configuration.
 type placedZone struct {
 	zone  *Zone
 	place string
 }
 
 // Add adds the limits of a handler that counts in the database dsn. It returns a *ratelimit.FieldError if an
-// earlier limit could count on the same rows and has another law. place names the handler.
+// earlier limit could count on the same rows in another way. place names the handler.
 func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
 	if l.earlier == nil {
 		l.earlier = map[prefixKey][]placedZone{}
@@ -64,7 +65,7 @@ func countAlike(a, b *ratelimit.Limit) bool {
 		(!inBucket || a.Events == b.Events && a.Capacity() == b.Capacity())
 }
 
-// countingText describes the law of a limit by its settings.
+// countingText describes how a limit counts by its settings.
 func countingText(z *Zone) string {
 	text := z.Limit.Algorithm.String() + " " + z.Configured["limit"]
 	if burst := z.Configured["burst"]; burst != "" {

@@ -25,7 +25,7 @@ const (
 	// envNoMigration is the environment variable that turns migration off, here and in the npm library.
 	envNoMigration = "PG_RATELIMIT_DISABLE_AUTO_MIGRATE"
 
-	// defaultMaxConns is the default of Store.MaxConns, for both drivers.
+	// defaultMaxConns is the default of Connection.MaxConns, for both drivers.
 	defaultMaxConns = 8
 )
 
@@ -45,7 +45,7 @@ type Connection struct {
 	HistoryOnly bool
 }
 
-// readProbability reads Store.CleanupProbability.
+// readProbability reads Connection.CleanupProbability.
 func readProbability(dst *Settings, text string) error {
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(p) || p < 0 || p > 1 {

@@ -216,7 +216,8 @@ var ConnectionTable = []Setting{
 	// a row stays for a minute after it has expired. Default: 0.1.
 	{Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1"},
 	// Refuse without asking the database if a key is known to be used up. Default: on.
-	onOff("remembered_refusals", "on", func(dst *Settings) *bool { return &dst.Connection.RememberedRefusals }),
+	onOff("remembered_refusals", "on",
+		func(dst *Settings) *bool { return &dst.Connection.RememberedRefusals }),
 	// The name of this proxy in the [registry](operating.md#the-registry-of-proxies). Give each of
 	// several proxies on one host its own. Default: the host name and `/caddy` or `/traefik`.
 	nodeName("node_name", func(dst *Settings) *string { return &dst.Connection.NodeName }),

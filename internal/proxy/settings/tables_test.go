@@ -45,7 +45,8 @@ var sections = []struct {
 		doc: "configures a policy.",
 	},
 	{
-		table: settings.ConnectionTable, variable: "ConnectionTable", heading: "The database", name: "StoreSettings",
+		table: settings.ConnectionTable, variable: "ConnectionTable", heading: "The database",
+		name:  "StoreSettings",
 		intro: "These are settings of a Traefik middleware, and of Caddy's global option `pg_ratelimit`.",
 		doc:   "configures the defaults of all handlers.",
 	},

@@ -41,8 +41,8 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	return decided, repeated
 }
 
-// expireEnded reports whether a row that has room granted a request nothing, because the session of its slots
-// or units has ended. It then expires the session, so that the request is decided for another one.
+// expireEnded reports whether a row that has room granted a request nothing, because the name of its slots
+// or units has ended. It then expires the name, so that the request is decided for another one.
 func (w *work) expireEnded(r *request) bool {
 	if len(r.positions) != 1 {
 		return false

@@ -35,7 +35,7 @@ const (
 // errLost ends a cleanup that lost a conflict with another transaction. A later cleanup deletes the rows.
 var errLost = errors.New("the transaction was lost")
 
-// cleaner is the state of the cleanups of a Store, which delete expired rows in the background, one cleanup
+// cleaner is the state of the cleanups of an Engine, which delete expired rows in the background, one cleanup
 // at a time. Each cleanup deletes the expired rows of the next prefix of the tables.
 type cleaner struct {
 	probability float64 // that a batch starts a cleanup

@@ -5,7 +5,7 @@
 // limits that are Durable. The npm library pg-ratelimit uses the same tables, so that a Node program and this
 // package can share the rows of fixed_window and sliding_window limits.
 //
-// A Store decides a call from memory if it can: from a lease, or from a remembered refusal (package lease).
+// An Engine decides a call from memory if it can: from a lease, or from a remembered refusal (package lease).
 // Otherwise the call waits in a queue (package batch). The worker of a batch owns its calls, and a value of
 // type work that decides them in rounds. A round plans, sends and applies:
 //

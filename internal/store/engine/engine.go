@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Options are the settings of a Store. The zero value is a good choice.
+// Options are the settings of an Engine. The zero value is a good choice.
 type Options struct {
 	// These fields are documented at postgres.Options.
 	DisableMigration          bool
@@ -31,7 +31,7 @@ type Options struct {
 	Now                       func() time.Time
 	OnError                   func(error)
 
-	// Notice, if not nil, is called when a proxy begins to limit by itself, and when its limits are exact
+	// Log, if not nil, is called when a proxy begins to limit by itself, and when its limits are exact
 	// again. It must not block.
 	Log func(text string)
 
@@ -241,8 +241,8 @@ func (s *Engine) Call(ctx context.Context, arrived time.Time, timeout time.Durat
 // AcquireLocal.
 func (s *Engine) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
 
-// AcquireLocal counts the slots or the units of a hit that was admitted without the database, until its Hold is
-// released. The database holds the units once it answers.
+// AcquireLocal counts the slots or the units of a hit that was admitted without the database, until its Hold
+// is released. The database holds the units once it answers.
 func (s *Engine) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
 	if h.Limit.Reserves {
 		s.ledger.Acquire(0, h, row)

@@ -40,7 +40,7 @@ func (s *Engine) Charge(l *ratelimit.Limit, key string, units int64, end func(ch
 		}}, s.settleWait)
 }
 
-// writeSettlements returns the statements that settle charges for a session on limits that reserve: one for
+// writeSettlements returns the statements that settle charges for a process on limits that reserve: one for
 // each algorithm and table, in the order in which all processes lock rows. One loop has all of a charge,
 // because an interpreter would pay for each call.
 func (s *Engine) writeSettlements(charges []*batch.Charge, process int64, sync bool,

@@ -14,7 +14,7 @@ import (
 // that hangs. One locked row must not delay the decisions on other rows. A statement waits for a lock for
 // lockWait, and then fails as a whole. The batch immediately retries its requests, each in its own statement
 // with a very short lock timeout, which finds the locked rows. Requests on locked rows, and further requests
-// on a row with a recent lock timeout, go into the side queue of the batch's queue (Store.newQueue). One
+// on a row with a recent lock timeout, go into the side queue of the batch's queue (Engine.newQueue). One
 // worker decides them one by one, and the statements of its batch share one lockWait. So locked rows occupy
 // at most one worker, however many rows are locked.
 //

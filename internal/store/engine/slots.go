@@ -66,7 +66,7 @@ func sumsOf(e *entry) string {
 	return string(append(text, '}'))
 }
 
-// acquireSlots transfers the slots and units of granted hits to the Slots of their callers.
+// acquireSlots transfers the slots and units of granted hits to the Holds of their callers.
 func (w *work) acquireSlots(requests []*request) {
 	for _, r := range requests {
 		for i := range r.positions {

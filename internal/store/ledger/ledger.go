@@ -109,7 +109,7 @@ func New(o Options) *Ledger {
 	return l
 }
 
-// Process returns a usable name, which does not end before Leave. It starts a new one if necessary, with
+// Process returns a usable name, which does not end before Leave. It takes a new one if necessary, with
 // timeout for each attempt.
 func (l *Ledger) Process(ctx context.Context, timeout time.Duration) (int64, error) {
 	for {
@@ -138,7 +138,7 @@ func (l *Ledger) Expire(name int64) {
 	}
 }
 
-// Leave lets names end: Hold has recorded what a batch has reserved for them.
+// Leave lets names end: Acquire has recorded what a batch has reserved for them.
 func (l *Ledger) Leave(names []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +152,7 @@ func (l *Ledger) Leave(names []int64) {
 // Used reports whether any request has held units or was settled.
 func (l *Ledger) Used() bool { return atomic.LoadInt32(&l.used) == 1 }
 
-// Acquire records that a hit holds its cost in its row for a name, or not in the database yet if name is 0.
+// Acquire records that a hit holds its cost in its row for a name, or not in the database yet if that is 0.
 func (l *Ledger) Acquire(name int64, h *ratelimit.Hit, row lease.RowID) {
 	hold := h.Hold
 	l.mu.Lock()

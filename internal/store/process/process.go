@@ -1,5 +1,5 @@
-// Package process keeps the name of this process: a row of rate_limit_processes, in whose name requests hold
-// slots or units. The process renews it. For other processes, a name expires ten seconds after its last
+// Package process keeps the name of this process: a row of rate_limit_processes, by which requests hold slots
+// or units. The process renews it. For other processes, a name expires ten seconds after its last
 // renewal, and what it holds is free. This process stops using the name earlier, when lifetime has passed
 // on either of two clocks, because the monotonic clock may stand still while the machine is suspended, and
 // the wall clock may be set back. It then takes a new name, and holds again what it held.
@@ -30,16 +30,16 @@ const (
 	RenewTimeout = time.Second
 	// endTimeout bounds the statement of End.
 	endTimeout = 500 * time.Millisecond
-	// startPause is the time between two looks at the start of a name by another call.
+	// startPause is the time between two looks while another call takes a name.
 	startPause = 5 * time.Millisecond
 )
 
-// startSQL takes a name, ends the previous one ($1), and returns the new one. A new name
-// is above all names in the table, and a row stays in the table for a day after its name, so no name is
-// used twice. A new name ignores names that are an hour or more ahead, which a wrong clock made, because such
-// a name would push all later names ahead. renewSQL renews a name that was last renewed at most 8 seconds
-// ago (lifetime). Other processes wait for 10 seconds (algorithm/in_flight.go), so a renewal never revives a
-// name after they have freed what it held.
+// startSQL takes a name, ends the previous one ($1), and returns the new one. A new name is above all names
+// in the table, and a row stays in the table for a day after its name, so no name is used twice. A new name
+// ignores names that are an hour or more ahead, which a wrong clock made, because such a name would push all
+// later names ahead. renewSQL renews a name that was last renewed at most 8 seconds ago (lifetime). Other
+// processes wait for 10 seconds (algorithm/in_flight.go), so a renewal never revives a name after they have
+// freed what it held.
 const (
 	startSQL = `WITH ended AS (UPDATE {processes} SET seen = '-infinity' WHERE process = $1::bigint),
 	swept AS (DELETE FROM {processes} WHERE seen < clock_timestamp() - interval '1 day'
@@ -61,7 +61,8 @@ type Options struct {
 	Texts *statement.Texts
 	// Run runs statements on DB as for a request, and retries lost transactions.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
-	// Began is called when the process has a name. previous is the one before, or 0. Its caller holds the mutex.
+	// Began is called when the process has a name. previous is the one before, or 0. Its caller holds the
+	// mutex.
 	Began func(previous int64)
 	// Keeps is set if the previous name goes on, without renewals, until the owner calls EndOne. Otherwise
 	// it is over when the process takes the new one.
@@ -100,7 +101,7 @@ func (s *Name) current() (int64, bool) {
 	return s.name, s.usable(time.Now())
 }
 
-// Get returns the name of a usable name. It starts a new one if necessary, with timeout for each attempt.
+// Get returns a usable name. It takes a new one if necessary, with timeout for each attempt.
 func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 	name, ok := s.current()
 	if ok {
@@ -131,7 +132,7 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 			return 0, err
 		}
 		if start.Err != nil {
-			return 0, fmt.Errorf("the session of running requests: %w", start.Err)
+			return 0, fmt.Errorf("the process of running requests: %w", start.Err)
 		}
 		if names := pg.Bigints(start.Result); len(names) == 1 {
 			name = names[0]
@@ -146,7 +147,7 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 	return name, nil
 }
 
-// Renew renews the name if that is due at now. If the name is over, Renew starts a new one. A failure
+// Renew renews the name if that is due at now. If the name is over, Renew takes a new one. A failure
 // is not reported, because requests detect an outage, and the owner calls Renew again.
 func (s *Name) Renew(closing context.Context, now time.Time) {
 	s.mu.Lock()

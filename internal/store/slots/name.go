@@ -22,7 +22,7 @@ const (
 	maxUncertain = 10000
 )
 
-// Process returns a usable name. It starts a new one if necessary, with timeout for each attempt.
+// Process returns a usable name. It takes a new one if necessary, with timeout for each attempt.
 func (s *Slots) Process(ctx context.Context, timeout time.Duration) (int64, error) {
 	return s.name.Get(ctx, timeout)
 }

@@ -5,13 +5,12 @@
 // A slot is a number. The statement or transaction of a request takes the slots of its hits. After
 // ratelimit.Hold.Release, the next batch releases the slots before it decides its requests (see Release). A
 // release is repeated until the server has answered. A second release of a slot has no effect, because a
-// name uses a number again only after about 2^32 others.
+// process uses a number again only after about 2^32 others.
 //
-// The high bits of the number are a name of this process (see package process).
-// in the table rate_limit_processes. When the process takes another name, it takes slots
-// of it for all requests in flight. A request for which no slots are left loses its slots
-// (ratelimit.Hold.Lost). During an outage no process can take slots, so no request loses its slots to
-// another.
+// The high bits of the number are a name of this process (see package process). When the process takes
+// another name, it takes slots of it for all requests in flight. A request for which no slots are left loses
+// its slots (ratelimit.Hold.Lost). During an outage no process can take slots, so no request loses its slots
+// to another.
 //
 // The files, from the top down: name.go, slots.go, releases.go.
 //
@@ -98,7 +97,7 @@ func New(o Options) *Slots {
 	return s
 }
 
-// Allocate returns the first of n consecutive slot numbers of the name with a name.
+// Allocate returns the first of n consecutive slot numbers of a name.
 func (s *Slots) Allocate(name, n int64) int64 {
 	const maxNumber = int64(1)<<32 - 1
 	s.mu.Lock()
@@ -121,7 +120,7 @@ func (s *Slots) Expire(name int64) {
 }
 
 // Acquire passes the granted slots of a hit to its Hold. If the process has a new name since the slots were
-// allocated, they no longer count, and Hold takes slots of the new name in the background.
+// allocated, they no longer count, and Acquire takes slots of the new name in the background.
 func (s *Slots) Acquire(r Range, h *ratelimit.Hit) {
 	held := &heldSlots{Range: r, hold: h.Hold}
 	s.mu.Lock()
