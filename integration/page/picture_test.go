@@ -52,7 +52,10 @@ func (s *site) takePicture(b *tab) {
 	}
 	cluster.Execute(s.T, s.dsn, fmt.Sprintf(moneySQL, "kim"))
 	b.await("#money-list dl", "1,930.50 EUR")
-	png := result(b, chromedp.FullScreenshot(100))
+	b.do(chromedp.EmulateViewport(desktop.width, 1900)) // to the first costs of persons
+	value[bool](b, "scrollTo(0, 0) === undefined")
+	png := result(b, chromedp.CaptureScreenshot())
+	b.do(chromedp.EmulateViewport(desktop.width, desktop.height))
 	end := len(png) - 12 // the last chunk, which is empty
 	png = append(append(png[:end:end], digestOfThePage(s.T)...), png[end:]...)
 	if err := os.WriteFile(picture, png, 0o644); err != nil {
