@@ -39,8 +39,8 @@ type Limit struct {
 	// MaxEvents. 0 means Events. Other algorithms require 0. A TokenBucket with a Burst below its Events
 	// gains one token each Window ÷ Events.
 	Burst int64
-	// Calendar aligns the windows of a FixedWindow with the calendar in TimeZone: a window begins at midnight,
-	// on Monday, on the first day of a month or on the first day of a year.
+	// Calendar aligns the windows of a FixedWindow with the calendar in TimeZone: a window begins at
+	// midnight, on Monday, on the first day of a month or on the first day of a year.
 	Calendar Calendar
 	// TimeZone is the IANA name of Calendar's time zone, such as "Europe/Berlin", as ParseTimeZone returns
 	// it. "" means UTC.
@@ -95,7 +95,8 @@ func (l *Limit) RefillsEvenly() bool {
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other ||
 		l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
-			l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.TimeZone == other.TimeZone &&
+			l.Capacity() == other.Capacity() && l.Calendar == other.Calendar &&
+			l.TimeZone == other.TimeZone &&
 			l.Anchor == other.Anchor && l.SynchronousCommit == other.SynchronousCommit &&
 			l.Reserves == other.Reserves
 }
