@@ -31,7 +31,8 @@ func TestParseRateReturnsRateOrFieldError(t *testing.T) {
 // onCalendar puts a limit on the calendar.
 func onCalendar(c ratelimit.Calendar, timeZone string, anchor int64) func(l *ratelimit.Limit) {
 	return func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.TimeZone, l.Anchor = ratelimit.FixedWindow, c, 0, timeZone, anchor
+		l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, c, 0
+		l.TimeZone, l.Anchor = timeZone, anchor
 	}
 }
 

@@ -65,7 +65,7 @@ func invoicesManyRows(t *testing.T, p *proxy, id string, _ []*harness.Response) 
 		FROM (VALUES (`+times+`)) v(a, b)`)
 	out := own.command(t, "invoice", "orbit", "--from", from[:10], "--until", from[11:])
 	if sum != "210000 2.310000" || billed != sum || !strings.Contains(out, "2.31") {
-		t.Errorf("%s: the invoice is %s, and printed as %s, want the sum %s of the rows", id, billed, out, sum)
+		t.Errorf("%s: the invoice is %s, printed as %s, want the sum %s of the rows", id, billed, out, sum)
 	}
 	if out := own.command(t, "users", "get", "orbit"); !strings.Contains(out, "free") {
 		t.Errorf("%s: users get prints %s, want the tier", id, out)
@@ -125,7 +125,7 @@ func besideAnOldTransaction(t *testing.T, p *proxy, id string, _ []*harness.Resp
 			t.Errorf("%s, %s: %d requests passed in %v, want at most %d", id, what, passed, lasted, most)
 		}
 		n := len(took)
-		t.Logf("%s: %d requests in %v, %d passed; p50 %v, p99 %v, p99.9 %v; the table grew from %d to %d KB; "+
+		t.Logf("%s: %d requests in %v, %d passed; p50 %v, p99 %v, p99.9 %v; the table: %d to %d KB; "+
 			"%d transactions", what, n, lasted, passed, took[n/2], took[n*99/100], took[n*999/1000], from,
 			number(size), number(assigned)-xid)
 	}

@@ -170,7 +170,8 @@ func FuzzNormalPathIsIdempotent(f *testing.F) {
 		repeated, err := policy.NormalPath((&url.URL{Path: got}).EscapedPath())
 		isAmbiguous := err != nil && strings.Contains(got, `\`)
 		if repeated != got && !isAmbiguous {
-			t.Fatalf("NormalPath(%q): got %q, and for that %q, %v, want the same", escaped, got, repeated, err)
+			t.Fatalf("NormalPath(%q): got %q, and for that %q, %v, want the same", escaped, got, repeated,
+				err)
 		}
 		got = path.Clean(strings.ReplaceAll(got, `\`, "/"))
 		u, err := url.ParseRequestURI(escaped)

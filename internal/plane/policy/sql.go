@@ -49,7 +49,7 @@ var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.
 	'Limit', jsonb_build_object('Events', l.events,
 	'Window', ` + durationSQL("l.per") + `,
 	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
-	'Zone', rate_limit_known_zone(l.time_zone), 'CountedAs', l.counted_as,
+	'TimeZone', rate_limit_known_zone(l.time_zone), 'CountedAs', l.counted_as,
 	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
 	'Durable', coalesce(l.durable, l.unit <> 'requests'))) ORDER BY l.name)
 	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`

@@ -226,8 +226,9 @@ func TestShadowLimitsInMoneyPassSlowBodies(t *testing.T) {
 		q.Conn = body
 		q.Asked = true
 		q.Verdict = policy.Verdict{
-			Hits:  []ratelimit.Hit{{Limit: limit, Key: "k", Cost: 1, Independent: true}},
-			Terms: []*policy.Terms{{Shadow: true, Quota: 100, Settle: &option.CostSource{Unit: option.Money}}},
+			Hits: []ratelimit.Hit{{Limit: limit, Key: "k", Cost: 1, Independent: true}},
+			Terms: []*policy.Terms{{Shadow: true, Quota: 100,
+				Settle: &option.CostSource{Unit: option.Money}}},
 		}
 		began := time.Now()
 		check.Equal(t, "the charge", decided(t, s, q), "1")
