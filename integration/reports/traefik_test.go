@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -126,11 +127,15 @@ func (s *site) plugin() object {
 	return settings
 }
 
-// traefikSettings converts settings of a Caddyfile. Traefik accepts their names.
+// underscored is a letter in the name of a setting that Traefik has in upper case.
+var underscored = regexp.MustCompile("_[a-z]")
+
+// traefikSettings converts settings of a Caddyfile.
 func traefikSettings(lines string) object {
 	settings := object{}
 	for line := range strings.Lines(lines) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name = underscored.ReplaceAllStringFunc(name, func(s string) string { return strings.ToUpper(s[1:]) })
 		if name == "match" {
 			kind, values, _ := strings.Cut(value, " ")
 			settings[name] = object{kind + "s": strings.Fields(values)}
