@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 5
-	revision = 1
+	revision = 2
 )
 
 const stateSQL = `
@@ -424,7 +424,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 1) AND (state.revision >= 1 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 2) AND (state.revision >= 2 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1443,6 +1443,7 @@ DECLARE
 	prefixes text[];
 	counters text[];
 	holding bigint;
+	alive bigint[];
 	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
@@ -1531,11 +1532,12 @@ BEGIN
 		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*) FROM %s p,
-				generate_subscripts(c.held, 1) i WHERE p.process = c.held[i][1] AND c.held[i][2] > 0
-				AND p.seen > now() - interval ''10 s'')) FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', counts.processes, name,
-			rules, condition) INTO prefixes, counters, holding USING ids, texts;
+		EXECUTE format('SELECT array_agg(process) FROM %s WHERE seen > now() - interval ''10 s''', counts.processes) INTO alive;
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*)
+				FROM generate_subscripts(c.held, 1) i WHERE c.held[i][1] = ANY ($3) AND c.held[i][2] > 0))
+			FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
+			INTO prefixes, counters, holding USING ids, texts, alive;
 		running := greatest(running, holding);
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
@@ -4374,7 +4376,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 5, 'revision', 1,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 5, 'revision', 2,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -55,6 +55,7 @@ DECLARE
 	prefixes text[];
 	counters text[];
 	holding bigint;
+	alive bigint[];
 	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
@@ -179,11 +180,13 @@ BEGIN
 		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*) FROM %s p,
-				generate_subscripts(c.held, 1) i WHERE p.process = c.held[i][1] AND c.held[i][2] > 0
-				AND p.seen > now() - interval ''10 s'')) FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', counts.processes, name,
-			rules, condition) INTO prefixes, counters, holding USING ids, texts;
+		EXECUTE format('SELECT array_agg(process) FROM %s WHERE seen > now() - interval ''10 s''',
+			counts.processes) INTO alive;
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*)
+				FROM generate_subscripts(c.held, 1) i WHERE c.held[i][1] = ANY ($3) AND c.held[i][2] > 0))
+			FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
+			INTO prefixes, counters, holding USING ids, texts, alive;
 		running := greatest(running, holding);
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
