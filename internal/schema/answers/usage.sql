@@ -125,7 +125,8 @@ COMMENT ON FUNCTION rate_limit_restart_windows IS
 	'Makes the windows of durable counters begin now, with nothing used, and returns the number of counters.';
 
 -- A window of the calendar in a deleted row would begin before the reset again, and rate_limit_correct would
--- change its counter by what the reset has cleared. So durable rows with a window stay.
+-- change its counter by what the reset has cleared. So durable rows with a window stay, but not on Citus:
+-- there, no transaction may change a shard for two roles.
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_prefix($1);
@@ -133,14 +134,15 @@ DECLARE
 	t record;
 	found record;
 	gone bigint;
-	deleted bigint := rate_limit_restart_windows(counted, keys);
+	restarts CONSTANT boolean := NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus');
+	deleted bigint := CASE WHEN restarts THEN rate_limit_restart_windows(counted, keys) ELSE 0 END;
 BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
 		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
 			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
 			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
 				AND NOT ($3 AND c.window_start IS NOT NULL AND c.slots IS NULL)', t.counters) INTO found
-			USING counted, keys, t.counters::text LIKE '%durable';
+			USING counted, keys, restarts AND t.counters::text LIKE '%durable';
 		CONTINUE WHEN found.keys IS NULL;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
 		deleted := deleted + gone;
