@@ -80,8 +80,8 @@ func (b *bench) picture() []byte {
 	notes := append([]string{
 		"CPU of a request, proxy and store together, ÷ CPU without a limit in the same rounds. " +
 			"Less is better.",
-		fmt.Sprintf("A line contains the result of another run with %.0f %%. 100 keys. Load, proxy, and "+
-			"Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
+		fmt.Sprintf("A line contains the result of another run with %.0f %%. 100 keys. Load, proxy and "+
+			"store share a machine (make bench).", 100*confidence),
 	}, b.meaning()...)
 	for i, note := range notes {
 		fmt.Fprintf(&out, `<text class="note" x="16" y="%d">%s</text>`+"\n", top+18+20*i,
