@@ -183,7 +183,7 @@ func (h *Handler) compile() error {
 	if err != nil {
 		return err
 	}
-	site.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
+	site.Clients.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
 	site.Log = func(line host.Line) { logLine(h.logger, line) }
 	site.Used = func(u *serve.Used) { h.metrics.countUsage(u) }
 	site.Settled = func(prefix string, cost serve.SettledCost) {

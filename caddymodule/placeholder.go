@@ -13,7 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -27,10 +27,10 @@ func expandShorthands(text string) string {
 	return strings.ReplaceAll(segment[0].Text, "{remote_ip}", "{http.request.remote.host}")
 }
 
-// parseText implements serve.ParseText. configured may have short placeholders.
-func parseText(field, configured string) (*serve.Text, error) {
+// parseText implements reading.ParseText. configured may have short placeholders.
+func parseText(field, configured string) (*reading.Text, error) {
 	text := expandShorthands(configured)
-	t := &serve.Text{}
+	t := &reading.Text{}
 	unclosed, rest := "", 0
 	add := func(end int) { t.AddText(plainBraces.Replace(text[rest:end])) }
 	for _, at := range braces.FindAllStringSubmatchIndex(text, -1) {
@@ -96,11 +96,11 @@ func commonName(name string) string {
 // other is a placeholder that only Caddy has.
 type other string
 
-// Value implements serve.Other. A placeholder of the URL sees the URL in one form.
-func (name other) Value(q *serve.Request) string {
+// Value implements reading.Other. A placeholder of the URL sees the URL in one form.
+func (name other) Value(q *reading.Input) string {
 	repl := q.Data.(*caddy.Replacer)
 	if r := q.HTTP; strings.HasPrefix(string(name), "http.request.uri") {
-		if clean := serve.CleanURL(r.URL); clean != r.URL {
+		if clean := reading.CleanURL(r.URL); clean != r.URL {
 			r = r.WithContext(r.Context())
 			r.URL = clean
 			repl = replacerOf(r)
@@ -153,12 +153,12 @@ func replacerOf(r *http.Request) *caddy.Replacer {
 }
 
 // partsOf returns what a placeholder of Caddy may contain.
-func partsOf(name string) serve.Parts {
+func partsOf(name string) reading.Parts {
 	secret := strings.HasPrefix(name, "http.request.orig_uri") && !strings.Contains(name, ".path") ||
 		strings.HasPrefix(name, "http.request.uri") && strings.Contains(name, "query")
 	if property, ok := strings.CutPrefix(name, "http.auth.user."); ok {
 		secret = option.CredentialName(property)
 	}
-	return serve.Parts{Secret: secret, User: strings.HasPrefix(name, "http.auth."),
+	return reading.Parts{Secret: secret, User: strings.HasPrefix(name, "http.auth."),
 		Path: strings.HasPrefix(name, "http.request.uri") || strings.HasPrefix(name, "http.request.orig_uri")}
 }

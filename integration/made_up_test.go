@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -50,7 +50,7 @@ func usersOf(r *http.Request, before string) []string {
 	}
 	var users []string
 	for _, user := range r.Header["X-User"] {
-		users = append(users, before+serve.Network(user, 32, 64))
+		users = append(users, before+reading.Network(user, 32, 64))
 	}
 	return users
 }
@@ -190,7 +190,7 @@ func (c *randomConfig) inProgram(t *testing.T, store ratelimit.Store) func(http.
 				hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keys[0], Cost: read[i].Cost,
 					Secret: z["hash_key"] == "on" && !strings.HasPrefix(keys[0], "request:")}
 				if hit.Cost == 0 {
-					hit.Cost = serve.ParseCost(strings.Join(r.Header["X-Cost"], ","))
+					hit.Cost = reading.ParseCost(strings.Join(r.Header["X-Cost"], ","))
 				}
 				hits = append(hits, hit)
 				for _, hit.Key = range keys[1:] {

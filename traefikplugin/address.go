@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
@@ -47,12 +47,12 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 // is then true, because the address may be a load balancer's.
 func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	if a.plain {
-		return serve.Connection(r), false
+		return reading.Connection(r), false
 	}
 	if address, err := parseAddress(a.forwarded(r)); err == nil {
 		return address.String(), false
 	}
-	return serve.Connection(r), true
+	return reading.Connection(r), true
 }
 
 // forwarded returns the client's entry in X-Forwarded-For, or "" without one. A client can write any text
@@ -60,14 +60,14 @@ func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 func (a *addresses) forwarded(r *http.Request) string {
 	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {
-		return strings.TrimSpace(serve.ElementAt(forwarded, len(forwarded)-a.depth))
+		return strings.TrimSpace(reading.ElementAt(forwarded, len(forwarded)-a.depth))
 	}
 	for i := len(forwarded) - 1; i >= 0; i-- {
 		text := strings.TrimSpace(forwarded[i])
 		if text == "" {
 			continue
 		}
-		if address, err := parseAddress(text); err != nil || !serve.ContainsAddr(a.excluded, address) {
+		if address, err := parseAddress(text); err != nil || !reading.ContainsAddr(a.excluded, address) {
 			return text
 		}
 	}

@@ -1,9 +1,5 @@
 package traefikplugin
 
-import (
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-)
-
 // Config is the middleware's section of Traefik's dynamic configuration. Traefik puts all settings without a
 // field into Other. docs/generated/settings.md lists these settings.
 type Config struct {
@@ -17,7 +13,7 @@ type Config struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match selects the requests for the middleware's own limit. Nil means all requests.
-	Match *serve.Match `json:"match,omitempty"`
+	Match *Match `json:"match,omitempty"`
 
 	// Zones are further limits on the same requests. A request passes only if all limits admit it. It is
 	// charged to all of them or to none.
@@ -28,15 +24,16 @@ type Config struct {
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
-// Settings maps the names of settings to their values.
-type Settings = serve.Given
+// Settings holds settings as Traefik's providers decode them: strings, numbers and booleans by name. A
+// name is in camel case, such as ipv4Prefix.
+type Settings = map[string]any
 
 // Zone is a further limit.
 type Zone struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match selects the requests for the limit. Nil means all requests.
-	Match *serve.Match `json:"match,omitempty"`
+	Match *Match `json:"match,omitempty"`
 }
 
 // IPStrategy chooses an address from X-Forwarded-For as Traefik's does.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
 
@@ -73,23 +72,23 @@ var invalidSettings = map[string]func(*Config){
 			"hashKey": "x"}}}
 	},
 	`match: missing: must be one or more of paths, methods, hosts and headers`: func(c *Config) {
-		c.Match = &serve.Match{}
+		c.Match = &Match{}
 	},
 	`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
 		c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"},
-			Match: &serve.Match{Paths: []string{"/x", "api"}}}}
+			Match: &Match{Paths: []string{"/x", "api"}}}}
 	},
 	`match.hosts: "a:80": must be a host`: func(c *Config) {
-		c.Match = &serve.Match{Hosts: []string{"a:80"}}
+		c.Match = &Match{Hosts: []string{"a:80"}}
 	},
 	`match.methods: "G T": must be methods such as GET`: func(c *Config) {
-		c.Match = &serve.Match{Methods: []string{"G T"}}
+		c.Match = &Match{Methods: []string{"G T"}}
 	},
 	`match.headers: "host: a": must be another header: match.hosts`: func(c *Config) {
-		c.Match = &serve.Match{Headers: []string{"host: a"}}
+		c.Match = &Match{Headers: []string{"host: a"}}
 	},
 	`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) {
-		c.Match = &serve.Match{Headers: []string{"X-Plan:"}}
+		c.Match = &Match{Headers: []string{"X-Plan:"}}
 	},
 }
 

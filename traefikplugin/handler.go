@@ -55,6 +55,7 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	q.HTTP = r
 	q.Writer = w
 	q.Site = h.site
+	q.Clients = h.site.Clients
 	q.Limits = h.plain
 	q.Delivered = false
 	q.Began = time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -19,7 +19,7 @@ import (
 // and a key of FrequentKey that is not secret. It is immutable.
 type leasedZone struct {
 	upstream *upstream
-	zone     *serve.Zone
+	key      *reading.Key
 	header   string // the header that contains the key; if its value has a colon, leasedKey finds the key
 	limit    *ratelimit.Limit
 	row      lease.RowID // a template without the key
@@ -41,15 +41,15 @@ func leasedZoneOf(h *handler) *leasedZone {
 	}
 	z := set.Zones[0]
 	hit := set.Hits[0]
-	if hit.Limit.Lease <= 0 || hit.Secret || !z.Frequent {
+	if hit.Limit.Lease <= 0 || hit.Secret || !z.Key.Frequent {
 		return nil
 	}
 	rows := store.Leases()
-	leased := &leasedZone{upstream: h.upstream, zone: z, header: z.Header, limit: hit.Limit,
+	leased := &leasedZone{upstream: h.upstream, key: z.Key, header: z.Key.Header, limit: hit.Limit,
 		row: lease.RowOf(hit.Limit, ""), quota: []string{strconv.FormatInt(hit.Limit.Capacity(), 10)},
 		cost: hit.Cost, admitted: h.handle.Limits.Node.Leased(hit.Limit.Prefix), rows: rows,
 		credit: &rows.Credit}
-	if z.IPv4 < 32 {
+	if z.Key.IPv4 < 32 {
 		leased.header = "" // the key may be the network of an address
 	}
 	return leased
@@ -98,7 +98,7 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 // leasedKey returns the key of a request, or a text that is the key of no row. A key that looks like a digest
 // would be the key of another client's row.
 func leasedKey(z *leasedZone, r *http.Request) string {
-	key := serve.FrequentKey(z.zone, r)
+	key := reading.FrequentKey(z.key, r)
 	if key == "" || strings.HasPrefix(key, batch.DigestPrefix) {
 		return batch.DigestPrefix
 	}

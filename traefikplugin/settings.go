@@ -56,7 +56,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 	if err != nil {
 		return nil, nameError("", err)
 	}
-	site.Address = a.address
+	site.Clients.Address = a.address
 	compiled.site = site
 	r.read("", settings.ConnectionTable, compiled.values, read)
 	compiled.store = read.Connection

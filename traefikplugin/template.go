@@ -3,7 +3,7 @@ package traefikplugin
 import (
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -11,9 +11,9 @@ const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {
 	"{cookie.NAME}, {query.NAME} or another " +
 	"placeholder of the documentation, each in one pair of braces"
 
-// parseText implements serve.ParseText.
-func (a *addresses) parseText(field, text string) (*serve.Text, error) {
-	t := &serve.Text{}
+// parseText implements reading.ParseText.
+func (a *addresses) parseText(field, text string) (*reading.Text, error) {
+	t := &reading.Text{}
 	t.AddText("")
 	rest := text
 	for rest != "" {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
@@ -65,7 +66,8 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	site.Prepare()
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			q := &serve.Request{HTTP: r, Writer: w}
+			q := &serve.Request{Writer: w}
+			q.HTTP = r
 			_ = serve.Handle(site, q) // fails only in matchers, and site has none
 			if o.OnError != nil && q.Outcome.Err != nil {
 				o.OnError(r, q.Outcome.Err)
@@ -84,7 +86,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 // IPv6.
 func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {
 	return func(r *http.Request) []ratelimit.Hit {
-		key := serve.Network(serve.Connection(r), 32, 64)
+		key := reading.Network(reading.Connection(r), 32, 64)
 		return []ratelimit.Hit{{Limit: &limit, Key: key, Cost: 1}}
 	}
 }

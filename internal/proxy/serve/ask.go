@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -30,6 +31,9 @@ func ask(s *Site, q *Request) {
 				q.failure = repeated.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 			})
 		}
+	}
+	if v.KeyID != 0 {
+		q.Accepted = q.Key
 	}
 	if q.Facts.Waited {
 		q.Facts.Waited = false
@@ -54,10 +58,7 @@ func refusal(status int, reason policy.Reason) respond.Outcome {
 	return respond.Outcome{Kind: reason.Outcome(), Status: status, Reason: reason}
 }
 
-// plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.
-const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
-
-// plainKey has the characters of keys that keyOf does not change.
+// plainKey has the characters of keys that reading.APIKey does not change.
 const plainKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
 // setFacts sets the facts of a request for the policy. setFacts returns a reason to refuse the request: an
@@ -80,9 +81,9 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	isFrequent := strings.HasPrefix(key, policy.KeyPrefix) ||
 		key == value && key != "" && !strings.EqualFold(key, "bearer")
 	if !isFrequent || strings.Trim(key, plainKey) != "" {
-		key, several = keyOf(p, q)
+		key, several = reading.APIKey(p.Keys, &q.Input)
 		if key == "" && !several && p.User != nil {
-			q.User, several = p.User.one(q)
+			q.User, several = p.User.One(&q.Input)
 		}
 	}
 	if several {
@@ -98,7 +99,7 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f.KeyHeaders = p.headers
 	f.Tier = p.tier
 	if f.Tier == "" {
-		f.Tier, several = p.Tier.one(q)
+		f.Tier, several = p.Tier.One(&q.Input)
 		if several {
 			reason = policy.UnknownKey
 		}
@@ -107,13 +108,13 @@ func setFacts(s *Site, q *Request) policy.Reason {
 		}
 	}
 	if p.Route != nil {
-		f.SetRoutes(p.Route.Values(q))
+		f.SetRoutes(p.Route.Values(&q.Input))
 	}
-	f.Address, f.Assumed = s.Address(r)
+	f.Address, f.Assumed = s.Clients.Address(r)
 	if !f.Address.IsValid() {
 		warnOfUnknown(s)
 	}
-	f.Host = HostOf(r)
+	f.Host = reading.HostOf(r)
 	f.Path = r.URL.EscapedPath()
 	if path.Clean("/"+f.Path) != f.Path || strings.ContainsAny(f.Path, "%\\;") {
 		normal, err := policy.NormalPath(f.Path)
@@ -123,12 +124,4 @@ func setFacts(s *Site, q *Request) policy.Reason {
 		}
 	}
 	return reason
-}
-
-// HostOf returns the host of a request, normalized by policy.NormalHost.
-func HostOf(r *http.Request) string {
-	if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
-		return policy.NormalHost(r.Host)
-	}
-	return r.Host
 }

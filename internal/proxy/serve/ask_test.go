@@ -9,14 +9,17 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 )
 
 // setFacts does not normalize hosts, paths and API keys that have a usual form, to save time. Its facts
 // nevertheless equal those of package policy, which normalizes every form.
 func TestFactsAreNormalized(t *testing.T) {
 	s := &Site{
-		Policy:  &Policy{Keys: []*Text{{}}, key: "Authorization", tier: "t"},
-		Address: func(*http.Request) (a netip.Addr, assumed bool) { return a, false },
+		Policy: &Policy{Keys: []*reading.Text{{}}, key: "Authorization", tier: "t"},
+		Clients: &reading.Clients{
+			Address: func(*http.Request) (a netip.Addr, assumed bool) { return a, false },
+		},
 	}
 	s.Policy.Keys[0].Add("header.Authorization")
 	random := rand.New(rand.NewPCG(1, 2))
@@ -42,7 +45,8 @@ func TestFactsAreNormalized(t *testing.T) {
 		r.Host = join("a", "B", ".", "-", "_", ":", "80", "[", "]", "::1", "é", "É", "test")
 		sent := join(policy.KeyPrefix, "x", "Bearer ", "bearer ", " ", "\t", "\u00a0")
 		r.Header["Authorization"] = []string{sent}
-		q := &Request{HTTP: r}
+		q := &Request{}
+		q.HTTP = r
 		f := &q.Facts
 		ok := setFacts(s, q) == policy.NotRefused
 		path, failure := policy.NormalPath(u.EscapedPath())

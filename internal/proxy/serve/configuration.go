@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -22,7 +23,7 @@ type Configuration struct {
 	// IPv6Prefix is the ipv6_prefix of limits without their own; "" is the default.
 	IPv6Prefix string
 
-	Parse ParseText
+	Parse reading.ParseText
 }
 
 // PartError is an error in the policy, the history or a zone of a configuration.
@@ -59,8 +60,8 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {
 		return nil, nil, err
 	}
-	s := &Site{Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields, Errors: read.Errors,
-		GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody}
+	s := &Site{Clients: &reading.Clients{}, Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields,
+		Errors: read.Errors, GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody}
 	if _, err := option.ParseAudit(c.Limit["audit"], option.Audit{}); err != nil {
 		return nil, nil, err
 	}
@@ -131,8 +132,9 @@ func (c *Configuration) add(s *Site, values settings.Values) error {
 		return nil
 	}
 	for _, key := range s.Policy.Keys {
-		z.addKey(key)
+		z.Key.AddAPIKey(key)
 	}
+	z.Hit.Secret = z.Key.Secret
 	if strings.HasPrefix(z.Limit.Prefix, option.RulePrefix) {
 		want := "a name that does not begin with " + option.RulePrefix + ": the policy has counters there"
 		return &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -43,8 +44,8 @@ func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
 		isNew := true
 		for _, e := range l.earlier[key] {
 			same := z.Unit == e.zone.Unit && countAlike(&z.Limit, &e.zone.Limit)
-			isNew = isNew && !(same && z.fixed == e.zone.fixed)
-			if !same && !differ(z, e.zone) && err == nil {
+			isNew = isNew && !(same && z.Key.Fixed == e.zone.Key.Fixed)
+			if !same && !reading.Differ(z.Key, e.zone.Key) && err == nil {
 				want := fmt.Sprintf("another name, because %s has %s, and %s has %s: limits on the same "+
 					"rows need the same algorithm, window and unit, and the same events and burst "+
 					"for token_bucket and gcra", place, countingText(z), e.place, countingText(e.zone))

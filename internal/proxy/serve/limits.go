@@ -2,7 +2,6 @@ package serve
 
 import (
 	"net/http"
-	"net/netip"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -143,15 +142,4 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	beyond := -d.Remaining
 	d.Remaining = 0
 	return beyond
-}
-
-// ContainsAddr reports whether one of networks contains an address, which is as in policy.Facts. None
-// contains the zero Addr.
-func ContainsAddr(networks []netip.Prefix, address netip.Addr) bool {
-	for i := range networks {
-		if networks[i].Contains(address) {
-			return true
-		}
-	}
-	return false
 }

@@ -91,11 +91,12 @@ func TestSilentDatabaseCostsOneTimeout(t *testing.T) {
 func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	reset := time.Now().Add(time.Hour)
 	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
-		HTTP: &http.Request{}, waited: true,
+		waited:    true,
 		Limits:    &LimitSet{Settled: true},
 		Terms:     []*policy.Terms{{Settle: &option.CostSource{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
+	q.HTTP = &http.Request{}
 	now := time.Now()
 	deliverOne(q, now, q.Site.Clock.Ahead(q.Decisions, now))
 	if got := q.Settling.hits[0].Reset; got != reset.UnixMicro() || !q.Decisions[0].Reset.Before(reset) {

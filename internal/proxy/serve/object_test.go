@@ -41,7 +41,8 @@ func kindSite(t *testing.T, handler settings.Values, zones ...settings.Values) *
 func send(t *testing.T, s *serve.Site, method, path string, headers ...string) (http.Header, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	q := &serve.Request{HTTP: httptest.NewRequestWithContext(t.Context(), method, path, nil), Writer: w}
+	q := &serve.Request{Writer: w}
+	q.HTTP = httptest.NewRequestWithContext(t.Context(), method, path, nil)
 	for i := 0; i < len(headers); i += 2 {
 		q.HTTP.Header.Set(headers[i], headers[i+1])
 	}

@@ -1,17 +1,16 @@
 package serve
 
 import (
-	"strings"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Policy is the compiled policy settings of a Site.
 type Policy struct {
-	Keys              []*Text // the alternatives of the API key; empty without one
-	User, Tier, Route *Text   // nil if they are not configured
+	Keys              []*reading.Text // the alternatives of the API key; empty without one
+	User, Tier, Route *reading.Text   // nil if they are not configured
 
 	// Live is the policy of the database. Site.Open sets it.
 	Live *policy.Policy
@@ -26,9 +25,9 @@ type Policy struct {
 
 // newPolicy parses the settings of a policy. Errors are *ratelimit.FieldError with the names of
 // settings.PolicyTable.
-func newPolicy(values settings.Values, parse ParseText) (*Policy, error) {
+func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error) {
 	p := &Policy{tier: settings.DefaultTier}
-	read := func(name, configured string) (*Text, error) {
+	read := func(name, configured string) (*reading.Text, error) {
 		if configured == "" {
 			return nil, nil
 		}
@@ -86,33 +85,4 @@ func (p *Policy) readSettings(values settings.Values) error {
 		err = &ratelimit.FieldError{Field: "without_key", Value: text, Want: "left out: requests have no key"}
 	}
 	return err
-}
-
-// keyOf returns the API key of a request: the first that the alternatives hold, without another scheme than
-// Bearer. several reports that an alternative holds several keys.
-func keyOf(p *Policy, q *Request) (key string, several bool) {
-	for _, text := range p.Keys {
-		values := text.Values(q)
-		if values == nil {
-			return "", true
-		}
-		var own []string // without other schemes
-		for _, value := range values {
-			if !policy.HasScheme(text.Header) || !strings.ContainsAny(value, " \t") ||
-				strings.HasPrefix(value, "bearer ") {
-				own = append(own, value)
-			}
-		}
-		key = ""
-		for _, value := range policy.KeyValues(own, "") {
-			if value != "" && key != "" {
-				return "", true
-			}
-			key += value
-		}
-		if key != "" {
-			return key, false
-		}
-	}
-	return "", false
 }

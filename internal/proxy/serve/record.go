@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -118,7 +119,7 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 		r.Tier = p.Tier
 	} else if route := q.Site.Route; route != nil {
 		facts := policy.Facts{}
-		facts.SetRoutes(route.Values(q))
+		facts.SetRoutes(route.Values(&q.Input))
 		r.Endpoint = facts.Route
 	}
 	if r.Endpoint == "" {
@@ -182,11 +183,11 @@ func setDetails(r *history.Record, q *Request) {
 	address, assumed := q.Facts.Address, q.Facts.Assumed
 	host, path := q.Facts.Host, q.Facts.Path
 	if !q.Asked {
-		address, assumed = s.Address(q.HTTP)
-		host = HostOf(q.HTTP)
+		address, assumed = s.Clients.Address(q.HTTP)
+		host = reading.HostOf(q.HTTP)
 	}
 	if path == "" { // the facts have no path if it is ambiguous
-		path = NormalizePath(q.HTTP.URL.EscapedPath())
+		path = reading.NormalizePath(q.HTTP.URL.EscapedPath())
 	}
 	key := q.Key
 	switch q.Outcome.Reason {

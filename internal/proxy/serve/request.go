@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -20,9 +21,8 @@ import (
 // Request is the state of a request on its way through a Site. A Request is reused after Release. The
 // goroutine that serves the request owns it, except while Call is in a queue.
 type Request struct {
+	reading.Input
 	Site *Site
-	HTTP *http.Request
-	Data any // data of the proxy for its Texts
 
 	Limits    *LimitSet // the limits of the configuration that apply
 	Hits      []ratelimit.Hit
@@ -68,6 +68,7 @@ type Request struct {
 // from Zone.Match.
 func Handle(s *Site, q *Request) error {
 	q.Site = s
+	q.Clients = s.Clients
 	q.Began = time.Now()
 	waits, err := Begin(q)
 	if err != nil {
@@ -88,7 +89,7 @@ func Handle(s *Site, q *Request) error {
 // Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
 // policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
 // the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller
-// always calls deliverOne or Deliver. Callers set Site and Began before Begin.
+// always calls deliverOne or Deliver. Callers set Input, Site and Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -102,8 +103,8 @@ func Begin(q *Request) (waits bool, err error) {
 	q.Arrived = q.Began
 	exempt := false
 	if len(s.Exempt) > 0 {
-		address, assumed := s.Address(q.HTTP)
-		exempt = !assumed && ContainsAddr(s.Exempt, address)
+		address, assumed := s.Clients.Address(q.HTTP)
+		exempt = !assumed && reading.ContainsAddr(s.Exempt, address)
 	}
 	mayBePost := s.all.Tokens
 	if s.Policy != nil {
@@ -172,12 +173,12 @@ func Fill(requests []*Request) {
 		q.Terms = append(q.Terms[:0], f.Terms...)
 		for i, z := range f.Zones {
 			if f.Varies && z.cost != nil {
-				hits[i].Cost = costOf(z, q)
+				hits[i].Cost = reading.CostOf(z.cost, &q.Input)
 			}
 			key := ""
-			if z.Frequent {
-				key = FrequentKey(z, q.HTTP)
-				if z.connection && key == policy.UnknownAddress {
+			if z.Key.Frequent {
+				key = reading.FrequentKey(z.Key, q.HTTP)
+				if z.Key.Connection && key == policy.UnknownAddress {
 					warnOfUnknown(q.Site)
 				}
 			}
@@ -373,6 +374,7 @@ func (q *Request) Release() {
 		q.Facts = policy.Facts{}
 		policy.Clear(&q.Verdict)
 		q.Key = ""
+		q.Accepted = ""
 		q.User = ""
 		q.failure = nil
 		q.Asked = false

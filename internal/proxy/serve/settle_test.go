@@ -41,10 +41,10 @@ func settlingOn(ctx context.Context, t testing.TB, site *serve.Site, method, tex
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve.NewSettling(site, &serve.Request{
-		HTTP:   httptest.NewRequestWithContext(ctx, method, "/", nil),
-		Limits: &serve.LimitSet{}, Hits: []ratelimit.Hit{hit}, Terms: []*policy.Terms{{Settle: how}},
-		Decisions: []ratelimit.Decision{decision}})
+	q := newRequest(site, httptest.NewRequestWithContext(ctx, method, "/", nil))
+	q.Limits, q.Hits, q.Terms = &serve.LimitSet{}, []ratelimit.Hit{hit}, []*policy.Terms{{Settle: how}}
+	q.Decisions = []ratelimit.Decision{decision}
+	return serve.NewSettling(site, q)
 }
 
 func newSettling(t testing.TB, text string) *settling {

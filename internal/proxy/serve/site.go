@@ -10,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
@@ -18,9 +19,9 @@ import (
 )
 
 // Site is the compiled configuration of one handler. Callers set the fields before Prepare, and nothing
-// changes them afterwards. Hits, UserOf, Settled and Used may be nil. Address is required with a Policy, a
-// History or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only through
-// interfaces.
+// changes them afterwards. Hits, UserOf, Settled and Used may be nil. Clients.Address is required with a
+// Policy, a History or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only
+// through interfaces.
 type Site struct {
 	Store   ratelimit.Store
 	Timeout time.Duration // the timeout of the database; see ratelimit.Store.Take
@@ -30,17 +31,19 @@ type Site struct {
 	GRPC    bool  // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
 	MaxBody int64 // bounds an Upload, in bytes; 0 means the default of the setting
 
+	Clients *reading.Clients // if it is nil, Prepare sets one without an Address
+
 	Salt   *respond.Salt
 	Clock  *respond.Clock
 	Zones  []*Zone        // including zones that are off
 	Policy *Policy        // nil without a policy
 	Exempt []netip.Prefix // the networks that are exempt from Zones
-	Route  *Text          // the name of the route in the metrics; nil without one
+	Route  *reading.Text  // the name of the route in the metrics; nil without one
 
 	// History records requests; nil records none. It omits the parts in Hidden, which may hold a secret: see
 	// Prepare.
 	History *history.Writer
-	Hidden  Parts
+	Hidden  reading.Parts
 
 	// Watcher observes verdicts of the policy; nil observes none.
 	Watcher Watcher
@@ -54,9 +57,6 @@ type Site struct {
 	// Hits returns further hits of a request. Go programs use it, since they have no Zones.
 	Hits func(r *http.Request) []ratelimit.Hit
 
-	// Address returns the address of a client as in policy.Facts, or the zero Addr without one. assumed
-	// reports that the address may belong to a load balancer.
-	Address func(r *http.Request) (address netip.Addr, assumed bool)
 	// UserOf returns the user that the proxy authenticated, or "". It is called before a request is recorded.
 	UserOf func(r *http.Request) (user string)
 	// Settled is called for each settled hit, possibly from another goroutine.
@@ -138,7 +138,7 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 }
 
 // hide adds to Hidden the parts of a request from which a secret is taken.
-func (s *Site) hide(secret *Text) {
+func (s *Site) hide(secret *reading.Text) {
 	s.Hidden.User = s.Hidden.User || secret.User
 	s.Hidden.Host = s.Hidden.Host || secret.Host
 	s.Hidden.Path = s.Hidden.Path || secret.Path
@@ -160,12 +160,16 @@ func (s *Site) Prepare() {
 	if s.MaxBody == 0 {
 		s.MaxBody = settings.MaxBody
 	}
+	if s.Clients == nil {
+		s.Clients = &reading.Clients{}
+	}
+	s.Clients.Unknown = func() { warnOfUnknown(s) }
 	s.sets.Store(&limitSets{})
 	s.matches = false
 	for _, z := range s.Zones {
 		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.Settle.CountsTokens()
 		if z.HashKey != nil && *z.HashKey {
-			s.hide(z.Key)
+			s.hide(z.Key.Text)
 		}
 	}
 	if s.Policy != nil {

@@ -49,8 +49,8 @@ func newTokenSite(t *testing.T, unit string) *tokenSite {
 // decide decides a request with a body of 401 bytes.
 func (s *tokenSite) decide(ctx context.Context, method string) *serve.Request {
 	s.t.Helper()
-	q := &serve.Request{HTTP: httptest.NewRequestWithContext(ctx, method, "/", strings.NewReader(
-		strings.Repeat("x", 401)))}
+	q := newRequest(s.Site, httptest.NewRequestWithContext(ctx, method, "/", strings.NewReader(
+		strings.Repeat("x", 401))))
 	q.HTTP.Header.Set("Accept-Encoding", "gzip")
 	if err := serve.Handle(s.Site, q); err != nil {
 		s.t.Fatal(err)

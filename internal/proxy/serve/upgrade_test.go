@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -27,7 +28,8 @@ func requestOf(t *testing.T, line string, headers []string) (*serve.Request, *ht
 	method, target, _ := strings.Cut(line, " ")
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
-	q := &serve.Request{HTTP: r, Writer: w}
+	q := &serve.Request{Writer: w}
+	q.HTTP = r
 	q.HTTP.Method = method
 	for _, header := range headers {
 		name, value, _ := strings.Cut(header, ": ")
@@ -62,8 +64,8 @@ func upgraded(t *testing.T, mode, line string, headers []string) string {
 	s := kindSite(t, nil, settings.Values{"prefix": "tokens", "key": "k", "limit": "1000000 1h",
 		"algorithm": "fixed_window", "unit": "tokens", "mode": mode},
 		settings.Values{"prefix": "requests", "key": "k", "without_key": "refuse", "limit": "100 1m"})
-	s.Zones[1].Key = &serve.Text{}
-	s.Zones[1].Key.Add("header.X-Api-Key")
+	s.Zones[1].Key.Text = &reading.Text{}
+	s.Zones[1].Key.Text.Add("header.X-Api-Key")
 	s.Zones[0].Match, s.Zones[1].Match = matchPost("/v1"), matchPost("/v2")
 	q, w := requestOf(t, line, headers)
 	method := q.HTTP.Method

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
@@ -95,7 +96,7 @@ func newUpload(q *Request, units tokenUnits) *Upload {
 	case q.Asked && v.User != "":
 		u.body.sender = "user " + v.User
 	default:
-		u.body.sender = clientOf(q)
+		u.body.sender = reading.Client(&q.Input)
 	}
 	return u
 }

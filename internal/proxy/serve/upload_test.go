@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
@@ -28,7 +29,9 @@ import (
 func post(body io.Reader, length int64) *serve.Request {
 	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", body)
 	r.ContentLength = length
-	return &serve.Request{HTTP: r, Conn: httptest.NewRecorder()}
+	q := &serve.Request{Conn: httptest.NewRecorder()}
+	q.HTTP = r
+	return q
 }
 
 // decided decides a request, and returns what it is charged, or its refusal.
@@ -56,10 +59,10 @@ func uploadSite(t *testing.T, mode string) *serve.Site {
 		t.Fatal(err)
 	}
 	s := &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z}, MaxBody: 64 << 10,
-		Address: func(r *http.Request) (netip.Addr, bool) {
+		Clients: &reading.Clients{Address: func(r *http.Request) (netip.Addr, bool) {
 			address, _ := netip.ParseAddrPort(r.RemoteAddr)
 			return address.Addr(), false
-		}}
+		}}}
 	s.Prepare()
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
@@ -14,13 +15,13 @@ import (
 // same is a placeholder with one value for all requests.
 type same string
 
-func (s same) Value(*serve.Request) string { return string(s) }
+func (s same) Value(*reading.Input) string { return string(s) }
 
 // parse returns a text that is used as it is.
-func parse(_, configured string) (*serve.Text, error) {
-	t := &serve.Text{}
+func parse(_, configured string) (*reading.Text, error) {
+	t := &reading.Text{}
 	if strings.Contains(configured, "{") {
-		t.AddOther(configured, same(configured), serve.Parts{})
+		t.AddOther(configured, same(configured), reading.Parts{})
 	} else {
 		t.AddText(configured)
 	}
@@ -72,8 +73,8 @@ func TestNetworksAreExempt(t *testing.T) {
 	}
 	site.Prepare()
 	isExempt := func(address netip.Addr, assumed bool) bool {
-		site.Address = func(*http.Request) (netip.Addr, bool) { return address, assumed }
-		q := &serve.Request{HTTP: &http.Request{}, Site: site}
+		site.Clients.Address = func(*http.Request) (netip.Addr, bool) { return address, assumed }
+		q := newRequest(site, &http.Request{})
 		waits, err := serve.Begin(q)
 		if err != nil {
 			t.Fatal(err)

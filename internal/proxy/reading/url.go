@@ -1,4 +1,4 @@
-package serve
+package reading
 
 import (
 	"net/url"

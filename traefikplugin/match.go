@@ -1,4 +1,4 @@
-package serve
+package traefikplugin
 
 import (
 	"net/http"
@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Match selects the requests of a limit in Traefik; Caddy has its own matchers. A request must match at least
+// Match selects the requests of a limit, as the matchers of Caddy do there. A request must match at least
 // one element of every list that is not empty, as in a rule.
 type Match struct {
 	// Paths lists paths such as /login or /api/*. A * stands for one segment, or at the end of a path for any
@@ -28,12 +28,8 @@ type Match struct {
 	Headers []string `json:"headers,omitempty"`
 
 	// Other holds settings that do not exist, which are errors.
-	Other Given `json:"-" mapstructure:",remain"`
+	Other Settings `json:"-" mapstructure:",remain"`
 }
-
-// Given holds settings as Traefik's providers decode them: strings, numbers and booleans by name. A name is
-// in camel case, such as ipv4Prefix.
-type Given = map[string]any
 
 // Matcher is a compiled Match. It is immutable.
 type Matcher struct {

@@ -1,4 +1,4 @@
-package serve
+package reading
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 
 // pieceValues returns the different values of a piece in a request, each in one form; at least one, which may
 // be "". Both proxies, and all settings with placeholders, have these values.
-func pieceValues(p *piece, q *Request) []string {
+func pieceValues(p *piece, q *Input) []string {
 	r := q.HTTP
 	values := []string{""}
 	switch p.name {
@@ -22,15 +22,15 @@ func pieceValues(p *piece, q *Request) []string {
 		values[0] = p.text
 	case "client_ip":
 		values[0] = policy.UnknownAddress
-		if address, _ := q.Site.Address(r); address.IsValid() {
+		if address, _ := q.Clients.Address(r); address.IsValid() {
 			values[0] = address.String()
 		} else {
-			warnOfUnknown(q.Site)
+			q.Clients.Unknown()
 		}
 	case "remote_ip":
 		values[0] = Connection(r)
 		if values[0] == policy.UnknownAddress {
-			warnOfUnknown(q.Site)
+			q.Clients.Unknown()
 		}
 	case "query.":
 		values = QueryValues(r.URL, p.text)
@@ -44,11 +44,7 @@ func pieceValues(p *piece, q *Request) []string {
 		values[0] = partOf(p, r)
 	}
 	if p.isKey {
-		accepted := ""
-		if q.Asked && q.Verdict.KeyID != 0 {
-			accepted = q.Key
-		}
-		values = policy.KeyValues(values, accepted)
+		values = policy.KeyValues(values, q.Accepted)
 	}
 	if len(values) == 0 {
 		return []string{""}

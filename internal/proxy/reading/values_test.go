@@ -1,15 +1,17 @@
-package serve_test
+package reading_test
 
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
@@ -24,9 +26,6 @@ import (
 //	host HOST                    the labels of a host, and its {hostport}
 //	cost, path, url TEXT         each in its form
 //	network V4/V6 ADDRESS        the client of an address, for the prefixes of IPv4 and IPv6
-//	key KEY ~ LINES              the keys of a request, for a key of a zone
-//	accepted KEY ~ LINES         the same with the policy's API key K; unknown: without it
-//	without HOW/MODE METHOD ~ …  what becomes of a request, for a setting without_key
 //
 // LINES are lines of headers, between " ~ ". A quoted value is a Go string.
 func TestValuesHaveOneForm(t *testing.T) {
@@ -42,9 +41,9 @@ func TestValuesHaveOneForm(t *testing.T) {
 			return strings.Join(policy.HeaderValues(r.Header, text), ",")
 		case "cookie":
 			r.Header["Cookie"] = []string{text}
-			return strings.Join(serve.CookieValues(r, "session"), ",")
+			return strings.Join(reading.CookieValues(r, "session"), ",")
 		case "query":
-			return strings.Join(serve.QueryValues(&url.URL{RawQuery: text}, "q"), ",")
+			return strings.Join(reading.QueryValues(&url.URL{RawQuery: text}, "q"), ",")
 		case "texts":
 			return valuesIn(t, r, strings.Fields(text)...)
 		case "host":
@@ -52,7 +51,7 @@ func TestValuesHaveOneForm(t *testing.T) {
 			return valuesIn(t, r, "labels.0") + " " + valuesIn(t, r, "labels.1") + " " +
 				valuesIn(t, r, "labels.2") + " " + valuesIn(t, r, "labels.3") + valuesIn(t, r, "hostport")
 		case "cost":
-			return fmt.Sprint(serve.ParseCost(text))
+			return fmt.Sprint(reading.ParseCost(text))
 		case "network":
 			prefixes, address, _ := strings.Cut(text, " ")
 			v4, v6, _ := strings.Cut(prefixes, "/")
@@ -61,14 +60,7 @@ func TestValuesHaveOneForm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return serve.Network(address, l.IPv4, l.IPv6)
-		case "key":
-			return keysOf(newKeySite(t, "", text), r, "")
-		case "accepted", "unknown":
-			key := map[string]string{"accepted": "K"}[kind]
-			return keysOf(newKeySite(t, "{header.Authorization} | {header.X-Api-Key}", text), r, key)
-		case "without":
-			return withoutKey(t, r, text)
+			return reading.Network(address, l.IPv4, l.IPv6)
 		}
 		return pathOf(t, kind, text)
 	})
@@ -77,7 +69,7 @@ func TestValuesHaveOneForm(t *testing.T) {
 // pathOf returns the form of a path or a URL. Traefik passes a path that it has normalized.
 func pathOf(t *testing.T, kind, text string) string {
 	if kind == "path" {
-		got, u := serve.NormalizePath(text), url.URL{Path: text}
+		got, u := reading.NormalizePath(text), url.URL{Path: text}
 		if text != "" && text != "*" {
 			check.Equal(t, text+" in Traefik", u.JoinPath().Path, got)
 		}
@@ -87,49 +79,75 @@ func pathOf(t *testing.T, kind, text string) string {
 	if err != nil || kind != "url" {
 		t.Fatalf("%s %s: %v", kind, text, err)
 	}
-	got := serve.CleanURL(u).RequestURI()
+	got := reading.CleanURL(u).RequestURI()
 	check.Equal(t, text+" after CleanURL", u.RequestURI(), text)
-	check.Equal(t, text+" in Traefik", serve.CleanURL(u.JoinPath()).RequestURI(), got)
+	check.Equal(t, text+" in Traefik", reading.CleanURL(u.JoinPath()).RequestURI(), got)
 	return got
-}
-
-// withoutKey returns what becomes of a request, for a setting without_key and a mode.
-func withoutKey(t *testing.T, r *http.Request, text string) string {
-	how, method, _ := strings.Cut(text, " ")
-	how, mode, _ := strings.Cut(how, "/")
-	site := newKeySite(t, "", "{header.X}")
-	site.Zones[0].WithoutKey = option.Without(strings.TrimPrefix(how, "default"))
-	if mode != "" {
-		site.Zones[0].Mode = option.Mode(mode)
-	}
-	site.Prepare()
-	r.Method = method
-	q := &serve.Request{Site: site, HTTP: r}
-	waits, err := serve.Begin(q)
-	switch {
-	case err != nil:
-		t.Fatal(err)
-	case q.Outcome.Status != 0:
-		return fmt.Sprint(q.Outcome.Status, " ", q.Outcome.Reason)
-	case waits:
-		serve.Fill([]*serve.Request{q})
-		return "[" + q.Hits[0].StoredKey() + "]"
-	}
-	return "passes"
 }
 
 // valuesIn returns the values of a text of placeholders in a request.
 func valuesIn(t *testing.T, r *http.Request, names ...string) string {
 	t.Helper()
-	text := &serve.Text{}
+	text := &reading.Text{}
 	for _, name := range names {
 		if !text.Add(name) {
 			t.Fatalf("{%s} is no placeholder", name)
 		}
 	}
-	values := text.Values(&serve.Request{HTTP: r})
+	values := text.Values(&reading.Input{HTTP: r})
 	if values == nil {
 		return "too many"
 	}
 	return strings.Join(values, ",")
+}
+
+// requestWith returns a request with lines of headers such as "X: a".
+func requestWith(t *testing.T, lines ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	for _, line := range lines {
+		name, value, found := strings.Cut(line+" ", ": ")
+		value = strings.TrimSuffix(value, " ")
+		if unquoted, err := strconv.Unquote(value); err == nil {
+			value = unquoted
+		}
+		if !found {
+			t.Fatalf("the line %q has no colon", line)
+		}
+		r.Header[name] = append(r.Header[name], value)
+	}
+	return r
+}
+
+// FuzzValuesOfRequests uses any text as a cost, address, path or query. The cost must refund nothing, and
+// each value must have one form.
+func FuzzValuesOfRequests(f *testing.F) {
+	for _, seed := range []string{"18446744073709551616", "-1", "::ffff:192.0.2.1", "2001:DB8::1%eth0",
+		"1.000", "+5", "/a/../b?x;y", "//..//%2e"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if cost := reading.ParseCost(text); cost < 1 {
+			t.Errorf("ParseCost(%q) = %d, want at least 1", text, cost)
+		}
+		for _, v4 := range []int{24, 32} {
+			once := reading.Network(text, v4, 64)
+			if twice := reading.Network(once, v4, 64); twice != once {
+				t.Errorf("Network(%q) = %q, and Network of the result %q, want the same", text, once, twice)
+			}
+		}
+		once := reading.NormalizePath(text)
+		if twice := reading.NormalizePath(once); twice != once {
+			t.Errorf("NormalizePath(%q) = %q, and of the result %q, want the same", text, once, twice)
+		}
+		if u, err := url.ParseRequestURI(text); err == nil {
+			once := reading.CleanURL(u)
+			if twice := reading.CleanURL(once); twice.String() != once.String() {
+				t.Errorf("CleanURL(%q) = %q, and of the result %q, want the same", u, once, twice)
+			}
+			got, want := reading.QueryValues(once, "a"), reading.QueryValues(u, "a")
+			if !slices.Equal(got, want) {
+				t.Errorf("the query of CleanURL(%q) has a=%q, want %q", u, got, want)
+			}
+		}
+	})
 }

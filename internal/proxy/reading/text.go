@@ -1,4 +1,4 @@
-package serve
+package reading
 
 import (
 	"net/http"
@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Text is a parsed text with placeholders. It is immutable after Configuration.Compile.
+// Text is a parsed text with placeholders. It is immutable after Key.AddAPIKey.
 type Text struct {
 	pieces []piece
 	Parts
@@ -39,7 +39,7 @@ type piece struct {
 // Other is a placeholder that only one proxy has.
 type Other interface {
 	// Value returns the value for a request. A placeholder without a value is "".
-	Value(q *Request) string
+	Value(q *Input) string
 }
 
 // placeholder describes the source and the secrecy of a placeholder's value.
@@ -172,7 +172,7 @@ const allBits = 0
 // textValues returns the different texts for a request, one for each combination of the values of its
 // placeholders. It returns nil if there are more than policy.MaxValues, except for one placeholder alone. It
 // keeps v4 or v6 bits of addresses, unless v4 is allBits. q may be nil for a fixed text.
-func textValues(t *Text, q *Request, v4, v6 int) []string {
+func textValues(t *Text, q *Input, v4, v6 int) []string {
 	most := policy.MaxValues
 	if len(t.pieces) == 1 {
 		most = 1 << 30 // the client sends each value
@@ -200,10 +200,10 @@ func textValues(t *Text, q *Request, v4, v6 int) []string {
 }
 
 // Values returns the different texts for a request: see textValues. q may be nil for a fixed text.
-func (t *Text) Values(q *Request) []string { return textValues(t, q, allBits, allBits) }
+func (t *Text) Values(q *Input) []string { return textValues(t, q, allBits, allBits) }
 
-// one returns the text for a request. several reports that there are several.
-func (t *Text) one(q *Request) (text string, several bool) {
+// One returns the text for a request. several reports that there are several.
+func (t *Text) One(q *Input) (text string, several bool) {
 	values := t.Values(q)
 	if len(values) != 1 {
 		return "", true
