@@ -70,7 +70,8 @@ func compactSQL(t *testing.T, file string) string {
 
 // pieces are what Go and SQL have in common. {processes} stands for the table of the names of processes.
 var pieces = strings.NewReplacer("{links}", ratelimit.TimeZoneLinks, "{node_is_live}", schema.NodeIsLive,
-	"{is_live}", algorithm.LiveSQL, "{live_held}", algorithm.LiveHeldSQL, "{live_slots}",
+	"{is_live}", algorithm.LiveSQL, "{live_held}", algorithm.LiveHeldSQL,
+	"{holders}", algorithm.HoldersSQL, "{live_slots}",
 	algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.PeekReturned)
 
 // opens matches the end of a line after which a block is indented.

@@ -5,8 +5,8 @@
 package schema
 
 const (
-	number   = 5
-	revision = 3
+	number   = 6
+	revision = 4
 )
 
 const stateSQL = `
@@ -389,6 +389,10 @@ const sql0005_notice_currency = `ALTER TABLE rate_limit_notices ADD COLUMN curre
 --;
 `
 
+const sql0006_reset = `DROP FUNCTION IF EXISTS rate_limit_restart_windows(text, text[]);
+--;
+`
+
 // Upgrade creates all tables, or upgrades tables of an older program in place, and keeps their rows. It
 // changes nothing in tables of this program or of a newer one. It is one command, and can run at any time and
 // in any number of processes.
@@ -424,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 3) AND (state.revision >= 3 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 4) AND (state.revision >= 4 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -458,7 +462,8 @@ $file$,
 		CASE WHEN state.number < 2 THEN $file$` + sql0002_lost + `$file$ END,
 		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END,
 		CASE WHEN state.number < 4 THEN $file$` + sql0004_billing + `$file$ END,
-		CASE WHEN state.number < 5 THEN $file$` + sql0005_notice_currency + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
+		CASE WHEN state.number < 5 THEN $file$` + sql0005_notice_currency + `$file$ END,
+		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE
 	line record;
 BEGIN
@@ -524,7 +529,7 @@ BEGIN
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
 		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
 		('{administrator}', '{notices}', 'UPDATE (taken_at, tried_at, try_at, error)'),
-		('{administrator}', '{correct,drop_expired,ledger_upkeep,restart_windows,totals_upkeep,upkeep}', 'EXECUTE')
+		('{administrator}', '{correct,drop_expired,ledger_upkeep,reset_counters,totals_upkeep,upkeep}', 'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN ( SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,
 			c.oid::regclass::text AS object, c.relowner AS owner, false AS is_function,
 			c.relname !~ '_(secrets|forgotten)$|[0-9]' AS is_read
@@ -732,47 +737,29 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit count. Any other prefix is returned unchanged.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_restart_windows(prefix text, keys text[]) RETURNS bigint
+CREATE OR REPLACE FUNCTION rate_limit_reset_counters(prefix text, keys text[]) RETURNS bigint
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-	t regclass;
-	n bigint;
-	restarted bigint := 0;
-BEGIN
-	FOR t IN SELECT c.counters FROM rate_limit_counter_tables() c WHERE c.counters::text LIKE '%durable' LOOP
-		EXECUTE format('SELECT count(*) FROM (SELECT 1 FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
-			AND c.window_start IS NOT NULL AND c.slots IS NULL ORDER BY c.key COLLATE "C" FOR UPDATE) l', t)
-			INTO n USING $1, $2;
-		restarted := restarted + n;
-		EXECUTE format('UPDATE %s c SET window_start = $3, count = 0, prev_count = c.prev_count * 0,
-			remainder = NULL, held = NULL, tokens = NULL, last_refill = NULL, hits = NULL
-			WHERE c.prefix = $1 AND c.key = ANY ($2) AND c.window_start IS NOT NULL AND c.slots IS NULL', t)
-			USING $1, $2, clock_timestamp();
-	END LOOP;
-	RETURN restarted;
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_restart_windows IS 'Makes the windows of durable counters begin now, with nothing used, and returns the number of counters.';
---;
-CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-	counted CONSTANT text := rate_limit_counted_prefix($1);
-	keys CONSTANT text[] := rate_limit_stored_keys($2);
 	t record;
 	found record;
 	gone bigint;
-	restarts CONSTANT boolean := NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus');
-	deleted bigint := CASE WHEN restarts THEN rate_limit_restart_windows(counted, keys) ELSE 0 END;
+	reset bigint := 0;
 BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
-		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
-			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
-				AND NOT ($3 AND c.window_start IS NOT NULL AND c.slots IS NULL)', t.counters) INTO found
-			USING counted, keys, restarts AND t.counters::text LIKE '%durable';
-		CONTINUE WHEN found.keys IS NULL;
+		EXECUTE format('SELECT array_agg(l.prefix) FILTER (WHERE NOT l.stays) AS prefixes,
+				array_agg(l.key) FILTER (WHERE NOT l.stays) AS keys, count(*) FILTER (WHERE l.stays) AS stay,
+				(array_agg(l.slots) FILTER (WHERE l.slots <> ''{}''))[1:1] AS slots
+			FROM (SELECT c.*, $3 AND c.window_start IS NOT NULL AND c.slots IS NULL AS stays FROM %s c
+				WHERE c.prefix = $1 AND c.key = ANY ($2) ORDER BY c.key COLLATE "C" FOR UPDATE) l',
+			t.counters) INTO found USING $1, $2, t.counters::text LIKE '%durable';
+		IF found.stay > 0 THEN
+			EXECUTE format('UPDATE %s c SET window_start = $3, count = 0, prev_count = c.prev_count * 0,
+				remainder = NULL, held = NULL, tokens = NULL, last_refill = NULL, hits = NULL
+				WHERE c.prefix = $1 AND c.key = ANY ($2) AND c.window_start IS NOT NULL AND c.slots IS NULL',
+				t.counters) USING $1, $2, clock_timestamp();
+		END IF;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
-		deleted := deleted + gone;
+		reset := reset + found.stay + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
 				'the counter is of an in_flight limit, and running requests hold its slots: a reset would '
@@ -783,7 +770,14 @@ BEGIN
 				USING ERRCODE = 'object_in_use';
 		END IF;
 	END LOOP;
-	RETURN deleted;
+	RETURN reset;
+END $$;
+--;
+COMMENT ON FUNCTION rate_limit_reset_counters IS 'Resets the counters of a prefix as it is stored, and of keys as they are stored, for rate_limit_reset.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN rate_limit_reset_counters(rate_limit_counted_prefix($1), rate_limit_stored_keys($2));
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available again. Returns their number. It fails while running requests hold slots of a counter.';
@@ -1444,7 +1438,6 @@ DECLARE
 	prefixes text[];
 	counters text[];
 	holding bigint;
-	alive bigint[];
 	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
@@ -1533,12 +1526,17 @@ BEGIN
 		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(process) FROM %s WHERE seen > now() - interval ''10 s''', counts.processes) INTO alive;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*)
-				FROM generate_subscripts(c.held, 1) i WHERE c.held[i][1] = ANY ($3) AND c.held[i][2] > 0))
-			FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
-			INTO prefixes, counters, holding USING ids, texts, alive;
+		EXECUTE format(replace($sql$SELECT array_agg(h.prefix), array_agg(h.key), max(h.holders)
+			FROM (SELECT c.prefix, c.key, (SELECT count(*) FROM (SELECT held[i][1] AS s, held[i][2] AS v FROM generate_subscripts(held, 1) i) p WHERE v > 0 AND (s = ANY ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]) OR s - (SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610 AND -s <> ALL ((SELECT coalesce(array_agg(CASE WHEN seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s' THEN process ELSE -process END), '{}') FROM {processes}
+		WHERE seen >= statement_timestamp() - interval '10 s'
+		OR process > extract(epoch FROM statement_timestamp())::bigint - 946684810)::bigint[]))) AS holders FROM %1$s c LEFT JOIN %2$s r
+				ON c.prefix LIKE 'rule/%%' AND split_part(c.prefix, '/', 2) = r.counts WHERE %3$s) h$sql$,
+			'{processes}', '%4$s'), name, rules, condition, counts.processes)
+			INTO prefixes, counters, holding USING ids, texts;
 		running := greatest(running, holding);
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
@@ -4377,7 +4375,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 5, 'revision', 3,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 4,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4509,4 +4507,5 @@ var numbered = []NumberedFile{
 	{3, "0003_forgotten.sql", "", "\n" + sql0003_forgotten},
 	{4, "0004_billing.sql", "", "\n" + sql0004_billing},
 	{5, "0005_notice_currency.sql", "", "\n" + sql0005_notice_currency},
+	{6, "0006_reset.sql", "", "\n" + sql0006_reset},
 }

@@ -110,9 +110,12 @@ const (
 	heldPairsSQL = "(SELECT held[i][1] AS s, held[i][2] AS v FROM generate_subscripts(held, 1) i) p"
 )
 
-// LiveHeldSQL returns the units that running requests hold in a row.
-var LiveHeldSQL = "(" + sumSQL + heldPairsSQL +
-	" WHERE v > 0 AND (" + isAliveSQL("s", aliveSQL, youngSQL) + "))"
+// LiveHeldSQL returns the units that running requests hold in a row, and HoldersSQL of how many processes.
+var (
+	LiveHeldSQL  = "(" + sumSQL + livePairsSQL + ")"
+	HoldersSQL   = "(SELECT count(*) FROM " + livePairsSQL + ")"
+	livePairsSQL = heldPairsSQL + " WHERE v > 0 AND (" + isAliveSQL("s", aliveSQL, youngSQL) + ")"
+)
 
 // reservingSQL returns the SQL of limits that reserve, from that of their algorithm. sums has, for n
 // reservations, the sum of the first 0, 1 … n of them: so many pass as there are sums below what is left. The

@@ -102,50 +102,32 @@ COMMENT ON FUNCTION rate_limit_counted_prefix IS
 	'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit '
 	'count. Any other prefix is returned unchanged.';
 
-CREATE OR REPLACE FUNCTION rate_limit_restart_windows(prefix text, keys text[]) RETURNS bigint
+-- A window of the calendar in a deleted row would begin before the reset again, and rate_limit_correct would
+-- change its counter by what the reset has cleared. So durable rows with a window stay. All is done as the
+-- owner, because Citus refuses a transaction that changes a shard as two roles.
+CREATE OR REPLACE FUNCTION rate_limit_reset_counters(prefix text, keys text[]) RETURNS bigint
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-	t regclass;
-	n bigint;
-	restarted bigint := 0;
-BEGIN
-	FOR t IN SELECT c.counters FROM rate_limit_counter_tables() c WHERE c.counters::text LIKE '%durable' LOOP
-		EXECUTE format('SELECT count(*) FROM (SELECT 1 FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
-			AND c.window_start IS NOT NULL AND c.slots IS NULL ORDER BY c.key COLLATE "C" FOR UPDATE) l', t)
-			INTO n USING $1, $2;
-		restarted := restarted + n;
-		EXECUTE format('UPDATE %s c SET window_start = $3, count = 0, prev_count = c.prev_count * 0,
-			remainder = NULL, held = NULL, tokens = NULL, last_refill = NULL, hits = NULL
-			WHERE c.prefix = $1 AND c.key = ANY ($2) AND c.window_start IS NOT NULL AND c.slots IS NULL', t)
-			USING $1, $2, clock_timestamp();
-	END LOOP;
-	RETURN restarted;
-END $$;
-COMMENT ON FUNCTION rate_limit_restart_windows IS
-	'Makes the windows of durable counters begin now, with nothing used, and returns the number of counters.';
-
--- A window of the calendar in a deleted row would begin before the reset again, and rate_limit_correct would
--- change its counter by what the reset has cleared. So durable rows with a window stay, but not on Citus:
--- there, no transaction may change a shard for two roles.
-CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-	counted CONSTANT text := rate_limit_counted_prefix($1);
-	keys CONSTANT text[] := rate_limit_stored_keys($2);
 	t record;
 	found record;
 	gone bigint;
-	restarts CONSTANT boolean := NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus');
-	deleted bigint := CASE WHEN restarts THEN rate_limit_restart_windows(counted, keys) ELSE 0 END;
+	reset bigint := 0;
 BEGIN
 	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
-		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
-			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
-			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)
-				AND NOT ($3 AND c.window_start IS NOT NULL AND c.slots IS NULL)', t.counters) INTO found
-			USING counted, keys, restarts AND t.counters::text LIKE '%durable';
-		CONTINUE WHEN found.keys IS NULL;
+		EXECUTE format('SELECT array_agg(l.prefix) FILTER (WHERE NOT l.stays) AS prefixes,
+				array_agg(l.key) FILTER (WHERE NOT l.stays) AS keys, count(*) FILTER (WHERE l.stays) AS stay,
+				(array_agg(l.slots) FILTER (WHERE l.slots <> ''{}''))[1:1] AS slots
+			FROM (SELECT c.*, $3 AND c.window_start IS NOT NULL AND c.slots IS NULL AS stays FROM %s c
+				WHERE c.prefix = $1 AND c.key = ANY ($2) ORDER BY c.key COLLATE "C" FOR UPDATE) l',
+			t.counters) INTO found USING $1, $2, t.counters::text LIKE '%durable';
+		IF found.stay > 0 THEN
+			EXECUTE format('UPDATE %s c SET window_start = $3, count = 0, prev_count = c.prev_count * 0,
+				remainder = NULL, held = NULL, tokens = NULL, last_refill = NULL, hits = NULL
+				WHERE c.prefix = $1 AND c.key = ANY ($2) AND c.window_start IS NOT NULL AND c.slots IS NULL',
+				t.counters) USING $1, $2, clock_timestamp();
+		END IF;
 		gone := rate_limit_delete_counters(t.counters, t.processes, found.prefixes, found.keys);
-		deleted := deleted + gone;
+		reset := reset + found.stay + gone;
 		IF gone < cardinality(found.keys) THEN
 			RAISE EXCEPTION
 				'the counter is of an in_flight limit, and running requests hold its slots: a reset would '
@@ -157,7 +139,14 @@ BEGIN
 				USING ERRCODE = 'object_in_use';
 		END IF;
 	END LOOP;
-	RETURN deleted;
+	RETURN reset;
+END $$;
+COMMENT ON FUNCTION rate_limit_reset_counters IS
+	'Resets the counters of a prefix as it is stored, and of keys as they are stored, for rate_limit_reset.';
+
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN rate_limit_reset_counters(rate_limit_counted_prefix($1), rate_limit_stored_keys($2));
 END $$;
 COMMENT ON FUNCTION rate_limit_reset IS
 	'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available '

@@ -55,7 +55,6 @@ DECLARE
 	prefixes text[];
 	counters text[];
 	holding bigint;
-	alive bigint[];
 	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
@@ -180,13 +179,11 @@ BEGIN
 		OR r.counts IS NULL AND c.key = ANY ($2)';
 	FOR counts IN SELECT * FROM rate_limit_counter_tables() LOOP
 		name := counts.counters;
-		EXECUTE format('SELECT array_agg(process) FROM %s WHERE seen > now() - interval ''10 s''',
-			counts.processes) INTO alive;
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key), max((SELECT count(*)
-				FROM generate_subscripts(c.held, 1) i WHERE c.held[i][1] = ANY ($3) AND c.held[i][2] > 0))
-			FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counts WHERE %s', name, rules, condition)
-			INTO prefixes, counters, holding USING ids, texts, alive;
+		EXECUTE format(replace($sql$SELECT array_agg(h.prefix), array_agg(h.key), max(h.holders)
+			FROM (SELECT c.prefix, c.key, {holders} AS holders FROM %1$s c LEFT JOIN %2$s r
+				ON c.prefix LIKE 'rule/%%' AND split_part(c.prefix, '/', 2) = r.counts WHERE %3$s) h$sql$,
+			'{processes}', '%4$s'), name, rules, condition, counts.processes)
+			INTO prefixes, counters, holding USING ids, texts;
 		running := greatest(running, holding);
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;

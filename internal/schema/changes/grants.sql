@@ -63,7 +63,7 @@ BEGIN
 		('{administrator}', '{retention}', 'UPDATE (keep, set_by, set_at)'),
 		('{administrator}', '{ledger_retention}', 'UPDATE (keep, currency)'),
 		('{administrator}', '{notices}', 'UPDATE (taken_at, tried_at, try_at, error)'),
-		('{administrator}', '{correct,drop_expired,ledger_upkeep,restart_windows,totals_upkeep,upkeep}',
+		('{administrator}', '{correct,drop_expired,ledger_upkeep,reset_counters,totals_upkeep,upkeep}',
 			'EXECUTE')
 	) AS r(kinds, names, privileges) JOIN (
 		SELECT CASE c.relnamespace WHEN schemas[1] THEN '' ELSE 'shard/' END || substr(c.relname, 12) AS name,

@@ -185,8 +185,8 @@ func (s *citusDB) testMigration(t *testing.T) {
 	}
 }
 
-// testRights checks that a role that does not own the tables counts in all shards and deletes counters there,
-// and that a migration grants it what it lacks.
+// testRights checks that a role that does not own the tables counts in all shards and resets counters there,
+// where durable windows stay, and that a migration grants it what it lacks.
 func (s *citusDB) testRights(t *testing.T) {
 	for _, sql := range []string{"CREATE ROLE caddy LOGIN", "SELECT rate_limit_grant('caddy', 'proxy')",
 		"SELECT rate_limit_grant('caddy', 'administrator')",
@@ -200,16 +200,22 @@ func (s *citusDB) testRights(t *testing.T) {
 	}
 	dsn.User = url.User("caddy")
 	store := openStore(t, drivers.All["pgxdb"](t, dsn.String()), engine.Options{DisableMigration: true}, nil)
-	l := &ratelimit.Limit{Prefix: "rights", Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}
-	for key := range 5 * testShards {
-		if !takeOne(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1}).Allowed {
-			t.Errorf("the first hit of key %d is refused", key)
+	for durable, left := range map[bool]int{false: 0, true: 5 * testShards} {
+		l := &ratelimit.Limit{Prefix: fmt.Sprint("rights ", durable), Algorithm: ratelimit.FixedWindow,
+			Events: 1, Window: time.Hour, Durable: durable}
+		for key := range 5 * testShards {
+			if !takeOne(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1}).Allowed {
+				t.Errorf("the first hit of key %d is refused", key)
+			}
 		}
-	}
-	got := cluster.Texts(t, dsn.String(), "SELECT sum(rate_limit_reset('rights', key::text))::text FROM "+
-		"generate_series(0, $1::int - 1) key", 5*testShards)
-	if want := fmt.Sprint(5 * testShards); got[0] != want {
-		t.Errorf("a reset of all keys deletes %s counters, want %s", got[0], want)
+		got := cluster.Texts(t, dsn.String(), "SELECT sum(rate_limit_reset($1, key::text))::text FROM "+
+			"generate_series(0, $2::int - 1) key", l.Prefix, 5*testShards)
+		got = append(got, cluster.Texts(t, dsn.String(), "SELECT count(*)::text "+
+			"FROM rate_limit_counters($1, $2) WHERE count = 0", l.Prefix, durable)...)
+		if want := fmt.Sprint([]int{5 * testShards, left}); fmt.Sprint(got) != want {
+			t.Errorf("a reset of all keys, durable %v: counters, and those with 0: %s, want %s", durable,
+				got, want)
+		}
 	}
 	cluster.Execute(t, s.DSN(), "SELECT rate_limit_revoke(role, kind) FROM rate_limit_grants")
 	cluster.Execute(t, s.DSN(), "DROP ROLE caddy")
