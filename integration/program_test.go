@@ -12,7 +12,7 @@ import (
 // Beside a Traefik, the program pg-ratelimit suffices: it makes the tables, sets a rule that the Traefik
 // enforces, and serves the page that shows the Traefik. No Caddy runs or is built.
 func TestTheProgramSufficesBesideATraefik(t *testing.T) {
-	program := harness.Build(t, "..", "./admin/cmd/pg-ratelimit")
+	program := pgRatelimit(t)
 	dsn := cluster.Open(t)
 	command := func(args ...string) { run(t, ".", program, append(args, "--dsn", dsn)...) }
 	command("migrate")

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -47,9 +48,23 @@ func baselineTree(t *testing.T) string {
 	return tree
 }
 
-// laterCaddy builds today's Caddy as a later version would be: one more table of the policy with a trigger,
-// and one more column, in a file with the number 99.
-func laterCaddy(t *testing.T) string {
+// laterFile is a numbered file of a later version: one more table of the policy with a trigger, one more
+// column, and a function with another result.
+const laterFile = `CASE WHEN state.number < 99 THEN $file$
+CREATE TABLE rate_limit_things (thing text PRIMARY KEY);
+--;
+CREATE TRIGGER rate_limit_log_insert AFTER INSERT ON rate_limit_things EXECUTE FUNCTION
+	rate_limit_log_changes();
+--;
+ALTER TABLE rate_limit_rules ADD COLUMN countries text[];
+--;
+DROP FUNCTION IF EXISTS rate_limit_key_forms(text[]);
+--;
+$file$ END, `
+
+// laterSQL returns the flag that builds a program of a later version, with a body of a function that differs
+// from today's and, if numbered, with laterFile, of the number 99.
+func laterSQL(t *testing.T, numbered bool) (flag string) {
 	t.Helper()
 	path, err := filepath.Abs("../internal/schema/generated.go")
 	if err != nil {
@@ -59,29 +74,28 @@ func laterCaddy(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	revision, next := strconv.Itoa(schema.ThisRevision), strconv.Itoa(schema.ThisRevision+1)
-	const first = "$file$CREATE OR REPLACE PROCEDURE rate_limit_describe"
-	const file = `CASE WHEN state.number < 99 THEN $file$
-CREATE TABLE rate_limit_things (thing text PRIMARY KEY);
---;
-CREATE TRIGGER rate_limit_log_insert AFTER INSERT ON rate_limit_things EXECUTE FUNCTION
-	rate_limit_log_changes();
---;
-ALTER TABLE rate_limit_rules ADD COLUMN countries text[];
---;
-$file$ END, `
+	revision, next := strconv.Itoa(schema.ThisRevision), schema.ThisRevision+1
+	changes := [][2]string{{"least(coalesce(sum(v), 0),", "least(0 + coalesce(sum(v), 0),"}}
+	const first, forms = "$file$CREATE OR REPLACE PROCEDURE rate_limit_describe",
+		"rate_limit_key_forms(texts text[]) RETURNS "
+	if numbered {
+		next++
+		changes = append(changes, [2]string{first, laterFile + first}, [2]string{forms + "text[]",
+			forms + "name[]"}, [2]string{`"tables":[`, `"tables":["rate_limit_things",`})
+	}
+	for _, before := range []string{"revision = ", "state.revision >= ", "'revision', "} {
+		changes = append(changes, [2]string{before + revision, before + strconv.Itoa(next)})
+	}
 	later := string(text)
-	for _, change := range [][2]string{{first, file + first}, {"revision = " + revision, "revision = " +
-		next},
-		{"state.revision >= " + revision, "state.revision >= " + next}, {"'revision', " + revision,
-			"'revision', " + next},
-		{`"tables":[`, `"tables":["rate_limit_things",`}} {
+	for _, change := range changes {
 		if !strings.Contains(later, change[0]) {
 			t.Fatalf("generated.go has no %q", change[0])
 		}
 		later = strings.ReplaceAll(later, change[0], change[1])
 	}
-	later = regexp.MustCompile(`('number', |number   = )[0-9]+`).ReplaceAllString(later, "${1}99")
+	if numbered {
+		later = regexp.MustCompile(`('number', |number   = )[0-9]+`).ReplaceAllString(later, "${1}99")
+	}
 	folder := t.TempDir()
 	overlay, _ := json.Marshal(map[string]any{"Replace": map[string]string{path: filepath.Join(folder,
 		"later.go")}})
@@ -90,7 +104,27 @@ $file$ END, `
 			t.Fatal(err)
 		}
 	}
-	return harness.Caddy(t, "..", "-overlay="+filepath.Join(folder, "overlay.json"))
+	return "-overlay=" + filepath.Join(folder, "overlay.json")
+}
+
+// pgRatelimit builds the program pg-ratelimit.
+func pgRatelimit(t *testing.T, flags ...string) string {
+	t.Helper()
+	return harness.Build(t, "..", "./admin/cmd/pg-ratelimit", flags...)
+}
+
+// checkMends upgrades tables to this version, and then to one that differs in the body of a function. This
+// version then changes nothing.
+func checkMends(t *testing.T, dsn, today, mended string) {
+	t.Helper()
+	for i, step := range []struct{ program, want string }{{today, "upgraded"}, {today, "up to date"},
+		{mended, "upgraded"}, {mended, "up to date"}, {today, "up to date"}} {
+		check.Equal(t, fmt.Sprint("migrate, step ", i), run(t, ".", step.program, "migrate", "--dsn", dsn),
+			"tables  "+step.want)
+		check.Equal(t, fmt.Sprint("the body is mended, step ", i), cluster.Query[bool](t, dsn,
+			"SELECT prosrc LIKE '%(0 + coalesce(sum(v)%' FROM pg_proc WHERE proname = 'rate_limit_counters'"),
+			i >= 2)
+	}
 }
 
 // versionRoutes has a zone, and two sites with the policy of the database.
@@ -113,13 +147,14 @@ func startVersion(t *testing.T, program, name, dsn string) *proxy {
 	return c
 }
 
-// Programs of the first numbered version and of a later one count together before, during and after an
-// upgrade, which stops no decision. Rules change from either side, an older migrate changes nothing, a dump
+// Programs of the first numbered version, of today and of a later one count together before, during and after
+// upgrades, which stop no decision. Rules change from either side, an older migrate changes nothing, a dump
 // of either version works under the other, and the older program can come back. After the later version has
 // dropped what older ones use, only these are refused, whatever on_error says.
 func TestTwoVersionsCountTogether(t *testing.T) {
 	tree := baselineTree(t)
-	older, later := harness.Caddy(t, tree), laterCaddy(t)
+	older, later := harness.Caddy(t, tree), harness.Caddy(t, "..", laterSQL(t, true))
+	today, mended := pgRatelimit(t), pgRatelimit(t, laterSQL(t, false))
 	dsn := cluster.Open(t)
 	old := startVersion(t, older, "old", dsn)
 	check.Equal(t, "the first request", statusesOf(t, 1, old.url+"/"), "200")
@@ -141,10 +176,13 @@ func TestTwoVersionsCountTogether(t *testing.T) {
 	var result *harness.Result
 	loads.Go(func() {
 		result = harness.Run(t.Context(), harness.Load{Clients: 8, Requests: 1000,
-			Every:   5 * time.Millisecond,
-			Request: func(i int) *http.Request { return harness.Get(proxies[i%4] + "/") }})
+			Every: 5 * time.Millisecond,
+			Request: func(i int) *http.Request {
+				return harness.Get(proxies[i%4] + []string{"/", "/allow"}[i/4%2])
+			}})
 	})
 	time.Sleep(time.Second)
+	checkMends(t, dsn, today, mended)
 	check.Equal(t, "migrate of the later version", command(later, "migrate"), "tables  upgraded")
 	loads.Wait()
 	if result.Status[http.StatusOK] != 500 || result.Status[http.StatusTooManyRequests] != 500 {
@@ -164,10 +202,7 @@ func TestTwoVersionsCountTogether(t *testing.T) {
 	}
 	dumps[older] = dumpOf(t, dsn)
 	for program, dump := range dumps {
-		restored := cluster.Open(t)
-		restoreTool(t, "pg_restore", "--exit-on-error", "-d", restored, dump)
-		other := startVersion(t, program, "restored", restored)
-		check.Equal(t, "a dump of the other version", statusesOf(t, 1, other.url+"/"), "200")
+		checkRestores(t, program, dump)
 	}
 	back := startVersion(t, older, "back", dsn)
 	check.Equal(t, "the older version again", statusesOf(t, 1, back.url+"/"), "200")
@@ -185,6 +220,15 @@ func dumpOf(t *testing.T, dsn string) (file string) {
 	file = filepath.Join(t.TempDir(), "dump")
 	restoreTool(t, "pg_dump", "-Fc", "-d", dsn, "-f", file)
 	return file
+}
+
+// checkRestores restores a dump of the other version, under which a program then decides.
+func checkRestores(t *testing.T, program, dump string) {
+	t.Helper()
+	dsn := cluster.Open(t)
+	restoreTool(t, "pg_restore", "--exit-on-error", "-d", dsn, dump)
+	restored := startVersion(t, program, "restored", dsn)
+	check.Equal(t, "a dump of the other version", statusesOf(t, 1, restored.url+"/"), "200")
 }
 
 // checkRefusesTables checks that a proxy refuses all requests that need the policy, and counts on in its
