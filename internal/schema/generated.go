@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 4
+	revision = 5
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 4) AND (state.revision >= 4 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 5) AND (state.revision >= 5 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1640,9 +1640,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_live_proxies IS 'The number of running proxies.';
 --;
 CALL rate_limit_describe('rate_limit_lost', $$
-Sessions of processes that were not renewed for 8 seconds and were not ended, with what their running requests held. What these requests cost is not charged if the process was killed.
-processes: The table of the session.
-process: The session.
+Names of processes that were not renewed for 8 seconds and were not ended, with what their running requests held. What these requests cost is not charged if the process was killed.
+processes: The table of the name.
+process: The name.
 units: The units that each limit held, by its prefix. Money is in millionths.
 found_at: When the units were counted.
 reported_at: When a proxy has reported it, 10 seconds later. NULL: not yet.
@@ -1680,13 +1680,13 @@ BEGIN
 		THEN
 			EXECUTE format('INSERT INTO rate_limit_lost (processes, process, units)
 				SELECT $1, p, coalesce(h.units, ''{}'') FROM unnest($2) p LEFT JOIN (
-					SELECT s.session, jsonb_object_agg(s.prefix, s.units) AS units FROM (
-						SELECT c.held[i][1] AS session, c.prefix, sum(c.held[i][2]) AS units
+					SELECT s.process, jsonb_object_agg(s.prefix, s.units) AS units FROM (
+						SELECT c.held[i][1] AS process, c.prefix, sum(c.held[i][2]) AS units
 						FROM (SELECT prefix, held FROM %s WHERE held IS NOT NULL
 							UNION ALL SELECT prefix, held FROM %s WHERE held IS NOT NULL) c,
 							generate_subscripts(c.held, 1) i
 						WHERE c.held[i][1] = ANY ($2) AND c.held[i][2] > 0 GROUP BY 1, 2) s
-					GROUP BY 1) h ON h.session = p
+					GROUP BY 1) h ON h.process = p
 				ON CONFLICT DO NOTHING', place.counters[1], place.counters[2])
 				USING place.processes::text, late;
 		END IF;
@@ -4375,7 +4375,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 4,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 5,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -15,10 +15,10 @@ import (
 // lack first, so that a quota is used to its end, and not beyond it by one hit for each unit that becomes
 // free.
 //
-// State: remainder, see SettlingSQL, and held, in SQL an array of pairs, each of a session and the units that
-// its running requests hold.
-// A session is a row of rate_limit_processes, as for InFlight, and its pair counts while it is alive.
-// A reservation changes nothing else in a row that exists. In a new row it begins a window.
+// State: remainder, see SettlingSQL, and held, in SQL an array of pairs, each of a process's name and the
+// units that its running requests hold. A name is a row of rate_limit_processes, as for InFlight, and its
+// pair counts while it is alive. A reservation changes nothing else in a row that exists. In a new row it
+// begins a window.
 //
 // An algorithm whose limits can reserve has a second Definition, which defineReserving makes from the first.
 
@@ -120,7 +120,7 @@ var (
 // reservingSQL returns the SQL of limits that reserve, from that of their algorithm. sums has, for n
 // reservations, the sum of the first 0, 1 … n of them: so many pass as there are sums below what is left. The
 // step of the algorithm tells what is left: the number of hits of cost 1 that it would grant. As a row grants
-// nothing to a session that has ended, a statement that arrives late holds nothing.
+// nothing to a name that has ended, a statement that arrives late holds nothing.
 func reservingSQL(base *SQL) *SQL {
 	s := *base
 	returned := base.Returned

@@ -69,7 +69,7 @@ var (
 	UnitParameter     = Parameter{"unit", "text"}
 	TimeZoneParameter = Parameter{"zone", "text"}
 	AnchorParameter   = Parameter{"anchor", "bigint"}
-	// SlotParameter is the first slot that the entry takes, or the session for which it holds units.
+	// SlotParameter is the first slot that the entry takes, or the process for which it holds units.
 	SlotParameter = Parameter{"first", "bigint"}
 	SumsParameter = Parameter{"sums", "text"} // the sums of the reservations, as an array of bigint
 )

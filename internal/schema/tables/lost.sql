@@ -1,10 +1,10 @@
--- What processes held that were killed or cut off. Their sessions expire without an end.
+-- What processes held that were killed or cut off. Their names expire without an end.
 
 CALL rate_limit_describe('rate_limit_lost', $$
-Sessions of processes that were not renewed for 8 seconds and were not ended, with what their running requests
+Names of processes that were not renewed for 8 seconds and were not ended, with what their running requests
 	held. What these requests cost is not charged if the process was killed.
-processes: The table of the session.
-process: The session.
+processes: The table of the name.
+process: The name.
 units: The units that each limit held, by its prefix. Money is in millionths.
 found_at: When the units were counted.
 reported_at: When a proxy has reported it, 10 seconds later. NULL: not yet.
@@ -30,10 +30,10 @@ END $$;
 COMMENT ON FUNCTION rate_limit_lost_units IS
 	'What killed processes held that were reported within a day (at), as a sum and as a sentence.';
 
--- A session that was not renewed for 8 seconds cannot be renewed any more, see package session, and what it
--- holds is free 2 seconds later. Between, no reservation has removed it from the counters, so that it is
--- counted then. Its process may live: after an outage, it ends the session once it holds the units in another
--- one. What it has not ended 10 seconds later is reported once, and ended.
+-- A name that was not renewed for 8 seconds cannot be renewed any more, see package process. What it holds is
+-- free 2 seconds later. Between, no reservation has removed it from the counters, so that it is counted
+-- then. Its process may live: after an outage, it ends the name once it holds the units under another one.
+-- What it has not ended 10 seconds later is reported once, and ended.
 CREATE OR REPLACE FUNCTION rate_limit_lost_upkeep() RETURNS TABLE (units numeric, summary text)
 	LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' SET jit = off AS $$
 DECLARE
@@ -53,13 +53,13 @@ BEGIN
 		THEN
 			EXECUTE format('INSERT INTO rate_limit_lost (processes, process, units)
 				SELECT $1, p, coalesce(h.units, ''{}'') FROM unnest($2) p LEFT JOIN (
-					SELECT s.session, jsonb_object_agg(s.prefix, s.units) AS units FROM (
-						SELECT c.held[i][1] AS session, c.prefix, sum(c.held[i][2]) AS units
+					SELECT s.process, jsonb_object_agg(s.prefix, s.units) AS units FROM (
+						SELECT c.held[i][1] AS process, c.prefix, sum(c.held[i][2]) AS units
 						FROM (SELECT prefix, held FROM %s WHERE held IS NOT NULL
 							UNION ALL SELECT prefix, held FROM %s WHERE held IS NOT NULL) c,
 							generate_subscripts(c.held, 1) i
 						WHERE c.held[i][1] = ANY ($2) AND c.held[i][2] > 0 GROUP BY 1, 2) s
-					GROUP BY 1) h ON h.session = p
+					GROUP BY 1) h ON h.process = p
 				ON CONFLICT DO NOTHING', place.counters[1], place.counters[2])
 				USING place.processes::text, late;
 		END IF;

@@ -22,7 +22,7 @@ type work struct {
 	requests   []*request
 	jobs       []*job // those of the present round
 	buffers    *buffers
-	sessions   []int64 // the sessions for which the batch reserves, see ledger.Session
+	names      []int64 // the names for which the batch reserves, see ledger.Acquire
 	hasSeveral bool    // a request has several hits
 	hasRefunds bool    // a request refunds or resets rows
 	keepsRows  bool    // see lease.Set.Local
@@ -114,10 +114,10 @@ func (w *work) begin(calls []*batch.Call) {
 	}
 }
 
-// end passes the buffers of a finished batch on to a later one, and lets its sessions end.
+// end passes the buffers of a finished batch on to a later one, and lets its names end.
 func (w *work) end() {
-	if w.sessions != nil {
-		w.engine.ledger.Leave(w.sessions)
+	if w.names != nil {
+		w.engine.ledger.Leave(w.names)
 	}
 	b := w.buffers
 	for i := range b.entries {

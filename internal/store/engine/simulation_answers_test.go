@@ -58,7 +58,7 @@ func (s *simServer) executeOther(st *simStatement, a *pgdb.Statement, partial bo
 		if partial {
 			failStatement(a, "22P02", engine.OnPurpose)
 		}
-	case s.executeSession(st, a) || s.executeLedger(st, a):
+	case s.executeProcess(st, a) || s.executeLedger(st, a):
 	case is("SELECT set_config"), is("SELECT true, set_config"):
 		addRow(a, []byte(""))
 	case st.sql == schema.StateSQL:

@@ -15,11 +15,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// simHolds holds what the server has of limits that reserve: the sessions, the units that they hold, and the
+// simHolds holds what the server has of limits that reserve: the processes, the units that they hold, and the
 // ledger.
 type simHolds struct {
-	sessions   map[int64]int64                   // the last renewal of each session, in microseconds
-	held       map[lease.RowID]map[int64]int64   // the units that each session holds in a row
+	names      map[int64]int64                   // the last renewal of each process, in microseconds
+	held       map[lease.RowID]map[int64]int64   // the units that each process holds in a row
 	ledger     map[string]map[lease.RowID]int64  // the charges of each settlement
 	rolledBack map[string]bool                   // the settlements that a failover has undone
 	settled    map[lease.RowID]int64             // the units that settlements have charged
@@ -31,7 +31,7 @@ type simHolds struct {
 const simRepeated = "repeated"
 
 func newSimHolds() simHolds {
-	return simHolds{sessions: map[int64]int64{}, held: map[lease.RowID]map[int64]int64{},
+	return simHolds{names: map[int64]int64{}, held: map[lease.RowID]map[int64]int64{},
 		ledger: map[string]map[lease.RowID]int64{}, rolledBack: map[string]bool{},
 		settled: map[lease.RowID]int64{}}
 }
@@ -53,7 +53,7 @@ func readHolding(s *pgdb.Statement, meaning *engine.Meaning, i int) simEntry {
 		case "quota":
 			e.cost = number
 		case "first":
-			e.session = number
+			e.process = number
 		case "held":
 			e.held = number
 		case "sums":
@@ -66,14 +66,14 @@ func readHolding(s *pgdb.Statement, meaning *engine.Meaning, i int) simEntry {
 	return e
 }
 
-// isAlive reports whether a session is alive.
+// isAlive reports whether a process is alive.
 func (s *simServer) isAlive(process int64) bool {
 	const second = 1_000_000
-	age := simNow() - s.sessions[process]
+	age := simNow() - s.names[process]
 	return age <= 10*second && age >= -10*second
 }
 
-// live returns the units that sessions hold in a row, and their sum, without sessions that have ended.
+// live returns the units that processes hold in a row, and their sum, without processes that have ended.
 func (s *simServer) live(id lease.RowID) (pairs map[int64]int64, sum int64) {
 	pairs = map[int64]int64{}
 	for process, units := range s.held[id] {
@@ -109,7 +109,7 @@ func (s *simServer) reserve(st *simStatement, a *pgdb.Statement) bool {
 		pairs, held := s.live(e.id)
 		if least := s.running(e.id); held < least {
 			s.violations = append(s.violations, fmt.Sprintf(
-				"at %v running requests hold at least %d units of %s, and their sessions %d",
+				"at %v running requests hold at least %d units of %s, and their processes %d",
 				time.Duration(s.now), least, e.id.Key, held))
 		}
 		n := int64(0)
@@ -118,10 +118,10 @@ func (s *simServer) reserve(st *simStatement, a *pgdb.Statement) bool {
 			if l.Events = e.cost; r.Start == 0 {
 				d.Charge(l, r, simNow(), 0, 1) // begin a window
 			}
-			for free, _ := d.Peek(l, r, simNow()); n < e.n && s.isAlive(e.session) && e.sums[n] < free; {
+			for free, _ := d.Peek(l, r, simNow()); n < e.n && s.isAlive(e.process) && e.sums[n] < free; {
 				n++
 			}
-			pairs[e.session] += e.sums[n]
+			pairs[e.process] += e.sums[n]
 			r.Held = held + e.sums[n]
 			s.held[e.id] = pairs
 			partial = partial || st.meaning.AllOrNothing && n < e.n
@@ -150,10 +150,10 @@ func (s *simServer) settle(st *simStatement, a *pgdb.Statement) {
 		s.settled[e.id] += e.n
 		s.recordChange(true, func() { s.settled[e.id] -= e.n })
 		pairs := maps.Clone(s.held[e.id])
-		if pairs[e.session] > e.held {
-			pairs[e.session] -= e.held
+		if pairs[e.process] > e.held {
+			pairs[e.process] -= e.held
 		} else {
-			delete(pairs, e.session)
+			delete(pairs, e.process)
 		}
 		s.held[e.id] = pairs
 	}
@@ -201,14 +201,14 @@ func (s *simServer) executeLedger(st *simStatement, a *pgdb.Statement) bool {
 	return true
 }
 
-// executeSession starts, renews or ends a session, and reports whether st does so.
-func (s *simServer) executeSession(st *simStatement, a *pgdb.Statement) bool {
+// executeProcess starts, renews or ends a process, and reports whether st does so.
+func (s *simServer) executeProcess(st *simStatement, a *pgdb.Statement) bool {
 	set := func(process, seen int64) {
-		before, known := s.sessions[process]
-		s.sessions[process] = seen
+		before, known := s.names[process]
+		s.names[process] = seen
 		s.recordChange(true, func() {
-			if s.sessions[process] = before; !known {
-				delete(s.sessions, process)
+			if s.names[process] = before; !known {
+				delete(s.names, process)
 			}
 		})
 	}
@@ -221,7 +221,7 @@ func (s *simServer) executeSession(st *simStatement, a *pgdb.Statement) bool {
 			set(ended, 0)
 		}
 		name := max(1, (now-simBorn.UnixMicro()+500_000)/1_000_000)
-		for process := range s.sessions {
+		for process := range s.names {
 			name = max(name, process+1)
 		}
 		set(name, now)
@@ -230,7 +230,7 @@ func (s *simServer) executeSession(st *simStatement, a *pgdb.Statement) bool {
 		set(st.args[0].(int64), 0)
 	default: // a renewal
 		name := st.args[0].(int64)
-		if now-s.sessions[name] <= 8_000_000 {
+		if now-s.names[name] <= 8_000_000 {
 			set(name, now)
 			addRow(a, int8(name))
 		}

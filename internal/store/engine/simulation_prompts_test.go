@@ -54,7 +54,7 @@ func newSimPrompts() simPrompts {
 		bills: map[string]*simPrompt{}}
 }
 
-// simExpiry is the time after the last response in which sessions of killed proxies expire.
+// simExpiry is the time after the last response in which names of killed proxies expire.
 const simExpiry = 15 * time.Second
 
 // killAfter returns the time after which a proxy with such requests is killed, or 0. The first one is never

@@ -89,8 +89,8 @@ type simEntry struct {
 	n, cost int64 // the number of hits, and the units of each
 	claim   int64 // the time of the decision to refund, in microseconds
 
-	// The session that holds units, those of a settlement that ends, and the sums of a reservation.
-	session, held int64
+	// The process that holds units, those of a settlement that ends, and the sums of a reservation.
+	process, held int64
 	sums          []int64
 }
 
@@ -151,8 +151,8 @@ func (s *simStatement) digest(c chance) uint64 {
 	sum := uint64(0)
 	for _, e := range s.entries {
 		one := c.withText(e.id.Prefix).withText(e.id.Key).with(e.n, e.cost, e.claim)
-		if e.session != 0 {
-			one = one.with(e.session, e.held).with(e.sums...)
+		if e.process != 0 {
+			one = one.with(e.process, e.held).with(e.sums...)
 		}
 		sum += uint64(one)
 	}

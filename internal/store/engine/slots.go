@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// allocateSlots sets the slot numbers of a plan's charges on limits InFlight, and the sessions of those on
-// limits that reserve (see plan.holds). If no session can be started, it fails the groups of these charges
+// allocateSlots sets the slot numbers of a plan's charges on limits InFlight, and the names of those on
+// limits that reserve (see plan.holds). If no name can be taken, it fails the groups of these charges
 // and returns the error.
 func (w *work) allocateSlots(p *plan) error {
 	var failure error
@@ -25,7 +25,7 @@ func (w *work) allocateSlots(p *plan) error {
 		case g.reserves:
 			process, err = w.engine.ledger.Process(w.ctx, w.queue.Timeout)
 			if err == nil {
-				w.sessions = append(w.sessions, process)
+				w.names = append(w.names, process)
 			}
 		default:
 			continue

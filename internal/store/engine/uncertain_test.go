@@ -19,7 +19,7 @@ import (
 // slow.
 func TestUnitsStayHeldWhileASessionIsReplaced(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits until a session is ten seconds old")
+		t.Skip("waits until a process is ten seconds old")
 	}
 	s := newTestDB(t)
 	var slow atomic.Bool
@@ -35,7 +35,7 @@ func TestUnitsStayHeldWhileASessionIsReplaced(t *testing.T) {
 	l := budget(1000)
 	reserve(t, store, l, 600)
 	ended, _ := reserve(t, store, l, 300)
-	time.Sleep(11 * time.Second) // for ten seconds a session counts as alive by its name
+	time.Sleep(11 * time.Second) // for ten seconds a process counts as alive by its name
 	other := s.openEngine(engine.Options{CleanupProbability: -1, DisableRememberedRefusals: true})
 	slow.Store(true)
 	store.Ledger().Uncertain()
@@ -54,6 +54,6 @@ func TestUnitsStayHeldWhileASessionIsReplaced(t *testing.T) {
 	await.Within(t, 20*time.Second, "the holds", func() bool {
 		return s.queryText(live) == fmt.Sprint("300 ", 600+50*passed)
 	})
-	check.Equal(t, "sessions", s.queryText(`SELECT count(*) FROM rate_limit_processes
+	check.Equal(t, "processes", s.queryText(`SELECT count(*) FROM rate_limit_processes
 		WHERE seen > now() - interval '10 s'`), "2")
 }

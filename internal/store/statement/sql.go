@@ -160,7 +160,7 @@ SELECT set_config('pg_ratelimit.settled', CASE count(*) WHEN $2::bigint
 	ELSE '` + OnPurpose + `a settlement is repeated' END, true) FROM new`
 
 // settleSQL settles on rows, at the time of the rows of the ledger: it charges n units, even beyond the
-// quota, and ends what requests hold for the session first, as endsSQL says. A new row holds nothing. Almost
+// quota, and ends what requests hold for the process first, as endsSQL says. A new row holds nothing. Almost
 // all others have one pair, which needs no query.
 const (
 	settleSQL = `WITH clock AS MATERIALIZED (SELECT timestamptz 'epoch'

@@ -240,8 +240,8 @@ func (s *Texts) NextPrefix(durable bool) string {
 	return s.fill(nextPrefixSQL, s.tables[tableName(durable)])
 }
 
-// OnProcesses returns a pipeline that runs a statement on the table of sessions, after the guard if there is
-// one. Its commit waits for no standby: a failover ends sessions that the standby lacks.
+// OnProcesses returns a pipeline that runs a statement on the table of processes, after the guard if there is
+// one. Its commit waits for no standby: a failover ends names that the standby lacks.
 func (s *Texts) OnProcesses(statement *pgdb.Statement) []*pgdb.Statement {
 	t := s.tables[processesTable]
 	statement.SQL = s.fill(statement.SQL, t)
