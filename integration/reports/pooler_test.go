@@ -3,59 +3,11 @@ package reports
 import (
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
-
-// startPooler starts a PgBouncer in transaction mode in front of a database, and returns its DSN.
-func startPooler(t *testing.T, dsn string) string {
-	t.Helper()
-	program, err := harness.Installed(t.Context(), "pgbouncer")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, port := t.TempDir(), harness.FreePort(t)
-	file := filepath.Join(dir, "pgbouncer.ini")
-	text := fmt.Sprintf(poolerSettings, server.Hostname(), server.Port(), port, dir)
-	users := strconv.Quote(server.User.Username()) + ` ""`
-	for path, content := range map[string]string{file: text, filepath.Join(dir, "users"): users} {
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil { //nolint:gosec // for its user
-			t.Fatal(err)
-		}
-	}
-	args := []string{file}
-	if os.Geteuid() == 0 { // PgBouncer does not run as root
-		args = []string{"-u", "postgres", file}
-	}
-	address := fmt.Sprint("127.0.0.1:", port)
-	process := harness.Start(t, harness.Program{Path: program, Args: args, Dir: dir})
-	process.AwaitAddress(t, address)
-	t.Cleanup(func() { _ = process.Kill() }) // its status after SIGTERM is 1
-	server.Host = address
-	return server.String()
-}
-
-const poolerSettings = `[databases]
-* = host=%s port=%s
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = trust
-auth_file = %s/users
-pool_mode = transaction
-default_pool_size = 20
-max_client_conn = 200
-`
 
 var pooled = []report{
 	{"R62", "prisma/orm#10841", append(poolerRefuses("options", "-csearch_path=limits",

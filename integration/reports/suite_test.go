@@ -124,7 +124,7 @@ func startServers(t *testing.T) (proxy, string) {
 		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');" + insert
 	dsn := openDatabase(t, key, ann)
 	answers = llm.Answers(t)
-	return proxy{dsn: dsn, key: key, pooler: startPooler(t, dsn), clocks: startClocks(t, ann),
+	return proxy{dsn: dsn, key: key, pooler: harness.Pooler(t, dsn), clocks: startClocks(t, ann),
 		files: writePassfiles(t)}, startUpstream(t)
 }
 

@@ -3,11 +3,18 @@ package schema_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/admin/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -21,13 +28,13 @@ const libraryTables = `
 		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
 	CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);`
 
-// catalogSQL returns a line for each thing that a migration creates. The line of a column says whether it is
-// NOT NULL. NOT NULL constraints have no lines, because only Postgres 18 has them, with names that it
-// chooses.
+// catalogSQL returns a line for each thing that a migration creates. The line of a column has its place, its
+// collation, and whether it is NOT NULL. NOT NULL constraints have no lines, because only Postgres 18 has
+// them, with names that it chooses.
 const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
-	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' '
-		|| format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' '
-		|| coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS line
+	SELECT concat_ws(' ', 'column', a.attrelid::regclass || '.' || a.attname, a.attnum,
+		format_type(a.atttypid, a.atttypmod), 'COLLATE ' || nullif(a.attcollation, 0)::regcollation,
+		a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attacl) AS line
 		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 		WHERE a.attrelid::regclass::text LIKE 'rate\_limit\_%' AND a.attnum > 0 AND NOT a.attisdropped
 	UNION ALL SELECT 'constraint ' || conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
@@ -39,7 +46,7 @@ const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v'
 		AND relname LIKE 'rate\_limit\_%'
-	UNION ALL SELECT concat_ws(' ', 'table', relname, relpersistence, reloptions) FROM pg_class
+	UNION ALL SELECT concat_ws(' ', 'table', relname, relpersistence, reloptions, relacl) FROM pg_class
 		WHERE relkind IN ('r', 'p') AND relname LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index
 		WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
@@ -47,10 +54,58 @@ const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// A store, a migration and schema.File create the same tables, in an empty database, over tables of the npm
-// library, and over functions of an older version. A second run of the file changes nothing, and loses no
+// libraryCollation matches the collation of a column that the npm library makes.
+var libraryCollation = regexp.MustCompile(
+	`(column rate_limit_(?:ephemeral|durable)(?:_pkey)?\.(?:prefix|key) .*COLLATE )"C"`)
+
+// way is a way to make tables, and what is there before, by the names of befores.
+type way struct {
+	make    func(t *testing.T, s *sqltest.DB)
+	befores []string
+}
+
+var (
+	ways = map[string]way{
+		"psql": {func(t *testing.T, s *sqltest.DB) {
+			file := filepath.Join(t.TempDir(), "schema.sql")
+			if err := os.WriteFile(file, []byte(schema.File), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			psql := exec.Command(cluster.Tool(t, "psql"), "-v", "ON_ERROR_STOP=1", "-qf", file, s.DSN)
+			if out, err := psql.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}, []string{"nothing", "older"}},
+		"one query": {func(t *testing.T, s *sqltest.DB) { s.Exec(schema.File) }, []string{"npm", "older"}},
+		"postgres.TableSQL": {func(t *testing.T, s *sqltest.DB) { s.Exec(postgres.TableSQL) },
+			[]string{"nothing"}},
+		"migrate": {func(t *testing.T, s *sqltest.DB) { migrateOn(t, s.DSN) }, []string{"npm", "older"}},
+		"a proxy": {func(t *testing.T, s *sqltest.DB) { countHit(t, s.OpenDB("")) },
+			[]string{"nothing", "npm", "npm, a table is gone"}},
+		"migrate, PgBouncer": {func(t *testing.T, s *sqltest.DB) { migrateOn(t, harness.Pooler(t, s.DSN)) },
+			[]string{"nothing", "older"}},
+		"a proxy, PgBouncer": {func(t *testing.T, s *sqltest.DB) {
+			countHit(t, sqltest.Connect(t, harness.Pooler(t, s.DSN)).OpenDB(""))
+		}, []string{"npm"}},
+	}
+	befores = map[string]string{"nothing": "", "npm": libraryTables,
+		"npm, a table is gone": libraryTables + "DROP TABLE rate_limit_durable",
+		"older": schema.File + sqltest.Older + "DROP VIEW rate_limit_near; COMMENT ON TABLE " +
+			"rate_limit_rules IS 'The rules.'"}
+)
+
+// migrateOn runs the command migrate.
+func migrateOn(t *testing.T, dsn string) {
+	t.Helper()
+	if _, err := migrate.Run(t.Context(), cluster.Connect(t, dsn), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// All ways make the same tables, in an empty database, over tables of the npm library, which keep their
+// collation, and over functions of an older version. A second run of the file changes nothing, and loses no
 // rows.
-func TestMigrationsMakeSameTables(t *testing.T) {
+func TestEveryWayMakesSameTables(t *testing.T) {
 	fromFile := sqltest.New(t)
 	want := fromFile.Query(catalogSQL)
 	fromFile.Exec(schema.File)
@@ -58,22 +113,24 @@ func TestMigrationsMakeSameTables(t *testing.T) {
 		t.Errorf("a second run of the file changes\n%s", differingLines(got, want))
 	}
 	fromFile.Expect("SELECT count(*) FROM rate_limit_users", "2")
-	for name, before := range map[string]string{
-		"a store": "", "a store, npm": libraryTables,
-		"a store, npm, a table is gone": libraryTables + "DROP TABLE rate_limit_durable",
-		"migrate":                       schema.Lock + schema.Upgrade,
-		"one query":                     libraryTables + schema.Upgrade,
-		"older": schema.File + sqltest.Older + "DROP VIEW rate_limit_near; COMMENT ON TABLE " +
-			"rate_limit_rules IS 'The rules.';" + schema.Upgrade,
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := sqltest.Open(t)
-			s.Exec(before)
-			countHit(t, s.OpenDB(""))
-			if got := s.Query(catalogSQL); got != want {
-				t.Fatalf("the migrations and the file differ in\n%s", differingLines(got, want))
-			}
-		})
+	npm := libraryCollation.ReplaceAllString(want, `${1}"default"`)
+	for name, way := range ways {
+		for _, before := range way.befores {
+			t.Run(name+", "+before, func(t *testing.T) {
+				if testing.Short() && strings.HasSuffix(name, "PgBouncer") {
+					t.Skip("the long tests have a PgBouncer")
+				}
+				s, want := sqltest.Open(t, befores[before]), want
+				if strings.HasPrefix(before, "npm") {
+					want = npm
+				}
+				way.make(t, s)
+				if got := s.Query(catalogSQL); got != want {
+					t.Errorf("the tables and those of the file differ in\n%s", differingLines(got, want))
+				}
+				countHit(t, s.OpenDB(""))
+			})
+		}
 	}
 }
 
