@@ -14,8 +14,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
-// Two clones build the same archives of this platform. Their checksums are right, their programs run, Traefik
-// loads the plugin, and they contain the licenses, the list of modules, the SQL and the example.
+// Two clones build the same archives of this platform. Their checksums are right, their programs run in a
+// root without any other file, Traefik loads the plugin, and they contain the licenses, the list of modules,
+// the SQL and the example.
 func TestArchivesAreTheSameBytes(t *testing.T) {
 	var built []string
 	for range 2 {
@@ -35,10 +36,11 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	output(t, "sh", "-c", "cd "+built[0]+" && sha256sum -c SHA256SUMS && tar xzf "+name)
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
 	checkModule(t, filepath.Join(folder, "caddy"), host.Version)
-	program := filepath.Join(folder, "pg-ratelimit")
-	if version := output(t, program, "--version"); !strings.Contains(version, host.Version) {
+	if version := inRoot(t, folder, "/pg-ratelimit", "--version"); !strings.Contains(version, host.Version) {
 		t.Errorf("pg-ratelimit --version prints %s, want %s", version, host.Version)
 	}
+	inRoot(t, folder, "/caddy", "validate", "--adapter", "caddyfile", "--config", "/Caddyfile.example")
+	program := filepath.Join(folder, "pg-ratelimit")
 	modules := readFile(t, filepath.Join(folder, "DEPENDENCIES.txt"))
 	for _, m := range submatches(`(?m)^\tdep\t(\S+\t\S+)`, output(t, "go", "version", "-m", program)) {
 		if line := strings.Replace(m, "\t", " ", 1); !strings.Contains(modules, line) &&
@@ -58,6 +60,16 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 			t.Errorf("%s of the archive lacks %q", file, want)
 		}
 	}
+}
+
+// inRoot returns what a program prints with a folder as the root of its files. A machine that has no
+// namespaces for users needs sudo.
+func inRoot(t *testing.T, folder string, command ...string) string {
+	t.Helper()
+	t.Setenv("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")
+	return output(t, append([]string{"sh", "-c",
+		`unshare -r true && exec unshare -r -R "$0" "$@"; exec sudo -n -E chroot "$0" "$@"`, folder},
+		command...)...)
 }
 
 // unzip unpacks an archive into a folder.

@@ -40,9 +40,6 @@ var commands = map[string]func(t *testing.T, command string){
 		"TestNpmGuideLeadsThereAndBack"),
 	`psql "$DATABASE_URL" -f schema.sql`: createsTheTables,
 
-	"cd internal/store/engine && go test -run TestLeasesAcrossRegions -v .": checkedByTest(
-		"internal/store/engine", "TestLeasesAcrossRegions"),
-
 	"make bench":                isMakeTarget,
 	"make test-archive":         isMakeTarget,
 	"make test-rules":           isMakeTarget,

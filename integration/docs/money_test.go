@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -173,8 +172,8 @@ func (b *moneyBed) proveOwnUsage() {
 // both proxies within 1.2 s after COMMIT.
 func (b *moneyBed) proveUpgrade() {
 	const section = "An upgrade in the payment's transaction"
-	b.execute(b.sql[section][0])
-	payment := b.sql[section][1]
+	b.execute("CREATE TABLE payments (user_id text REFERENCES rate_limit_users ON UPDATE CASCADE, amount int)")
+	payment := b.sql[section][0]
 	b.execute("SELECT rate_limit_limit('budget', 'month', '0.000001 money/1mo calendar')")
 	for proxy := range b.proxies {
 		b.awaitRefused(proxy, "ann", "budget/month")
@@ -235,8 +234,7 @@ func (b *moneyBed) proveInvoice() {
 
 // proveNotices checks that each percentage makes one row and one notification, which the job takes once.
 func (b *moneyBed) proveNotices() {
-	blocks := b.sql["Notices"]
-	b.execute(blocks[0])
+	b.run("Notices")
 	b.execute("SELECT rate_limit_user('dora', tier => 'starter', overrides => '{budget/month=0.00003}')")
 	b.addKey("dora")
 	listener := cluster.Connect(b.T, b.dsn)
@@ -244,15 +242,9 @@ func (b *moneyBed) proveNotices() {
 		b.Fatal(err)
 	}
 	job := func() string {
-		result, err := cluster.Connect(b.T, b.dsn).PgConn().Exec(b.Context(), blocks[1]).ReadAll()
-		if err != nil || len(result) != 1 {
-			b.Fatalf("%d results, error %v, want one", len(result), err)
-		}
-		var rows []string
-		for _, row := range result[0].Rows {
-			rows = append(rows, string(bytes.Join(row, []byte(" "))))
-		}
-		return strings.Join(rows, ", ")
+		return strings.Join(cluster.Texts(b.T, b.dsn, `UPDATE rate_limit_notices SET taken_at = now()
+			WHERE taken_at IS NULL AND void_at = 'infinity'
+			RETURNING concat_ws(' ', rule, limit_name, key, percent, used, quota)`), ", ")
 	}
 	for request, want := range []string{"", "budget month dora 80 0.000024 0.000030",
 		"budget month dora 100 0.000035 0.000030"} {
