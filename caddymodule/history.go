@@ -2,12 +2,8 @@ package caddymodule
 
 import (
 	"fmt"
-	"net/http"
-
-	"github.com/caddyserver/caddy/v2"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // History configures which requests are recorded, and for how long. Requests do not wait for their records.
@@ -33,27 +29,4 @@ func (h *History) compile() (*settings.History, error) {
 		return nil, fmt.Errorf("retention: %w", err)
 	}
 	return &read.History, nil
-}
-
-// expandNames replaces the placeholders in the named fields, which name nodes and regions.
-func expandNames(in settings.Values, fields ...string) error {
-	for _, field := range fields {
-		text, err := caddy.NewReplacer().ReplaceOrErr(in[field], true, true)
-		if err != nil {
-			return &ratelimit.FieldError{Field: field, Value: in[field],
-				Want: "a name, or placeholders that give one: " + err.Error()}
-		}
-		in[field] = text
-	}
-	return nil
-}
-
-// authenticated returns the user that an authentication in front of the handler has set, or "".
-func authenticated(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return ""
-	}
-	user, _ := repl.GetString("http.auth.user.id")
-	return user
 }

@@ -127,6 +127,16 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	return address.Unmap().WithZone(""), false // a client can choose a long zone
 }
 
+// authenticated returns the user that an authentication in front of the handler has set, or "".
+func authenticated(r *http.Request) string {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return ""
+	}
+	user, _ := repl.GetString("http.auth.user.id")
+	return user
+}
+
 // responseWriter replaces the X-RateLimit headers of an upstream by the module's headers. An informational
 // response (such as 103) may remove the headers, so responseWriter also sets them again after such a
 // response. All handlers of a request share one responseWriter.

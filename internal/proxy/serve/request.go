@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
@@ -306,58 +305,6 @@ func Respond(q *Request) {
 	if !q.Passed {
 		q.Status, q.Body = q.Outcome.SetContent(h)
 	}
-}
-
-// Judge returns the outcome of a request from its Decisions, one for each of its Hits. The policy's hits come
-// last. Hits that are Independent never refuse. Judge converts a decision on a limit with overage to a
-// decision on its quota.
-func Judge(q *Request) respond.Outcome {
-	decisions := q.Decisions
-	overage := int64(0)
-	over := 0 // the index of the hit with the overage
-	out := respond.Outcome{}
-	for i := range decisions {
-		h := &q.Hits[i]
-		d := &decisions[i]
-		if m := q.Terms[i]; m.Overage || q.free && m.Rule != "" {
-			if beyond := countQuota(d, m.Quota); beyond > overage && m.Overage && !m.Shadow {
-				overage = beyond
-				over = i
-			}
-		}
-		if h.Independent && !d.Allowed && d.Source != ratelimit.Undecided &&
-			h.Cost-d.Remaining > out.ExceededBy {
-			out.Exceeded = i
-			out.ExceededBy = h.Cost - d.Remaining
-		}
-	}
-	at := respond.Tightest(q.Hits, decisions, nil)
-	if at < 0 {
-		out.Hit = len(decisions)
-		return out
-	}
-	out.Hit = at
-	out.Decision = &decisions[at]
-	out.Requests = out.Decision
-	if isMixed(q) {
-		setShown(&out, q)
-	}
-	if decisions[at].Allowed {
-		out.Overage = overage
-		if overage > 0 {
-			out.OverageUnit = q.Terms[over].Settle.UnitOf()
-		}
-		if overage > out.ExceededBy {
-			out.Exceeded = over
-			out.ExceededBy = overage
-		}
-		return out
-	}
-	out.Kind = outcome.Limited
-	out.Status = q.Terms[at].Status
-	out.Message = q.Terms[at].Message
-	out.Wait = q.Terms[at].RetryAfter
-	return out
 }
 
 // Release prepares a Request for reuse and drops references to the memory of its request.

@@ -6,9 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // setForm sets the form of a refusal that its client understands.
@@ -91,57 +89,4 @@ func refusingLimit(q *Request) string {
 		return ruleLimit(q.Verdict.Refusing)
 	}
 	return ""
-}
-
-// isMixed reports whether a limit of a request counts tokens, or has no fields.
-func isMixed(q *Request) bool {
-	if q.Limits != nil && q.Limits.Mixed {
-		return true
-	}
-	if !q.Asked || q.Verdict.Simple {
-		return false
-	}
-	for _, m := range q.Verdict.Terms {
-		if m.Hidden || m.Settle != nil && m.Settle.Unit != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// setShown sets the decisions that the fields describe: the tightest one on limits of requests, and the
-// tightest one on limits of tokens. A refusal by a limit without fields has none, because other limits do not
-// explain it.
-func setShown(out *respond.Outcome, q *Request) {
-	out.Unit = option.Requests
-	if how := q.Terms[out.Hit].Settle; how != nil && how.Unit != "" {
-		out.Unit = how.Unit
-	}
-	out.Requests = nil
-	out.Hidden = make([]bool, len(q.Hits))
-	notRequests := make([]bool, len(q.Hits))
-	notTokens := make([]bool, len(q.Hits))
-	hasRequests, hasTokens := false, false
-	for i, terms := range q.Terms {
-		unit := option.Unit("")
-		if terms.Settle != nil {
-			unit = terms.Settle.Unit
-		}
-		hidden := terms.Hidden || unit == option.Money // a limit in money has no fields
-		out.Hidden[i] = hidden
-		hasNone := hidden || q.Hits[i].Independent || q.Decisions[i].Source == ratelimit.Undecided
-		notRequests[i] = hasNone || unit != ""
-		notTokens[i] = hasNone || unit == ""
-		hasRequests = hasRequests || !notRequests[i]
-		hasTokens = hasTokens || !notTokens[i]
-	}
-	if out.Hidden[out.Hit] && !out.Decision.Allowed {
-		return
-	}
-	if hasRequests {
-		out.Requests = &q.Decisions[respond.Tightest(q.Hits, q.Decisions, notRequests)]
-	}
-	if hasTokens {
-		out.Tokens = &q.Decisions[respond.Tightest(q.Hits, q.Decisions, notTokens)]
-	}
 }

@@ -126,20 +126,3 @@ func addLimitSet(s *Site, matched []byte) *LimitSet {
 	s.sets.Store(sets)
 	return set
 }
-
-// countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
-// used beyond the quota.
-func countQuota(d *ratelimit.Decision, quota int64) int64 {
-	used := d.Quota - d.Remaining
-	d.Quota = quota
-	if d.Source == ratelimit.Undecided {
-		return 0
-	}
-	d.Remaining = quota - used
-	if d.Remaining >= 0 {
-		return 0
-	}
-	beyond := -d.Remaining
-	d.Remaining = 0
-	return beyond
-}

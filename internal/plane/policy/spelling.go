@@ -45,18 +45,22 @@ func HeaderValues(h http.Header, name string) []string {
 	return values
 }
 
-// Distinct returns the different texts of a list, which it does not change.
-func Distinct(list []string) []string {
-	if len(list) < 2 {
-		return list
-	}
-	var texts []string
-	for _, text := range list {
-		if !contains(texts, text) {
-			texts = append(texts, text)
+// OtherSpelling reports whether headers have a name in another spelling than the canonical name, see
+// HeaderValues.
+func OtherSpelling(h http.Header, name string) bool {
+	n := len(name)
+	for other := range h {
+		if len(other) == n && other != name && isSpelling(other, name) {
+			return true
 		}
 	}
-	return texts
+	return false
+}
+
+// isSpelling reports whether other is another spelling of name.
+func isSpelling(other, name string) bool {
+	return len(other) == len(name) && other != name &&
+		strings.EqualFold(strings.ReplaceAll(other, "_", "-"), strings.ReplaceAll(name, "_", "-"))
 }
 
 // HasScheme reports whether the value of a header begins with an authentication scheme. name is canonical.
@@ -119,55 +123,4 @@ func basicDigit(r rune) rune {
 		return r
 	}
 	return -1
-}
-
-// MaxValues bounds the keys of a request in one counter, if values of it are several.
-const MaxValues = 4
-
-// Product returns each text of a list with each value appended, or nil if values are several and make more
-// than most texts.
-func Product(list, values []string, most int) []string {
-	if len(values) != 1 && len(list)*len(values) > most {
-		return nil
-	}
-	var texts []string
-	for _, text := range list {
-		for _, value := range values {
-			texts = append(texts, text+value)
-		}
-	}
-	return Distinct(texts)
-}
-
-// KeyValues returns the values of a part of a request that may have the API key: each without a scheme, and
-// the key that was accepted, whichever part of the request brought it. accepted is "" without one.
-func KeyValues(values []string, accepted string) []string {
-	var keys []string
-	if accepted != "" {
-		keys = append(keys, accepted)
-	}
-	for _, value := range values {
-		if key := Bearer(value); key != "" || accepted == "" {
-			keys = append(keys, key)
-		}
-	}
-	return Distinct(keys)
-}
-
-// OtherSpelling reports whether headers have a name in another spelling than the canonical name, see
-// HeaderValues.
-func OtherSpelling(h http.Header, name string) bool {
-	n := len(name)
-	for other := range h {
-		if len(other) == n && other != name && isSpelling(other, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// isSpelling reports whether other is another spelling of name.
-func isSpelling(other, name string) bool {
-	return len(other) == len(name) && other != name &&
-		strings.EqualFold(strings.ReplaceAll(other, "_", "-"), strings.ReplaceAll(name, "_", "-"))
 }
