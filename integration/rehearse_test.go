@@ -218,6 +218,7 @@ func TestRehearsal(t *testing.T) {
 		{"PgBouncer", rehearsePgBouncer},
 		{"passwords and certificates", rehearseTLS},
 		{"an upgrade", rehearseUpgrade},
+		{"an upgrade by replication", rehearseReplication},
 	}
 	n := 0
 	for _, part := range parts {
