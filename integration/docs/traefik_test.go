@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -36,15 +35,9 @@ type traefikYAML struct {
 			TrustedIPs []string `yaml:"trustedIPs"`
 		} `yaml:"forwardedHeaders"`
 	} `yaml:"entryPoints"`
-	HTTP   *traefikHTTP
-	Labels []string
-	// These two fields are those of Prometheus's configuration, which a page shows, too.
-	ScrapeConfigs []struct {
-		JobName       string                       `yaml:"job_name"`
-		StaticConfigs []struct{ Targets []string } `yaml:"static_configs"`
-	} `yaml:"scrape_configs"`
-	RuleFiles  []string `yaml:"rule_files"`
-	APIVersion string   `yaml:"apiVersion"`
+	HTTP       *traefikHTTP
+	Labels     []string
+	APIVersion string `yaml:"apiVersion"`
 	Kind       string
 	Metadata   map[string]string
 	Spec       *traefikMiddleware
@@ -110,8 +103,6 @@ func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 				checkMiddlewares(t, c.HTTP)
 			case c.Labels != nil:
 				checkMiddlewares(t, fromLabels(t, c.Labels))
-			case c.ScrapeConfigs != nil:
-				checkScraped(t, c)
 			case c.Kind == "Middleware":
 				if c.APIVersion != "traefik.io/v1alpha1" || c.Metadata["name"] == "" || c.Spec == nil {
 					t.Fatalf("not a Middleware of Traefik: %+v", c)
@@ -121,27 +112,6 @@ func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 				t.Error("the block is none of the parts of a configuration that this test checks")
 			}
 		})
-	}
-}
-
-// checkScraped checks that the Caddyfile of the page serves the address that Prometheus scrapes, and finds
-// the rules in docs. TestCaddyfilesOfPagesAreValid loads the Caddyfile.
-func checkScraped(t *testing.T, c traefikYAML) {
-	t.Helper()
-	var page string
-	for _, b := range blocksIn(t, "caddyfile") {
-		if b.document == "docs/operating.md" {
-			page = b.text
-		}
-	}
-	target := c.ScrapeConfigs[0].StaticConfigs[0].Targets[0]
-	if !strings.Contains(page, "http://"+target+" {") {
-		t.Fatalf("the Caddyfile serves other addresses than %s, which Prometheus scrapes", target)
-	}
-	for _, file := range c.RuleFiles {
-		if _, err := os.Stat(filepath.Join(root, "docs", file)); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
