@@ -41,8 +41,6 @@ var commands = map[string]func(t *testing.T, command string){
 	`psql "$DATABASE_URL" -f schema.sql`: createsTheTables,
 
 	"make bench":                isMakeTarget,
-	"make test-archive":         isMakeTarget,
-	"make test-rules":           isMakeTarget,
 	"make bench BEFORE=main~20": isMakeTarget,
 	"cd bench && go run . -only 'exact|leased' -all": hasItsFlags,
 }

@@ -13,15 +13,14 @@ import (
 	"text/template"
 
 	"github.com/mitchellh/mapstructure"
-	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
-// traefikYAML has the fields of Traefik's configuration files, of a Compose file and of a Kubernetes object
-// that the documentation shows. Other fields are errors.
+// traefikYAML has the fields of Traefik's configuration files that the documentation shows. Other fields are
+// errors.
 type traefikYAML struct {
 	Experimental *struct {
 		AbortOnPluginFailure bool                    `yaml:"abortOnPluginFailure"`
@@ -35,12 +34,7 @@ type traefikYAML struct {
 			TrustedIPs []string `yaml:"trustedIPs"`
 		} `yaml:"forwardedHeaders"`
 	} `yaml:"entryPoints"`
-	HTTP       *traefikHTTP
-	Labels     []string
-	APIVersion string `yaml:"apiVersion"`
-	Kind       string
-	Metadata   map[string]string
-	Spec       *traefikMiddleware
+	HTTP *traefikHTTP
 }
 
 type pluginSource struct {
@@ -101,13 +95,6 @@ func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 				}
 			case c.HTTP != nil:
 				checkMiddlewares(t, c.HTTP)
-			case c.Labels != nil:
-				checkMiddlewares(t, fromLabels(t, c.Labels))
-			case c.Kind == "Middleware":
-				if c.APIVersion != "traefik.io/v1alpha1" || c.Metadata["name"] == "" || c.Spec == nil {
-					t.Fatalf("not a Middleware of Traefik: %+v", c)
-				}
-				checkMiddlewares(t, &traefikHTTP{Middlewares: map[string]*traefikMiddleware{"spec": c.Spec}})
 			default:
 				t.Error("the block is none of the parts of a configuration that this test checks")
 			}
@@ -146,24 +133,6 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 			t.Errorf("the plugin is %s, want pg-ratelimit", name)
 		}
 	}
-}
-
-// fromLabels reads Docker labels as Traefik does.
-func fromLabels(t *testing.T, labels []string) *traefikHTTP {
-	t.Helper()
-	values := map[string]string{}
-	for _, label := range labels {
-		name, value, found := strings.Cut(label, "=")
-		if !found {
-			t.Errorf("the label is %q, want name=value", label)
-		}
-		values[name] = value
-	}
-	var c struct{ HTTP *traefikHTTP }
-	if err := parser.Decode(values, &c, "traefik", "traefik.http"); err != nil {
-		t.Fatal(err)
-	}
-	return c.HTTP
 }
 
 // checkMiddlewares creates each middleware, on its database and in memory, and sends a request to it. Routers
