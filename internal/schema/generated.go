@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 5
+	revision = 6
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 5) AND (state.revision >= 5 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 6) AND (state.revision >= 6 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1245,7 +1245,7 @@ COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they 
 	'for each further model of its response (line 1 and so on), without charges. Corrections that were made in that time have rows of their own, by kind. '
 	'user_id selects the requests of a user, and with below also of all who were below it then.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
+CREATE OR REPLACE FUNCTION rate_limit_open_totals(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_user($1);
@@ -1257,12 +1257,6 @@ DECLARE
 	within CONSTANT text := ' AND time >= $3 AND time < $4 AND ($5 @> day OR time < $6 OR time >= $7)';
 	source text;
 BEGIN
-	IF each THEN
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
-			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
-	ELSE
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
-	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
 			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges) AND t.day = ANY (summed)),
 		concat(CASE WHEN counted IS NOT NULL THEN
@@ -1275,8 +1269,27 @@ BEGIN
 		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
 --;
+COMMENT ON FUNCTION rate_limit_open_totals IS 'The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
+DECLARE
+	counted CONSTANT text := rate_limit_counted_user($1);
+	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
+	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
+BEGIN
+	IF each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.settled >= first AND t.settled < last AND t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]) AND t.n > 0
+			AND t.day = ANY (ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed AND rate_limit_ledger_window($2, $3) @> p.day));
+	ELSE
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t JOIN rate_limit_ledger_parts() p USING (day) WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND p.summed
+				AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	END IF;
+	RETURN QUERY SELECT * FROM rate_limit_open_totals($1, $2, $3, $4, $5, $6);
+END $$;
+--;
 COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of '
-	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model. Then user_id NULL stands for all rows.';
+	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1319,15 +1332,18 @@ BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
 		RETURN QUERY SELECT n.name, CASE WHEN o.own THEN 'month' ELSE coalesce(c.unit, 'month') END, coalesce(CASE WHEN o.own THEN rate_limit_known_zone(u.time_zone) END, c.zone, 'UTC'),
 			coalesce(extract(day FROM u.period_start)::int, 1)
-		FROM unnest($1) n(name) LEFT JOIN rate_limit_users u ON coalesce(u.counted_as, u.user_id) = n.name CROSS JOIN LATERAL (SELECT u.period_start IS NOT NULL OR u.time_zone <> 'UTC' AS own) o
+		FROM (SELECT unnest(coalesce($1, '{""}')) UNION ALL SELECT coalesce(a.counted_as, a.user_id) FROM rate_limit_users a WHERE $1 IS NULL) n(name)
+			LEFT JOIN rate_limit_users u ON coalesce(u.counted_as, u.user_id) = n.name
+			CROSS JOIN LATERAL (SELECT u.period_start IS NOT NULL OR u.time_zone <> 'UTC' AS own) o
 			LEFT JOIN rate_limit_calendars() c ON c.tier = coalesce(u.tier, 'anonymous') AND c.place = 1;
 	ELSE
-		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest($1) n(name);
+		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest(coalesce($1, '{""}')) n(name);
 	END IF;
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_billing IS 'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. '
-	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, or else the longest calendar limit in money of the user''s tier, or else are months in UTC.';
+	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, or else the longest calendar limit in money of the user''s tier, or else are months in UTC. users NULL: '
+	'all users of the policy, and the empty name for who is not in it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE RETURN (SELECT CASE WHEN e.early AT TIME ZONE $2 = $1 THEN e.early ELSE l.late END
 	FROM (SELECT $1 AT TIME ZONE $2 AS late) l, LATERAL (SELECT l.late - interval '24 h' AS before) b, LATERAL (SELECT ($1 - (b.before AT TIME ZONE $2 - b.before AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early) e);
@@ -3761,32 +3777,42 @@ $$;
 --;
 COMMENT ON FUNCTION rate_limit_noticed IS 'The counters of a limit, among some keys, that have reached one of the percentages of its notify.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric,
-	month_before numeric, estimated numeric, corrected numeric) LANGUAGE sql STABLE AS $$
-	WITH s AS MATERIALIZED ( SELECT t.*, timestamptz '-infinity' AS lo, t.settled::timestamp AT TIME ZONE 'UTC' AS hi
-		FROM (SELECT date_trunc('day', now(), 'UTC') AS today) d, rate_limit_totals_of(NULL, d.today - CASE WHEN EXISTS (SELECT FROM rate_limit_calendars() c WHERE c.unit = 'year' AND c.place = 1)
-				THEN interval '732 days' ELSE '63 days' END, d.today + interval '24 h', each => true) t
-	), b AS MATERIALIZED ( SELECT * FROM rate_limit_billing((SELECT array_agg(DISTINCT s.user_id) FROM s))
-	), p AS MATERIALIZED ( SELECT b.unit, b.zone, b.day, today.starts AS today, this.starts AS this, before.starts AS before FROM (SELECT unit, zone, day FROM b UNION VALUES ('month', 'UTC', 1)) b,
+CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric, month_before numeric, estimated numeric, corrected numeric)
+	LANGUAGE sql STABLE SET jit = off SET work_mem = '64MB' AS $$
+	WITH b AS MATERIALIZED ( SELECT * FROM rate_limit_billing(NULL)
+	), p AS MATERIALIZED ( SELECT b.*, today.starts AS today, this.starts AS this, before.starts AS before FROM (SELECT bool_or(counted = '') IS TRUE AS usual, unit, zone, day
+				FROM (SELECT * FROM b UNION ALL VALUES (NULL, 'month', 'UTC', 1)) b GROUP BY 2, 3, 4) b,
 			rate_limit_calendar_periods('day', b.zone, 1, now(), now()) today,
 			rate_limit_calendar_periods(b.unit, b.zone, b.day, now(), now()) this,
 			LATERAL (SELECT this.starts - interval '1 us' AS e) e,
 			rate_limit_calendar_periods(b.unit, b.zone, b.day, e.e, e.e) before
-	), r AS ( SELECT * FROM s UNION ALL SELECT t.*, x.x, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x WHERE x <> date_trunc('day', x, 'UTC')) x,
-			rate_limit_totals_of(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
-	), l AS ( SELECT x.list, x.name, r.requests, rate_limit_money(r.money, r.remainder) AS m, r.estimated_money, r.kind, i.today, i.this, i.before
-		FROM (SELECT r.*, bool_or(r.ancestors = '{}') OVER u AS top, bool_and(r.own) OVER u AS leaf FROM r WINDOW u AS (PARTITION BY r.user_id)) r
-		CROSS JOIN LATERAL ( SELECT 'all' AS list, NULL AS name, false AS each WHERE r.own UNION ALL SELECT 'model', r.model, false WHERE r.own UNION ALL SELECT 'person', r.user_id, true WHERE r.own
-			UNION ALL SELECT CASE WHEN r.top THEN 'organization' ELSE 'team' END, r.user_id, true WHERE NOT r.leaf) x
-		LEFT JOIN b ON x.each AND b.counted = r.user_id
-		JOIN p ON (p.unit, p.zone, p.day) = (coalesce(b.unit, 'month'), coalesce(b.zone, 'UTC'), coalesce(b.day, 1))
-		CROSS JOIN LATERAL (SELECT p.today BETWEEN r.lo AND r.hi AS today, p.this BETWEEN r.lo AND r.hi AS this, p.before BETWEEN r.lo AND r.hi AS before) i
-	), g AS ( SELECT list, name, sum(requests) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
+	), o AS MATERIALIZED ( SELECT b.counted, p.* FROM b JOIN p USING (unit, zone, day) WHERE NOT p.usual
+	), w AS MATERIALIZED ( SELECT date_trunc('day', min(before), 'UTC') AS lo, date_trunc('day', now(), 'UTC') + interval '24 h' AS hi FROM p
+	), r AS MATERIALIZED ( SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_open_totals(NULL, w.lo, w.hi, each => true) t UNION ALL
+		SELECT t.*, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x WHERE x <> date_trunc('day', x, 'UTC')) x,
+			rate_limit_open_totals(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
+	), s AS NOT MATERIALIZED ( SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests, t.money, t.remainder, t.estimated_money, t.kind = 'correction' AS corrects,
+			coalesce(t.x, '-infinity') AS lo, coalesce(t.x, t.settled::timestamp AT TIME ZONE 'UTC') AS hi
+		FROM (SELECT t.*, NULL::timestamptz AS x FROM rate_limit_totals t WHERE t.n > 0 AND t.day = ANY (ARRAY( SELECT l.day FROM w, rate_limit_ledger_parts() l
+				WHERE l.summed AND rate_limit_ledger_window(w.lo, w.hi) @> l.day))
+			UNION ALL SELECT * FROM r) t
+	), g AS ( SELECT l.each, l.name, l.own, l.corrects, i.*, bool_or(l.top) AS top, sum(requests) AS n, sum(money) AS money, sum(remainder) AS remainder, sum(estimated_money) AS e FROM (
+			SELECT true AS each, s.user_id AS name, s.*, coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today, coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
+				coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
+			FROM s LEFT JOIN o ON o.counted = s.user_id
+			UNION ALL
+			SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
+			WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l
+		CROSS JOIN LATERAL (SELECT l.today BETWEEN l.lo AND l.hi AS today, l.this BETWEEN l.lo AND l.hi AS this, l.before BETWEEN l.lo AND l.hi AS before) i
+		WHERE i.today OR i.this OR i.before GROUP BY 1, 2, 3, 4, 5, 6, 7
+	), j AS ( SELECT x.list, x.name, sum(n) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
 			sum(CASE WHEN this THEN -m ELSE m END) FILTER (WHERE this <> before) AS c,
-			sum(estimated_money) FILTER (WHERE this) AS e,
-			sum(m) FILTER (WHERE this AND kind = 'correction') AS f
-		FROM l WHERE today OR this OR before GROUP BY 1, 2
-	), k AS ( SELECT *, row_number() OVER (PARTITION BY list ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name) AS place FROM g
+			sum(e) FILTER (WHERE this) AS e, sum(m) FILTER (WHERE this AND corrects) AS f
+		FROM (SELECT g.*, rate_limit_money(money, remainder) AS m, bool_or(top) OVER q AS root, bool_and(own) OVER q AS leaf FROM g WINDOW q AS (PARTITION BY each, name)) g
+		CROSS JOIN LATERAL ( SELECT 'all' AS list, NULL AS name WHERE NOT each UNION ALL SELECT 'model', g.name WHERE NOT each UNION ALL SELECT 'person', g.name WHERE each AND own
+			UNION ALL SELECT CASE WHEN root THEN 'organization' ELSE 'team' END, g.name WHERE each AND NOT leaf) x
+		GROUP BY 1, 2
+	), k AS ( SELECT *, row_number() OVER (PARTITION BY list ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name) AS place FROM j
 	), f AS ( SELECT list, CASE WHEN place <= $1 THEN place END AS place, min(name) AS name, count(*) AS rows, sum(n)::bigint AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f
 			FROM k GROUP BY 1, 2
 	)
@@ -4375,7 +4401,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 5,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 6,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

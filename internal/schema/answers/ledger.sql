@@ -73,7 +73,7 @@ COMMENT ON FUNCTION rate_limit_ledger_rows IS
 	'in that time have rows of their own, by kind. '
 	'user_id selects the requests of a user, and with below also of all who were below it then.';
 
-CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
+CREATE OR REPLACE FUNCTION rate_limit_open_totals(user_id text, "from" timestamptz, until timestamptz,
 	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
 	RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -90,15 +90,6 @@ DECLARE
 	within CONSTANT text := ' AND time >= $3 AND time < $4 AND ($5 @> day OR time < $6 OR time >= $7)';
 	source text;
 BEGIN
-	IF each THEN
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE (counted IS NULL
-				OR t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]))
-			AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND t.prefix IS NULL;
-	ELSE
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first
-			AND t.settled < last AND t.day = ANY (summed)
-			AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
-	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}')
 			FROM rate_limit_totals t
 			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges)
@@ -115,10 +106,35 @@ BEGIN
 		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC',
 			last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
+COMMENT ON FUNCTION rate_limit_open_totals IS
+	'The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.';
+
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
+	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
+	RETURNS SETOF rate_limit_totals
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
+DECLARE
+	counted CONSTANT text := rate_limit_counted_user($1);
+	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
+	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
+BEGIN
+	IF each THEN
+		-- Sums by model have an n above 0, so that the primary key finds them.
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.settled >= first AND t.settled < last
+			AND t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]) AND t.n > 0
+			AND t.day = ANY (ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed
+				AND rate_limit_ledger_window($2, $3) @> p.day));
+	ELSE
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t JOIN rate_limit_ledger_parts() p USING (day)
+			WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND p.summed
+				AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	END IF;
+	RETURN QUERY SELECT * FROM rate_limit_open_totals($1, $2, $3, $4, $5, $6);
+END $$;
 COMMENT ON FUNCTION rate_limit_totals_of IS
 	'What a user and all who were below it then have used from a time until another, as several rows of '
 	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent '
-	'requests, by model. Then user_id NULL stands for all rows.';
+	'requests, by model.';
 
 -- The policy and the history may be on other servers.
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
@@ -174,17 +190,20 @@ BEGIN
 		RETURN QUERY SELECT n.name, CASE WHEN o.own THEN 'month' ELSE coalesce(c.unit, 'month') END,
 			coalesce(CASE WHEN o.own THEN rate_limit_known_zone(u.time_zone) END, c.zone, 'UTC'),
 			coalesce(extract(day FROM u.period_start)::int, 1)
-		FROM unnest($1) n(name) LEFT JOIN rate_limit_users u ON coalesce(u.counted_as, u.user_id) = n.name
+		FROM (SELECT unnest(coalesce($1, '{""}')) UNION ALL
+				SELECT coalesce(a.counted_as, a.user_id) FROM rate_limit_users a WHERE $1 IS NULL) n(name)
+			LEFT JOIN rate_limit_users u ON coalesce(u.counted_as, u.user_id) = n.name
 			CROSS JOIN LATERAL (SELECT u.period_start IS NOT NULL OR u.time_zone <> 'UTC' AS own) o
 			LEFT JOIN rate_limit_calendars() c ON c.tier = coalesce(u.tier, 'anonymous') AND c.place = 1;
 	ELSE
-		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest($1) n(name);
+		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest(coalesce($1, '{""}')) n(name);
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_billing IS
 	'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. '
 	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, '
-	'or else the longest calendar limit in money of the user''s tier, or else are months in UTC.';
+	'or else the longest calendar limit in money of the user''s tier, or else are months in UTC. users NULL: '
+	'all users of the policy, and the empty name for who is not in it.';
 
 -- As algorithm.firstMomentSQL: Postgres converts a midnight that comes twice to the second one.
 CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz

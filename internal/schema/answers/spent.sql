@@ -1,56 +1,75 @@
 -- What was spent, for people who look at it. It is from the totals, and from the rows of days without totals.
 
 -- A day of the totals is whole, so the day in which a period turns is split by its rows: what came after the
--- turn is added to the days after it. A row is of the periods that turn from lo to hi.
+-- turn is added to the days after it. A row is of the periods that turn from lo to hi. The totals, which may
+-- be millions, are read twice, for names and for models, with as few groups and columns as possible. In p,
+-- usual are the periods of users without periods of their own.
 CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50)
 RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric,
-	month_before numeric, estimated numeric, corrected numeric) LANGUAGE sql STABLE AS $$
-	WITH s AS MATERIALIZED (
-		SELECT t.*, timestamptz '-infinity' AS lo, t.settled::timestamp AT TIME ZONE 'UTC' AS hi
-		FROM (SELECT date_trunc('day', now(), 'UTC') AS today) d, rate_limit_totals_of(NULL, d.today
-			- CASE WHEN EXISTS (SELECT FROM rate_limit_calendars() c WHERE c.unit = 'year' AND c.place = 1)
-				THEN interval '732 days' ELSE '63 days' END, d.today + interval '24 h', each => true) t
-	), b AS MATERIALIZED (
-		SELECT * FROM rate_limit_billing((SELECT array_agg(DISTINCT s.user_id) FROM s))
+	month_before numeric, estimated numeric, corrected numeric)
+	LANGUAGE sql STABLE SET jit = off SET work_mem = '64MB' AS $$
+	WITH b AS MATERIALIZED (
+		SELECT * FROM rate_limit_billing(NULL)
 	), p AS MATERIALIZED (
-		SELECT b.unit, b.zone, b.day, today.starts AS today, this.starts AS this, before.starts AS before
-		FROM (SELECT unit, zone, day FROM b UNION VALUES ('month', 'UTC', 1)) b,
+		SELECT b.*, today.starts AS today, this.starts AS this, before.starts AS before
+		FROM (SELECT bool_or(counted = '') IS TRUE AS usual, unit, zone, day
+				FROM (SELECT * FROM b UNION ALL VALUES (NULL, 'month', 'UTC', 1)) b GROUP BY 2, 3, 4) b,
 			rate_limit_calendar_periods('day', b.zone, 1, now(), now()) today,
 			rate_limit_calendar_periods(b.unit, b.zone, b.day, now(), now()) this,
 			LATERAL (SELECT this.starts - interval '1 us' AS e) e,
 			rate_limit_calendar_periods(b.unit, b.zone, b.day, e.e, e.e) before
-	), r AS (
-		SELECT * FROM s
+	), o AS MATERIALIZED (
+		SELECT b.counted, p.* FROM b JOIN p USING (unit, zone, day) WHERE NOT p.usual
+	), w AS MATERIALIZED (
+		SELECT date_trunc('day', min(before), 'UTC') AS lo,
+			date_trunc('day', now(), 'UTC') + interval '24 h' AS hi FROM p
+	), r AS MATERIALIZED (
+		SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_open_totals(NULL, w.lo, w.hi, each => true) t
 		UNION ALL
-		SELECT t.*, x.x, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x
+		SELECT t.*, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x
 				WHERE x <> date_trunc('day', x, 'UTC')) x,
-			rate_limit_totals_of(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
-	), l AS (
-		SELECT x.list, x.name, r.requests, rate_limit_money(r.money, r.remainder) AS m,
-			r.estimated_money, r.kind, i.today, i.this, i.before
-		FROM (SELECT r.*, bool_or(r.ancestors = '{}') OVER u AS top,
-				bool_and(r.own) OVER u AS leaf FROM r WINDOW u AS (PARTITION BY r.user_id)) r
-		CROSS JOIN LATERAL (
-			SELECT 'all' AS list, NULL AS name, false AS each WHERE r.own
-			UNION ALL SELECT 'model', r.model, false WHERE r.own
-			UNION ALL SELECT 'person', r.user_id, true WHERE r.own
-			UNION ALL SELECT CASE WHEN r.top THEN 'organization' ELSE 'team' END, r.user_id, true
-				WHERE NOT r.leaf) x
-		LEFT JOIN b ON x.each AND b.counted = r.user_id
-		JOIN p ON (p.unit, p.zone, p.day) = (coalesce(b.unit, 'month'), coalesce(b.zone, 'UTC'),
-			coalesce(b.day, 1))
-		CROSS JOIN LATERAL (SELECT p.today BETWEEN r.lo AND r.hi AS today,
-			p.this BETWEEN r.lo AND r.hi AS this, p.before BETWEEN r.lo AND r.hi AS before) i
+			rate_limit_open_totals(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
+	), s AS NOT MATERIALIZED (
+		SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests, t.money,
+			t.remainder, t.estimated_money, t.kind = 'correction' AS corrects,
+			coalesce(t.x, '-infinity') AS lo, coalesce(t.x, t.settled::timestamp AT TIME ZONE 'UTC') AS hi
+		FROM (SELECT t.*, NULL::timestamptz AS x FROM rate_limit_totals t
+			WHERE t.n > 0 AND t.day = ANY (ARRAY(
+				SELECT l.day FROM w, rate_limit_ledger_parts() l
+				WHERE l.summed AND rate_limit_ledger_window(w.lo, w.hi) @> l.day))
+			UNION ALL SELECT * FROM r) t
 	), g AS (
-		SELECT list, name, sum(requests) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a,
+		SELECT l.each, l.name, l.own, l.corrects, i.*, bool_or(l.top) AS top, sum(requests) AS n,
+			sum(money) AS money, sum(remainder) AS remainder, sum(estimated_money) AS e
+		FROM (
+			SELECT true AS each, s.user_id AS name, s.*,
+				coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today,
+				coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
+				coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
+			FROM s LEFT JOIN o ON o.counted = s.user_id
+			UNION ALL
+			SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
+			WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l
+		CROSS JOIN LATERAL (SELECT l.today BETWEEN l.lo AND l.hi AS today,
+			l.this BETWEEN l.lo AND l.hi AS this, l.before BETWEEN l.lo AND l.hi AS before) i
+		WHERE i.today OR i.this OR i.before GROUP BY 1, 2, 3, 4, 5, 6, 7
+	), j AS (
+		SELECT x.list, x.name, sum(n) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a,
 			sum(m) FILTER (WHERE this) AS b,
 			sum(CASE WHEN this THEN -m ELSE m END) FILTER (WHERE this <> before) AS c,
-			sum(estimated_money) FILTER (WHERE this) AS e,
-			sum(m) FILTER (WHERE this AND kind = 'correction') AS f
-		FROM l WHERE today OR this OR before GROUP BY 1, 2
+			sum(e) FILTER (WHERE this) AS e, sum(m) FILTER (WHERE this AND corrects) AS f
+		FROM (SELECT g.*, rate_limit_money(money, remainder) AS m, bool_or(top) OVER q AS root,
+				bool_and(own) OVER q AS leaf FROM g WINDOW q AS (PARTITION BY each, name)) g
+		CROSS JOIN LATERAL (
+			SELECT 'all' AS list, NULL AS name WHERE NOT each
+			UNION ALL SELECT 'model', g.name WHERE NOT each
+			UNION ALL SELECT 'person', g.name WHERE each AND own
+			UNION ALL SELECT CASE WHEN root THEN 'organization' ELSE 'team' END, g.name
+				WHERE each AND NOT leaf) x
+		GROUP BY 1, 2
 	), k AS (
 		SELECT *, row_number() OVER (PARTITION BY list ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name)
-			AS place FROM g
+			AS place FROM j
 	), f AS (
 		SELECT list, CASE WHEN place <= $1 THEN place END AS place, min(name) AS name, count(*) AS rows,
 			sum(n)::bigint AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f
