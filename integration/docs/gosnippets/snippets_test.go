@@ -3,7 +3,6 @@ package gosnippets
 import (
 	"context"
 	"fmt"
-	"log"
 	"net/http"
 	"os"
 	"time"
@@ -69,8 +68,6 @@ func middleware(store ratelimit.Store, limit *ratelimit.Limit) (func(http.Handle
 		Hits: func(r *http.Request) []ratelimit.Hit {
 			return []ratelimit.Hit{{Limit: limit, Key: r.Header.Get("X-API-Key"), Cost: 1, Secret: true}}
 		},
-		DenyOnError: true,
-		OnError:     func(r *http.Request, err error) { log.Printf("%s: no decision: %v", r.URL.Path, err) },
 	})
 	return limited, err
 }
