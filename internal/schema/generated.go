@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 20
+	revision = 21
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 20) AND (state.revision >= 20 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 21) AND (state.revision >= 21 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -488,6 +488,10 @@ CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE 
 $$;
 --;
 COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_may_read(VARIADIC tables text[]) RETURNS boolean LANGUAGE sql STABLE RETURN (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || t), 'SELECT'), false)) FROM unnest(tables) t);
+--;
+COMMENT ON FUNCTION rate_limit_may_read IS 'Whether tables, by their names without rate_limit_, are in this database, and the role may read them.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
 	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
@@ -1296,9 +1300,9 @@ DECLARE
 	place text;
 	known boolean;
 BEGIN
-	FOREACH place IN ARRAY '{rate_limit_users,rate_limit_metrics}'::text[] LOOP
-		CONTINUE WHEN has_table_privilege(to_regclass(place), 'SELECT') IS NOT TRUE;
-		EXECUTE format('SELECT EXISTS (SELECT FROM %I t WHERE t.user_id = $1)', place) INTO known USING $1;
+	FOREACH place IN ARRAY '{users,metrics}'::text[] LOOP
+		CONTINUE WHEN NOT rate_limit_may_read(place);
+		EXECUTE format('SELECT EXISTS (SELECT FROM rate_limit_%s WHERE user_id = $1)', place) INTO known USING $1;
 		IF known THEN
 			RETURN;
 		END IF;
@@ -1313,14 +1317,14 @@ COMMENT ON FUNCTION rate_limit_require_user IS 'Fails if neither the policy nor 
 CREATE OR REPLACE FUNCTION rate_limit_calendars() RETURNS TABLE (tier text, place bigint, rule text, limit_name text, unit text, zone text)
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{tiers,rules,rule_limits}'::text[]) AS name) THEN
+	IF rate_limit_may_read('tiers', 'rules', 'rule_limits') THEN
 		RETURN QUERY SELECT t.tier, row_number() OVER (PARTITION BY t.tier ORDER BY array_position('{year,month,week,day}', l.calendar), r.priority DESC, r.name, l.name),
 			r.name, l.name, l.calendar, coalesce(rate_limit_known_zone(l.time_zone), 'UTC')
 		FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule JOIN (SELECT k.tier FROM rate_limit_tiers k UNION VALUES ('anonymous')) t ON r.tiers IS NULL OR t.tier = ANY (r.tiers)
 		WHERE l.unit = 'money' AND l.calendar IS NOT NULL AND r.mode <> 'off' AND r.valid @> now() AND EXISTS (SELECT FROM unnest(r.count_by) d WHERE d ~ '^(key[|])?user([|]|$)|^key$')
 			AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.mode = 'enforce' AND o.valid @> now() AND (o.tiers IS NULL OR t.tier = ANY (o.tiers))
 				AND (-o.priority, o.name) < (-r.priority, r.name)
-				AND (coalesce(o.hosts, r.hosts), coalesce(o.paths, r.paths), coalesce(o.methods, r.methods), coalesce(o.networks, r.networks)) IS NOT DISTINCT FROM (r.hosts, r.paths, r.methods, r.networks));
+				AND rate_limit_conditions(r) || rate_limit_conditions(o) = rate_limit_conditions(r));
 	END IF;
 END $$;
 --;
@@ -1329,7 +1333,7 @@ COMMENT ON FUNCTION rate_limit_calendars IS 'The calendar limits in money that c
 CREATE OR REPLACE FUNCTION rate_limit_billing(users text[])
 RETURNS TABLE (counted text, unit text, zone text, day int) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+	IF rate_limit_may_read('users') THEN
 		RETURN QUERY SELECT n.name, CASE WHEN o.own THEN 'month' ELSE coalesce(c.unit, 'month') END, coalesce(CASE WHEN o.own THEN rate_limit_known_zone(u.time_zone) END, c.zone, 'UTC'),
 			coalesce(extract(day FROM u.period_start)::int, 1)
 		FROM (SELECT unnest(coalesce($1, '{""}')) UNION ALL SELECT coalesce(a.counted_as, a.user_id) FROM rate_limit_users a WHERE $1 IS NULL) n(name)
@@ -1369,7 +1373,7 @@ COMMENT ON FUNCTION rate_limit_whole_periods IS 'The billing periods of a user i
 CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
+	IF NOT rate_limit_may_read('users') THEN
 		IF num_nonnulls($2, $3) < 2 THEN
 			RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this database' USING ERRCODE = 'invalid_parameter_value';
 		END IF;
@@ -1826,8 +1830,7 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
 	LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
-		AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
+	IF rate_limit_may_read('users', 'rule_limits') AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
 		RETURN QUERY WITH RECURSIVE found(name) AS ( SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone <> 'UTC'
 			UNION ALL SELECT (SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone > f.name AND u.time_zone <> 'UTC') FROM found f WHERE f.name IS NOT NULL
 		), named AS (SELECT f.name FROM found f UNION SELECT l.time_zone FROM rate_limit_rule_limits l)
@@ -1844,9 +1847,9 @@ CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, user
 DECLARE
 	most CONSTANT int := 10000; -- The page asks all the time, so not all users are counted.
 BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{tiers,users,api_keys,rules}'::text[]) AS name) THEN
+	IF rate_limit_may_read('tiers', 'users', 'api_keys', 'rules') THEN
 		RETURN QUERY SELECT t.tier, n.users FROM (SELECT t.* FROM rate_limit_tiers t WHERE NOT EXISTS ( SELECT FROM rate_limit_rules r WHERE r.mode = 'enforce' AND r.valid @> now()
-					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit' AND num_nonnulls(r.hosts, r.paths, r.methods, r.networks) = 0)) OFFSET 0) AS t,
+					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit' AND rate_limit_conditions(r) = '{}')) OFFSET 0) AS t,
 			LATERAL (SELECT count(*) AS users FROM ( (SELECT u.user_id FROM rate_limit_users u WHERE u.tier = t.tier AND u.tier_until > now() LIMIT most)
 				UNION (SELECT u.user_id FROM rate_limit_users u WHERE t.tier = 'anonymous' AND u.tier_until <= now() AND u.tier_until < 'infinity' LIMIT most)
 				UNION (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.tier = t.tier AND least(k.revoked_at, k.expires_at) > now() LIMIT most)) AS u) AS n
@@ -1859,7 +1862,7 @@ COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API k
 --;
 CREATE OR REPLACE FUNCTION rate_limit_exposed() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_grants'), 'SELECT') THEN
+	IF rate_limit_may_read('grants') THEN
 		RETURN QUERY SELECT format('The role %s may %s on %s%s, which rate_limit_grant has not granted. To take that back: SELECT rate_limit_revoke(%L)', quote_ident(s.role),
 			string_agg(DISTINCT s.privilege || CASE WHEN s.grantable THEN ' WITH GRANT OPTION' ELSE '' END, ', '),
 			array_to_string((array_agg(DISTINCT s.object))[1:8], ', '),
@@ -1872,7 +1875,7 @@ COMMENT ON FUNCTION rate_limit_exposed IS 'A sentence about each role with right
 --;
 CREATE OR REPLACE FUNCTION rate_limit_hidden() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_grants'), 'SELECT') THEN
+	IF rate_limit_may_read('grants') THEN
 		RETURN QUERY SELECT format('Row level security hides rows from the role %I. To switch it off (or ALTER ROLE %1$I BYPASSRLS): %s', r.rolname,
 			string_agg(format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY', c.oid::regclass), '; ' ORDER BY c.oid::regclass::text))
 		FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner OR r.rolname IN (SELECT g.role FROM rate_limit_grants g)
@@ -1892,7 +1895,7 @@ DECLARE
 		'AND kind = ''charge''';
 	source text;
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_prices'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
+	IF rate_limit_may_read('prices', 'ledger') THEN
 		SELECT string_agg(format('(SELECT to_jsonb(t) - ''lines'' AS one, t.lines FROM %s t WHERE %s ORDER BY t.time DESC LIMIT 300)', l, condition), ' UNION ALL ') INTO source FROM rate_limit_ledgers() l;
 		RETURN QUERY EXECUTE format('SELECT p.model, c.part
 			FROM (SELECT DISTINCT coalesce(o ->> ''price'', o ->> ''model'') AS model,
@@ -1912,7 +1915,7 @@ COMMENT ON FUNCTION rate_limit_unpriced IS 'The rows of prices that have charged
 --;
 CREATE OR REPLACE FUNCTION rate_limit_price_age() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false)) FROM unnest('{prices,rules,rule_limits}'::text[]) AS name) THEN
+	IF rate_limit_may_read('prices', 'rules', 'rule_limits') THEN
 		RETURN QUERY SELECT CASE WHEN d.days IS NULL THEN 'No model has a price, so limits in money refuse all models.' ELSE format('The newest price is %s old.', CASE d.days WHEN 0 THEN 'less than a day'
 				WHEN 1 THEN '1 day' ELSE d.days || ' days' END) END
 			FROM (SELECT floor(extract(epoch FROM now() - max(p.updated_at)) / 86400) AS days FROM rate_limit_prices p) AS d
@@ -1947,7 +1950,7 @@ COMMENT ON FUNCTION rate_limit_vacuum_holders IS 'A sentence about each of the f
 --;
 CREATE OR REPLACE FUNCTION rate_limit_billing_differs() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+	IF rate_limit_may_read('users') THEN
 		RETURN QUERY WITH c AS MATERIALIZED (SELECT * FROM rate_limit_calendars())
 		SELECT format('The limit %s/%s begins its windows in %s, but invoices of the tier %s %sin %s.', c.rule, c.limit_name, c.zone, string_agg(to_json(c.tier)::text, ', ' ORDER BY c.tier), b.own, b.zone)
 		FROM c JOIN (SELECT f.tier, f.zone, '' AS own, false AS anchored FROM c f WHERE f.place = 1 UNION SELECT u.tier, u.time_zone, 'by time_zone ', u.period_start IS NOT NULL
@@ -2466,7 +2469,7 @@ COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and address
 CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, "from" timestamptz, until timestamptz,
 	prefix text, unit text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
+	IF rate_limit_may_read('ledger') THEN
 		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END FROM rate_limit_totals_of($1, $2, $3,
 				regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
 	END IF;
@@ -2478,7 +2481,7 @@ COMMENT ON FUNCTION rate_limit_ledger_sum IS 'What the requests of a user and of
 --;
 CREATE OR REPLACE FUNCTION rate_limit_users_below(user_id text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	RETURN ARRAY[$1] || CASE WHEN has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN ARRAY( WITH RECURSIVE below AS (SELECT u.user_id FROM rate_limit_users u WHERE u.parent = $1
+	RETURN ARRAY[$1] || CASE WHEN rate_limit_may_read('users') THEN ARRAY( WITH RECURSIVE below AS (SELECT u.user_id FROM rate_limit_users u WHERE u.parent = $1
 			UNION ALL SELECT u.user_id FROM rate_limit_users u JOIN below b ON u.parent = b.user_id)
 		SELECT b.user_id FROM below b) END;
 END $$;
@@ -2775,6 +2778,12 @@ updated_at: When the row was last changed. Changes of its limits are in rate_lim
 counted_as: The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new
 	rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.
 $$);
+--;
+CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE
+RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods,
+	'networks', r.networks));
+--;
+COMMENT ON FUNCTION rate_limit_conditions IS 'The conditions of a rule besides its tiers and times.';
 --;
 CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
@@ -3860,7 +3869,7 @@ COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that coun
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
+	IF rate_limit_may_read('metrics') THEN
 		RETURN QUERY SELECT (SELECT coalesce(sum(t.requests), 0)::bigint FROM rate_limit_metrics_of(ARRAY[$1], d.starts, 'infinity') t WHERE $2 IS NULL OR t.key_id = $2),
 			coalesce(sum(n.requests), 0)::bigint,
 			coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked), 0)::bigint,
@@ -4401,7 +4410,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 20,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 21,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

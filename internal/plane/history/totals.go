@@ -9,6 +9,38 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// The numbers of a cell, by their index.
+const (
+	cellTime = iota // in microseconds since 1970
+	cellKeyID
+	cellRequests
+	cellAdmitted // the first of six, in the order of outcome.Kind
+	cellLimited
+	cellBlocked
+	cellRejected
+	cellOverloaded
+	cellFailed
+	cellShadow
+	cellSettled
+	cellFromMemory
+	cellFromLease
+	cellFromDatabase
+	cellLast // in microseconds since 1970
+	cellNumbers
+)
+
+var metrics = newTable(&table{
+	function: "rate_limit_record_metrics", shared: []string{"region"},
+	numbers: []string{
+		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAdmitted: "admitted",
+		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected",
+		cellOverloaded: "overloaded", cellFailed: "failed", cellShadow: "shadow",
+		cellSettled: "settled", cellFromMemory: "from_memory", cellFromLease: "from_lease",
+		cellFromDatabase: "from_database", cellLast: "last_request",
+	},
+	texts: []string{"user_id", "prefix", "limit_name", "unit", "endpoint", "durations"},
+})
+
 const (
 	// overflowName replaces the user and the endpoint of requests beyond maxMinuteCells.
 	overflowName = "(other)"

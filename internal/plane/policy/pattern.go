@@ -94,37 +94,3 @@ func pathMatches(p *pathPattern, path string) bool {
 	}
 	return p.rest || at == len(path) || path == "/" && at == 0
 }
-
-// Conditions matches requests by host, path and method in the same way as a rule, for limits outside the
-// policy. It is immutable.
-type Conditions struct{ rule *rule }
-
-// NewConditions compiles conditions. An empty list matches all requests. The error is a
-// *ratelimit.FieldError.
-func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
-	row := Rule{Name: "match", Action: ActionBlock, Hosts: hosts, Paths: paths, Methods: methods}
-	r, err := compileRule(&row)
-	if err != nil {
-		return nil, err
-	}
-	return &Conditions{r}, nil
-}
-
-// Match reports whether the conditions match a request. escaped is the path as it was sent. If servers may
-// read the path differently (see NormalPath), the request matches if any reading matches, or if the readings
-// cannot be determined. Otherwise a client could choose which limits apply.
-func (c *Conditions) Match(method, host, escaped string) bool {
-	if !permits(c.rule.methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
-		return false
-	}
-	path, err := NormalPath(escaped)
-	if err != nil || matchesPath(c.rule, path) {
-		return true
-	}
-	for _, without := range withoutParameters(path) {
-		if matchesPath(c.rule, without) {
-			return true
-		}
-	}
-	return false
-}

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -120,40 +119,4 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	}
 	t.Rules = append(t.Rules, t.above...)
 	return v, t
-}
-
-// unmetConditions describes the conditions of a rule that a request does not meet, such as "methods: not
-// GET". unmetConditions returns "" if the request meets all conditions.
-func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdict) string {
-	var unmet []string
-	check := func(condition string, met bool, has string) {
-		switch {
-		case met:
-		case has == "":
-			unmet = append(unmet, condition+": the request has none")
-		default:
-			unmet = append(unmet, condition+": not "+has)
-		}
-	}
-	check("valid", at >= r.row.From && at < r.until, "at this time")
-	check("tiers", permits(r.row.Tiers, v.Tier), v.Tier)
-	check("networks", matchesNetwork(r, f), addressText(f.Address))
-	check("methods", permits(r.methods, strings.ToUpper(f.Method)), f.Method)
-	check("hosts", matchesHost(r, f.Host), f.Host)
-	check("paths", matchesPath(r, f.Path), f.Path)
-	if r.row.Action == ActionLimit {
-		user := sender.user
-		if user == "" {
-			user = anonymousText(f.Address)
-		}
-		keys, _, missing := counterKeys(&r.countBy, f, user, sender.key, v.Tier)
-		name := "user"
-		if len(r.row.CountBy) > 0 {
-			name = r.row.CountBy[missing]
-		}
-		if keys == nil {
-			unmet = append(unmet, "count_by: no "+name)
-		}
-	}
-	return strings.Join(unmet, "; ")
 }

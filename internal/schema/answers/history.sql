@@ -99,7 +99,7 @@ COMMENT ON FUNCTION rate_limit_refused IS
 CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, "from" timestamptz, until timestamptz,
 	prefix text, unit text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
+	IF rate_limit_may_read('ledger') THEN
 		RETURN (SELECT CASE $5 WHEN 'money' THEN rate_limit_money(sum(t.units)) ELSE sum(t.units) END
 			FROM rate_limit_totals_of($1, $2, $3,
 				regexp_replace(rate_limit_counted_prefix($4), '^(rule/.*):\d+$', '\1'), $5) t);
@@ -113,7 +113,7 @@ COMMENT ON FUNCTION rate_limit_ledger_sum IS
 
 CREATE OR REPLACE FUNCTION rate_limit_users_below(user_id text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	RETURN ARRAY[$1] || CASE WHEN has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN ARRAY(
+	RETURN ARRAY[$1] || CASE WHEN rate_limit_may_read('users') THEN ARRAY(
 		WITH RECURSIVE below AS (SELECT u.user_id FROM rate_limit_users u WHERE u.parent = $1
 			UNION ALL SELECT u.user_id FROM rate_limit_users u JOIN below b ON u.parent = b.user_id)
 		SELECT b.user_id FROM below b) END;

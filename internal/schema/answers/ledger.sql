@@ -142,9 +142,10 @@ DECLARE
 	place text;
 	known boolean;
 BEGIN
-	FOREACH place IN ARRAY '{rate_limit_users,rate_limit_metrics}'::text[] LOOP
-		CONTINUE WHEN has_table_privilege(to_regclass(place), 'SELECT') IS NOT TRUE;
-		EXECUTE format('SELECT EXISTS (SELECT FROM %I t WHERE t.user_id = $1)', place) INTO known USING $1;
+	FOREACH place IN ARRAY '{users,metrics}'::text[] LOOP
+		CONTINUE WHEN NOT rate_limit_may_read(place);
+		EXECUTE format('SELECT EXISTS (SELECT FROM rate_limit_%s WHERE user_id = $1)', place) INTO known
+			USING $1;
 		IF known THEN
 			RETURN;
 		END IF;
@@ -162,8 +163,7 @@ CREATE OR REPLACE FUNCTION rate_limit_calendars()
 RETURNS TABLE (tier text, place bigint, rule text, limit_name text, unit text, zone text)
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false))
-		FROM unnest('{tiers,rules,rule_limits}'::text[]) AS name) THEN
+	IF rate_limit_may_read('tiers', 'rules', 'rule_limits') THEN
 		RETURN QUERY SELECT t.tier, row_number() OVER (PARTITION BY t.tier ORDER BY
 				array_position('{year,month,week,day}', l.calendar), r.priority DESC, r.name, l.name),
 			r.name, l.name, l.calendar, coalesce(rate_limit_known_zone(l.time_zone), 'UTC')
@@ -175,9 +175,7 @@ BEGIN
 			AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.mode = 'enforce'
 				AND o.valid @> now() AND (o.tiers IS NULL OR t.tier = ANY (o.tiers))
 				AND (-o.priority, o.name) < (-r.priority, r.name)
-				AND (coalesce(o.hosts, r.hosts), coalesce(o.paths, r.paths), coalesce(o.methods, r.methods),
-					coalesce(o.networks, r.networks)) IS NOT DISTINCT FROM (r.hosts, r.paths, r.methods,
-					r.networks));
+				AND rate_limit_conditions(r) || rate_limit_conditions(o) = rate_limit_conditions(r));
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_calendars IS
@@ -186,7 +184,7 @@ COMMENT ON FUNCTION rate_limit_calendars IS
 CREATE OR REPLACE FUNCTION rate_limit_billing(users text[])
 RETURNS TABLE (counted text, unit text, zone text, day int) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+	IF rate_limit_may_read('users') THEN
 		RETURN QUERY SELECT n.name, CASE WHEN o.own THEN 'month' ELSE coalesce(c.unit, 'month') END,
 			coalesce(CASE WHEN o.own THEN rate_limit_known_zone(u.time_zone) END, c.zone, 'UTC'),
 			coalesce(extract(day FROM u.period_start)::int, 1)
@@ -236,7 +234,7 @@ COMMENT ON FUNCTION rate_limit_whole_periods IS
 CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_users'), 'SELECT'), false) THEN
+	IF NOT rate_limit_may_read('users') THEN
 		IF num_nonnulls($2, $3) < 2 THEN
 			RAISE EXCEPTION 'from, until: must be given: the policy with the periods of users is not in this '
 				'database' USING ERRCODE = 'invalid_parameter_value';

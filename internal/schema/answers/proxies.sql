@@ -124,8 +124,7 @@ $$);
 CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
 	LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT')
-		AND has_table_privilege(to_regclass('rate_limit_rule_limits'), 'SELECT')
+	IF rate_limit_may_read('users', 'rule_limits')
 		AND to_regprocedure('rate_limit_known_zone(text)') IS NOT NULL THEN
 		RETURN QUERY WITH RECURSIVE found(name) AS (
 			SELECT min(u.time_zone) FROM rate_limit_users u WHERE u.time_zone <> 'UTC'
@@ -149,12 +148,11 @@ CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, user
 DECLARE
 	most CONSTANT int := 10000; -- The page asks all the time, so not all users are counted.
 BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false))
-		FROM unnest('{tiers,users,api_keys,rules}'::text[]) AS name) THEN
+	IF rate_limit_may_read('tiers', 'users', 'api_keys', 'rules') THEN
 		RETURN QUERY SELECT t.tier, n.users FROM (SELECT t.* FROM rate_limit_tiers t WHERE NOT EXISTS (
 				SELECT FROM rate_limit_rules r WHERE r.mode = 'enforce' AND r.valid @> now()
 					AND (t.tier = ANY (r.tiers) OR r.tiers IS NULL AND r.action = 'limit'
-						AND num_nonnulls(r.hosts, r.paths, r.methods, r.networks) = 0)) OFFSET 0) AS t,
+						AND rate_limit_conditions(r) = '{}')) OFFSET 0) AS t,
 			LATERAL (SELECT count(*) AS users FROM (
 				(SELECT u.user_id FROM rate_limit_users u WHERE u.tier = t.tier AND u.tier_until > now()
 					LIMIT most)
@@ -171,7 +169,7 @@ COMMENT ON FUNCTION rate_limit_unlimited IS
 	'has ended.';
 CREATE OR REPLACE FUNCTION rate_limit_exposed() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_grants'), 'SELECT') THEN
+	IF rate_limit_may_read('grants') THEN
 		RETURN QUERY SELECT format('The role %s may %s on %s%s, which rate_limit_grant has not granted. To '
 				'take that back: SELECT rate_limit_revoke(%L)', quote_ident(s.role),
 			string_agg(DISTINCT s.privilege || CASE WHEN s.grantable THEN ' WITH GRANT OPTION' ELSE '' END,
@@ -187,7 +185,7 @@ COMMENT ON FUNCTION rate_limit_exposed IS
 -- The owner, members of its role, and roles with BYPASSRLS see all rows.
 CREATE OR REPLACE FUNCTION rate_limit_hidden() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_grants'), 'SELECT') THEN
+	IF rate_limit_may_read('grants') THEN
 		RETURN QUERY SELECT format('Row level security hides rows from the role %I. To switch it off (or '
 				'ALTER ROLE %1$I BYPASSRLS): %s', r.rolname,
 			string_agg(format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY', c.oid::regclass), '; '
@@ -213,8 +211,7 @@ DECLARE
 		'AND kind = ''charge''';
 	source text;
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_prices'), 'SELECT')
-		AND has_table_privilege(to_regclass('rate_limit_ledger'), 'SELECT') THEN
+	IF rate_limit_may_read('prices', 'ledger') THEN
 		SELECT string_agg(format('(SELECT to_jsonb(t) - ''lines'' AS one, t.lines FROM %s t WHERE %s '
 			'ORDER BY t.time DESC LIMIT 300)', l, condition), ' UNION ALL ') INTO source
 			FROM rate_limit_ledgers() l;
@@ -236,8 +233,7 @@ COMMENT ON FUNCTION rate_limit_unpriced IS
 	'newest such rows of the ledger, of the last 7 days.';
 CREATE OR REPLACE FUNCTION rate_limit_price_age() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || name), 'SELECT'), false))
-		FROM unnest('{prices,rules,rule_limits}'::text[]) AS name) THEN
+	IF rate_limit_may_read('prices', 'rules', 'rule_limits') THEN
 		RETURN QUERY SELECT CASE WHEN d.days IS NULL
 				THEN 'No model has a price, so limits in money refuse all models.'
 			ELSE format('The newest price is %s old.', CASE d.days WHEN 0 THEN 'less than a day'
@@ -289,7 +285,7 @@ COMMENT ON FUNCTION rate_limit_vacuum_holders IS
 -- The page asks all the time, so of the users with a time zone, 10,000 are looked at.
 CREATE OR REPLACE FUNCTION rate_limit_billing_differs() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+	IF rate_limit_may_read('users') THEN
 		RETURN QUERY WITH c AS MATERIALIZED (SELECT * FROM rate_limit_calendars())
 		SELECT format('The limit %s/%s begins its windows in %s, but invoices of the tier %s %sin %s.',
 			c.rule, c.limit_name, c.zone, string_agg(to_json(c.tier)::text, ', ' ORDER BY c.tier), b.own,

@@ -30,7 +30,7 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT') THEN
+	IF rate_limit_may_read('metrics') THEN
 		RETURN QUERY SELECT (SELECT coalesce(sum(t.requests), 0)::bigint
 				FROM rate_limit_metrics_of(ARRAY[$1], d.starts, 'infinity') t
 				WHERE $2 IS NULL OR t.key_id = $2),

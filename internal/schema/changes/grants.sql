@@ -12,6 +12,12 @@ $$;
 COMMENT ON FUNCTION rate_limit_caller IS
 	'The calling role, even in a function with the rights of the owner.';
 
+CREATE OR REPLACE FUNCTION rate_limit_may_read(VARIADIC tables text[]) RETURNS boolean LANGUAGE sql STABLE
+RETURN (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || t), 'SELECT'), false))
+	FROM unnest(tables) t);
+COMMENT ON FUNCTION rate_limit_may_read IS
+	'Whether tables, by their names without rate_limit_, are in this database, and the role may read them.';
+
 -- All roles may call functions that compute, and those that views and constraints call with the rights of the
 -- role that reads or writes.
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE

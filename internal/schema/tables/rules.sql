@@ -38,6 +38,10 @@ updated_at: When the row was last changed. Changes of its limits are in rate_lim
 counted_as: The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new
 	rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.
 $$);
+CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE
+RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods,
+	'networks', r.networks));
+COMMENT ON FUNCTION rate_limit_conditions IS 'The conditions of a rule besides its tiers and times.';
 CALL rate_limit_describe('rate_limit_rule_limits', $$
 The limits of rules. A request passes only if all limits of its rules admit it.
 rule: The name of the rule.

@@ -1,0 +1,257 @@
+package policy
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A new condition needs a field of Rule, and here a line in compileConditions, in keepMatching, and in
+// unmetConditions. If the memo cannot store the condition's result, the line is in matchesNow instead of
+// keepMatching, and compileConditions sets dynamic.
+
+// compileConditions compiles the conditions of a rule.
+func (r *rule) compileConditions() error {
+	row := &r.row
+	var methods []string
+	for _, method := range row.Methods {
+		methods = append(methods, strings.ToUpper(method))
+	}
+	row.Methods = methods
+	r.methods = methods
+	if row.Action != ActionExempt && contains(methods, "GET") {
+		r.methods = append([]string{"HEAD"}, methods...)
+	}
+	for _, host := range row.Hosts {
+		p, err := parseHost(host)
+		if err != nil {
+			return err
+		}
+		r.hosts = append(r.hosts, p)
+	}
+	everywhere := false // one of the paths is /*
+	for _, path := range row.Paths {
+		p, err := parsePath(path)
+		if err != nil {
+			return err
+		}
+		r.paths = append(r.paths, p)
+		folded, _ := parsePath(option.LowerASCII.Replace(path))
+		r.folded = append(r.folded, folded)
+		everywhere = everywhere || p.rest && p.literal == "" && len(p.segments) == 0
+	}
+	if everywhere {
+		r.paths = nil
+		r.folded = nil
+	} else {
+		r.endpoint = strings.Join(row.Paths, " ")
+	}
+	networks := row.Networks
+	row.Networks = nil
+	for _, network := range networks {
+		if !network.IsValid() {
+			want := "networks such as 192.0.2.0/24"
+			return &ratelimit.FieldError{Field: "networks", Value: network.String(), Want: want}
+		}
+		row.Networks = append(row.Networks, normalNetwork(network))
+	}
+	r.dynamic = row.Networks != nil || row.From != 0 || row.Until != 0
+	return nil
+}
+
+// permits reports whether a list of tiers or methods has a name. The empty list has all names.
+func permits(names []string, name string) bool { return len(names) == 0 || contains(names, name) }
+
+func contains(names []string, name string) bool {
+	for i := range names {
+		if names[i] == name {
+			return true
+		}
+	}
+	return false
+}
+
+func matchesHost(r *rule, host string) bool {
+	for _, name := range r.hosts {
+		if host == name || name[0] == '*' && len(host) >= len(name) && strings.HasSuffix(host, name[1:]) {
+			return true
+		}
+	}
+	return len(r.hosts) == 0
+}
+
+// matchesPath reports whether a rule matches a normal path: an exempt rule narrowly, and any other rule
+// widely, which is without case and in one of the readings of a backslash (see NormalPath).
+func matchesPath(r *rule, path string) bool {
+	if r.row.Action == ActionExempt {
+		return matchesExactly(r, path)
+	}
+	path = option.LowerASCII.Replace(path)
+	return matchesReading(r.folded, path) ||
+		strings.IndexByte(path, '\\') >= 0 && matchesReading(r.folded, backslashAsSlash(path))
+}
+
+// matchesExactly reports whether a rule matches a normal path with its case, in both readings of a backslash.
+func matchesExactly(r *rule, path string) bool {
+	return matchesReading(r.paths, path) &&
+		(strings.IndexByte(path, '\\') < 0 || matchesReading(r.paths, backslashAsSlash(path)))
+}
+
+// takesFamily reports whether a rule of a family takes the place of the other rules in its family. It does
+// so if it matches the method, the network and the path narrowly, as an exempt rule does. A rule that matches
+// only widely is charged in addition, because the server may answer such a request as another rule expects.
+func takesFamily(r *rule, f *Facts) bool {
+	return (r.row.Methods == nil || contains(r.row.Methods, strings.ToUpper(f.Method))) &&
+		(r.row.Networks == nil || !f.Address.IsValid() || containsAddress(r.row.Networks, f.Address)) &&
+		(r.paths == nil || matchesExactly(r, f.Path))
+}
+
+// keepMatching removes from rules[start:] the rules that do not match by tier, method, host and path.
+func keepMatching(rules []*rule, start int, f *Facts, tier string) []*rule {
+	method := strings.ToUpper(f.Method)
+	end := start
+	for _, r := range rules[start:] {
+		// The nil checks avoid calls, which are slow in the interpreter: most rules have few conditions.
+		if (r.row.Tiers == nil || permits(r.row.Tiers, tier)) &&
+			(r.methods == nil || permits(r.methods, method)) &&
+			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
+			rules[end] = r
+			end++
+		}
+	}
+	return rules[:end]
+}
+
+func matchesReading(patterns []*pathPattern, path string) bool {
+	for i := range patterns {
+		if pathMatches(patterns[i], path) {
+			return true
+		}
+	}
+	return len(patterns) == 0
+}
+
+// matchesNow reports whether a rule matches by the conditions with results that the memo cannot store: time
+// and network.
+func matchesNow(r *rule, f *Facts, at int64) bool {
+	return at >= r.row.From && at < r.until && matchesNetwork(r, f)
+}
+
+var (
+	everyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	everyIPv6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+)
+
+// matchesNetwork reports whether a network of the rule contains the client's address, or the rule has no
+// networks. An assumed address may belong to a load balancer and must not free a request from limits, so it
+// matches no exempt rule and no rule of a family. For a rule that restricts, the networks of an address of
+// NAT64 are also those of the IPv4 address in it, and an unknown address is in a network if the rule has
+// both networks of all addresses.
+func matchesNetwork(r *rule, f *Facts) bool {
+	if r.row.Networks == nil {
+		return true
+	}
+	if f.Assumed && (r.row.Action == ActionExempt || r.row.Action == ActionLimit && r.row.Family != "") {
+		return false
+	}
+	if containsAddress(r.row.Networks, f.Address) {
+		return true
+	}
+	if r.row.Action == ActionExempt {
+		return false
+	}
+	if !f.Address.IsValid() {
+		return containsNetwork(r.row.Networks, everyIPv4) && containsNetwork(r.row.Networks, everyIPv6)
+	}
+	return containsAddress(r.row.Networks, ClientOf(f.Address))
+}
+
+func containsAddress(networks []netip.Prefix, address netip.Addr) bool {
+	for _, network := range networks {
+		if network.Contains(address) {
+			return true
+		}
+	}
+	return false
+}
+
+func containsNetwork(networks []netip.Prefix, one netip.Prefix) bool {
+	for _, network := range networks {
+		if network == one {
+			return true
+		}
+	}
+	return false
+}
+
+// unmetConditions describes the conditions of a rule that a request does not meet, such as "methods: not
+// GET". unmetConditions returns "" if the request meets all conditions.
+func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdict) string {
+	var unmet []string
+	check := func(condition string, met bool, has string) {
+		switch {
+		case met:
+		case has == "":
+			unmet = append(unmet, condition+": the request has none")
+		default:
+			unmet = append(unmet, condition+": not "+has)
+		}
+	}
+	check("valid", at >= r.row.From && at < r.until, "at this time")
+	check("tiers", permits(r.row.Tiers, v.Tier), v.Tier)
+	check("networks", matchesNetwork(r, f), addressText(f.Address))
+	check("methods", permits(r.methods, strings.ToUpper(f.Method)), f.Method)
+	check("hosts", matchesHost(r, f.Host), f.Host)
+	check("paths", matchesPath(r, f.Path), f.Path)
+	if r.row.Action == ActionLimit {
+		user := sender.user
+		if user == "" {
+			user = anonymousText(f.Address)
+		}
+		keys, _, missing := counterKeys(&r.countBy, f, user, sender.key, v.Tier)
+		name := "user"
+		if len(r.row.CountBy) > 0 {
+			name = r.row.CountBy[missing]
+		}
+		if keys == nil {
+			unmet = append(unmet, "count_by: no "+name)
+		}
+	}
+	return strings.Join(unmet, "; ")
+}
+
+// Conditions matches requests by host, path and method in the same way as a rule, for limits outside the
+// policy. It is immutable.
+type Conditions struct{ rule *rule }
+
+// NewConditions compiles conditions. An empty list matches all requests. The error is a
+// *ratelimit.FieldError.
+func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
+	row := Rule{Name: "match", Action: ActionBlock, Hosts: hosts, Paths: paths, Methods: methods}
+	r, err := compileRule(&row)
+	if err != nil {
+		return nil, err
+	}
+	return &Conditions{r}, nil
+}
+
+// Match reports whether the conditions match a request. escaped is the path as it was sent. If servers may
+// read the path differently (see NormalPath), the request matches if any reading matches, or if the readings
+// cannot be determined. Otherwise a client could choose which limits apply.
+func (c *Conditions) Match(method, host, escaped string) bool {
+	if !permits(c.rule.methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
+		return false
+	}
+	path, err := NormalPath(escaped)
+	if err != nil || matchesPath(c.rule, path) {
+		return true
+	}
+	for _, without := range withoutParameters(path) {
+		if matchesPath(c.rule, without) {
+			return true
+		}
+	}
+	return false
+}
