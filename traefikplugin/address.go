@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 )
@@ -67,7 +68,7 @@ func (a *addresses) forwarded(r *http.Request) string {
 		if text == "" {
 			continue
 		}
-		if address, err := parseAddress(text); err != nil || !reading.ContainsAddr(a.excluded, address) {
+		if address, err := parseAddress(text); err != nil || !policy.ContainsAddress(a.excluded, address) {
 			return text
 		}
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"strings"
 )
@@ -26,9 +27,9 @@ invoice acme --from 2026-11-01 --until 2026-12-01 --by user --csv > november.csv
 	emptyText: "Nothing was used.",
 	beforeSQL: requireUser,
 	runGo: func(c *invocation) error {
-		csv := c.boolFlag("csv")
+		asCSV := c.boolFlag("csv")
 		switch {
-		case c.json && csv:
+		case c.json && asCSV:
 			return invalid("--csv", "", "given without --json")
 		case c.json:
 			return c.list(invoiceSQL("i.period", invoiceNumbers), "")
@@ -42,7 +43,7 @@ HAVING count(money) > 0 OR @csv::boolean`)
 		switch {
 		case err != nil:
 			return err
-		case !csv:
+		case !asCSV:
 			return c.show(rows, c.emptyText)
 		}
 		return c.printf("%s", redactKeys(csvOf(rows)))
@@ -63,28 +64,24 @@ SELECT ` + period + `, i.corrects, i."user", i.parent, i.model, ` + numbers + ",
 
 // csvOf returns rows that have the same fields as CSV, with a line of names.
 func csvOf(rows []json.RawMessage) string {
-	var csv strings.Builder
+	var text strings.Builder
+	w := csv.NewWriter(&text)
+	w.UseCRLF = true
 	for i, row := range rows {
-		fields := fieldsOf(row)
+		var names, values []string
+		for _, f := range fieldsOf(row) {
+			names, values = append(names, f.name), append(values, csvField(f.value))
+		}
 		if i == 0 {
-			names := make([]string, len(fields))
-			for j, f := range fields {
-				names[j] = f.name
-			}
-			csv.WriteString(strings.Join(names, ",") + "\r\n")
+			_ = w.Write(names) // a Builder does not fail
 		}
-		for j, f := range fields {
-			if j > 0 {
-				csv.WriteByte(',')
-			}
-			csv.WriteString(csvField(f.value))
-		}
-		csv.WriteString("\r\n")
+		_ = w.Write(values)
 	}
-	return csv.String()
+	w.Flush()
+	return text.String()
 }
 
-// csvField returns a value as a field of CSV. A spreadsheet would run a text that begins as a formula does.
+// csvField returns the text of a value. A spreadsheet would run a text that begins as a formula does.
 func csvField(value json.RawMessage) string {
 	var text string
 	switch {
@@ -93,10 +90,7 @@ func csvField(value json.RawMessage) string {
 	case json.Unmarshal(value, &text) != nil: // a number
 		return string(value)
 	case text != "" && strings.ContainsAny(text[:1], "=+-@\t\r"):
-		text = "'" + text
-	}
-	if strings.ContainsAny(text, ",\"\r\n") {
-		text = `"` + strings.ReplaceAll(text, `"`, `""`) + `"`
+		return "'" + text
 	}
 	return text
 }

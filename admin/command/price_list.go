@@ -96,14 +96,11 @@ func (m *listedModel) add(field string, at priceLevel, part string, value json.R
 	if m.ignores(field) || string(value) == "null" {
 		return
 	}
-	price, ok := new(big.Rat), false
-	if text := listNumber.FindSubmatch(value); text != nil {
-		price, ok = price.SetString(string(text[1]))
-	}
-	if ok {
+	price := rational(value)
+	if price != nil {
 		price.Mul(price, factor)
 	}
-	if !ok || price.Sign() < 0 || price.Cmp(maxPrice) > 0 {
+	if price == nil || price.Sign() < 0 || price.Cmp(maxPrice) > 0 {
 		m.fail(field, value, "must be a price from 0 to 1000000000")
 		return
 	}
@@ -132,14 +129,20 @@ func (m *listedModel) fail(field string, value json.RawMessage, reason string) {
 	m.faults = append(m.faults, field+": "+reason)
 }
 
-// wholeNumber returns a number of tokens, which a list can write as 256000.0 or 1e6.
-func wholeNumber(value json.RawMessage) (int64, bool) {
+// rational returns a number of a list, or nil for another value.
+func rational(value json.RawMessage) *big.Rat {
 	text := listNumber.FindSubmatch(value)
 	if text == nil {
-		return 0, false
+		return nil
 	}
-	n, ok := new(big.Rat).SetString(string(text[1]))
-	if !ok || !n.IsInt() || n.Sign() < 0 || n.Cmp(maxTokens) > 0 {
+	n, _ := new(big.Rat).SetString(string(text[1])) // the expression ensures a number
+	return n
+}
+
+// wholeNumber returns a number of tokens, which a list can write as 256000.0 or 1e6.
+func wholeNumber(value json.RawMessage) (int64, bool) {
+	n := rational(value)
+	if n == nil || !n.IsInt() || n.Sign() < 0 || n.Cmp(maxTokens) > 0 {
 		return 0, false
 	}
 	return n.Num().Int64(), true

@@ -104,7 +104,7 @@ func matchesExactly(r *rule, path string) bool {
 // only widely is charged in addition, because the server may answer such a request as another rule expects.
 func takesFamily(r *rule, f *Facts) bool {
 	return (r.row.Methods == nil || contains(r.row.Methods, strings.ToUpper(f.Method))) &&
-		(r.row.Networks == nil || !f.Address.IsValid() || containsAddress(r.row.Networks, f.Address)) &&
+		(r.row.Networks == nil || !f.Address.IsValid() || ContainsAddress(r.row.Networks, f.Address)) &&
 		(r.paths == nil || matchesExactly(r, f.Path))
 }
 
@@ -156,7 +156,7 @@ func matchesNetwork(r *rule, f *Facts) bool {
 	if f.Assumed && (r.row.Action == ActionExempt || r.row.Action == ActionLimit && r.row.Family != "") {
 		return false
 	}
-	if containsAddress(r.row.Networks, f.Address) {
+	if ContainsAddress(r.row.Networks, f.Address) {
 		return true
 	}
 	if r.row.Action == ActionExempt {
@@ -165,10 +165,11 @@ func matchesNetwork(r *rule, f *Facts) bool {
 	if !f.Address.IsValid() {
 		return containsNetwork(r.row.Networks, everyIPv4) && containsNetwork(r.row.Networks, everyIPv6)
 	}
-	return containsAddress(r.row.Networks, ClientOf(f.Address))
+	return ContainsAddress(r.row.Networks, ClientOf(f.Address))
 }
 
-func containsAddress(networks []netip.Prefix, address netip.Addr) bool {
+// ContainsAddress reports whether one of networks contains an address, as in Facts. None has the zero Addr.
+func ContainsAddress(networks []netip.Prefix, address netip.Addr) bool {
 	for _, network := range networks {
 		if network.Contains(address) {
 			return true

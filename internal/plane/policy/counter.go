@@ -96,7 +96,7 @@ func userText(user string) string {
 }
 
 // anonymousText returns the value of a request without a user in a counter key.
-func anonymousText(address netip.Addr) string { return "ip:" + networkText(address) }
+func anonymousText(address netip.Addr) string { return "ip:" + NetworkText(address) }
 
 // UnknownAddress is the value of an unknown address in keys.
 const UnknownAddress = "unknown"
@@ -141,8 +141,8 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	return network
 }
 
-// networkText returns the text of an IPv4 address, or of the /64 of an IPv6 address.
-func networkText(address netip.Addr) string {
+// NetworkText returns the text of an IPv4 address or of the /64 of an IPv6 address, or UnknownAddress.
+func NetworkText(address netip.Addr) string {
 	if !address.IsValid() {
 		return UnknownAddress
 	}
@@ -234,7 +234,7 @@ func withoutHeader(by *counterBy, d *dimension, f *Facts, more bool) string {
 	case d.header == "" || more || by.without == option.WithoutSkip:
 		return ""
 	case f.Preflight:
-		return "%preflight:" + networkText(f.Address)
+		return "%preflight:" + NetworkText(f.Address)
 	case by.without == option.WithoutRefuse:
 		return ""
 	}
@@ -264,7 +264,7 @@ func valuesOf(d *dimension, f *Facts, user, keyID, tier string, more bool) []str
 	case "tier":
 		value = counterText(tier)
 	case "ip":
-		value = networkText(f.Address)
+		value = NetworkText(f.Address)
 	case "ip/128":
 		value = addressText(f.Address)
 	case "host":
@@ -299,7 +299,7 @@ func networks(values []string) []string {
 	var texts []string
 	for _, value := range values {
 		if address, err := netip.ParseAddr(value); err == nil {
-			value = networkText(ClientOf(address.Unmap().WithZone("")))
+			value = NetworkText(ClientOf(address.Unmap().WithZone("")))
 		}
 		texts = append(texts, value)
 	}

@@ -99,7 +99,7 @@ var keyLike = regexp.MustCompile("(?i:" + KeyPrefix + ")[0-9A-Za-z]{5,}")
 // percent-encoded, HideKeys returns the decoded text.
 func HideKeys(text, key string) string {
 	if strings.ContainsAny(text, "%\\") {
-		plain := strings.ReplaceAll(unescape(text), "\\", "/")
+		plain := strings.ReplaceAll(Unescape(text), "\\", "/")
 		if hidden := hidePlain(plain, key); hidden != plain {
 			return hidden
 		}

@@ -36,7 +36,7 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 func NormalPath(escaped string) (string, error) {
 	normal := encodedSlashes.Replace(escaped)
 	if strings.IndexByte(normal, '%') >= 0 {
-		normal = unescape(normal)
+		normal = Unescape(normal)
 	}
 	if !strings.HasPrefix(normal, "/") {
 		normal = "/" + normal
@@ -56,9 +56,8 @@ var dotSegment = regexp.MustCompile(`[/\\]\.\.?(;[^/\\]*)?([/\\]|$)`)
 // backslashAsSlash returns the reading of a normal path in which backslashes separate segments.
 func backslashAsSlash(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
 
-// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays. The path of a
-// request has no such percent sign.
-func unescape(text string) string {
+// Unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays.
+func Unescape(text string) string {
 	if plain, err := url.PathUnescape(text); err == nil {
 		return plain
 	}

@@ -60,7 +60,7 @@ func parsePath(text string) (*pathPattern, error) {
 		segments = segments[:last]
 	}
 	for _, segment := range segments {
-		if segment == "" || segment == "." || segment == ".." || unescape(segment) != segment ||
+		if segment == "" || segment == "." || segment == ".." || Unescape(segment) != segment ||
 			segment != "*" && strings.IndexByte(segment, '*') >= 0 {
 			return p, err
 		}

@@ -52,23 +52,11 @@ func Connection(r *http.Request) string {
 
 // Client returns the address of the client of a request, or its /64 if it is IPv6.
 func Client(q *Input) string {
+	address := netip.Addr{}
 	if q.Clients != nil && q.Clients.Address != nil {
-		if address, _ := q.Clients.Address(q.HTTP); address.IsValid() {
-			return Network(address.String(), allIPv4, 64)
-		}
+		address, _ = q.Clients.Address(q.HTTP)
 	}
-	return policy.UnknownAddress
-}
-
-// ContainsAddr reports whether one of networks contains an address, which is as in policy.Facts. None
-// contains the zero Addr.
-func ContainsAddr(networks []netip.Prefix, address netip.Addr) bool {
-	for i := range networks {
-		if networks[i].Contains(address) {
-			return true
-		}
-	}
-	return false
+	return policy.NetworkText(address)
 }
 
 // plainHost has the characters of hosts that policy.NormalHost does not change, except for a final dot.

@@ -51,14 +51,3 @@ func normalizeEscapes(escaped string) string {
 }
 
 var unreserved = regexp.MustCompile("^[A-Za-z0-9._~-]$")
-
-// unescape decodes percent-encoding, and keeps a percent sign without two hexadecimal digits.
-func unescape(text string) string {
-	if strings.IndexByte(text, '%') < 0 {
-		return text
-	}
-	return escape.ReplaceAllStringFunc(text, func(one string) string {
-		n, _ := strconv.ParseUint(one[1:], 16, 8) // the pattern ensures two digits
-		return string([]byte{byte(n)})
-	})
-}

@@ -132,7 +132,7 @@ func cookieTexts(value string) []string {
 	if quoted {
 		value = value[1 : len(value)-1]
 	}
-	plain := unescape(value)
+	plain := policy.Unescape(value)
 	if strings.HasPrefix(plain, "j:") {
 		var text string
 		if json.Unmarshal([]byte(plain[2:]), &text) == nil {
@@ -141,7 +141,7 @@ func cookieTexts(value string) []string {
 	}
 	texts := []string{plain}
 	if quoted && strings.Contains(value, `\`) {
-		texts = append(texts, unescape(withoutBackslashes(value)))
+		texts = append(texts, policy.Unescape(withoutBackslashes(value)))
 	}
 	return texts
 }
@@ -174,10 +174,10 @@ func QueryValues(u *url.URL, name string) []string {
 	var values []string
 	for _, one := range strings.Split(CleanURL(u).RawQuery, "&") {
 		key, value, _ := strings.Cut(one, "=")
-		key = unescape(strings.ReplaceAll(key, "+", " "))
+		key = policy.Unescape(strings.ReplaceAll(key, "+", " "))
 		key, _, _ = strings.Cut(strings.TrimLeft(key, " "), "\x00")
 		if key == name || strings.HasPrefix(key, name+"[") || strings.HasPrefix(key, "["+name+"]") {
-			values = append(values, unescape(strings.ReplaceAll(value, "+", " ")))
+			values = append(values, policy.Unescape(strings.ReplaceAll(value, "+", " ")))
 		}
 	}
 	return policy.Distinct(values)

@@ -103,7 +103,7 @@ func Begin(q *Request) (waits bool, err error) {
 	exempt := false
 	if len(s.Exempt) > 0 {
 		address, assumed := s.Clients.Address(q.HTTP)
-		exempt = !assumed && reading.ContainsAddr(s.Exempt, address)
+		exempt = !assumed && policy.ContainsAddress(s.Exempt, address)
 	}
 	mayBePost := s.all.Tokens
 	if s.Policy != nil {
