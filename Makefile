@@ -218,8 +218,8 @@ test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests w
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesEqualNaiveLoop$$' ./internal/plane/policy -rules 10000 -requests 1000000
 
 .PHONY: test-upgrade
-test-upgrade: need-go ## run programs of the first numbered tables beside those of a later version (needs the history)
-	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestTwoVersionsCountTogether$$' .
+test-upgrade: need-go ## upgrade tables of each numbered version, and run programs of the first beside a later one (needs the history)
+	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^(TestTwoVersionsCountTogether|TestTablesOfEachVersionAreUpgraded)$$' .
 
 .PHONY: test-budgets
 test-budgets: need-go ## compare budgets in money with what models charged for 1,000,000 requests, through kills and a failover

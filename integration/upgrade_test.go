@@ -42,7 +42,13 @@ func baselineTree(t *testing.T) string {
 	if commit == "" {
 		t.Fatal("the history has no commit with the first tables: clone it in full")
 	}
-	tree := filepath.Join(t.TempDir(), "baseline")
+	return treeOf(t, commit)
+}
+
+// treeOf returns a worktree of a commit.
+func treeOf(t *testing.T, commit string) string {
+	t.Helper()
+	tree := filepath.Join(t.TempDir(), "tree")
 	run(t, "..", "git", "worktree", "add", "--detach", tree, commit)
 	t.Cleanup(func() { run(t, "..", "git", "worktree", "remove", "--force", tree) })
 	return tree

@@ -28,32 +28,6 @@ const libraryTables = `
 		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
 	CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);`
 
-// catalogSQL returns a line for each thing that a migration creates. The line of a column has its place, its
-// collation, and whether it is NOT NULL. NOT NULL constraints have no lines, because only Postgres 18 has
-// them, with names that it chooses.
-const catalogSQL = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
-	SELECT concat_ws(' ', 'column', a.attrelid::regclass || '.' || a.attname, a.attnum,
-		format_type(a.atttypid, a.atttypmod), 'COLLATE ' || nullif(a.attcollation, 0)::regcollation,
-		a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attacl) AS line
-		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-		WHERE a.attrelid::regclass::text LIKE 'rate\_limit\_%' AND a.attnum > 0 AND NOT a.attisdropped
-	UNION ALL SELECT 'constraint ' || conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
-		FROM pg_constraint WHERE conrelid::regclass::text LIKE 'rate\_limit\_%' AND contype <> 'n'
-	UNION ALL SELECT 'trigger ' || pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
-	UNION ALL SELECT 'function ' || pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc
-		WHERE proname LIKE 'rate\_limit\_%' AND prokind = 'f'
-	UNION ALL SELECT 'aggregate ' || a.aggfnoid || ' ' || a.aggtransfn || ' ' || coalesce(a.agginitval, '')
-		FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v'
-		AND relname LIKE 'rate\_limit\_%'
-	UNION ALL SELECT concat_ws(' ', 'table', relname, relpersistence, reloptions, relacl) FROM pg_class
-		WHERE relkind IN ('r', 'p') AND relname LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index
-		WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description
-		FROM pg_description WHERE objoid >= 16384
-) AS lines`
-
 // libraryCollation matches the collation of a column that the npm library makes.
 var libraryCollation = regexp.MustCompile(
 	`(column rate_limit_(?:ephemeral|durable)(?:_pkey)?\.(?:prefix|key) .*COLLATE )"C"`)
@@ -107,10 +81,10 @@ func migrateOn(t *testing.T, dsn string) {
 // rows.
 func TestEveryWayMakesSameTables(t *testing.T) {
 	fromFile := sqltest.New(t)
-	want := fromFile.Query(catalogSQL)
+	want := fromFile.Query(sqltest.CatalogSQL)
 	fromFile.Exec(schema.File)
-	if got := fromFile.Query(catalogSQL); got != want {
-		t.Errorf("a second run of the file changes\n%s", differingLines(got, want))
+	if got := fromFile.Query(sqltest.CatalogSQL); got != want {
+		t.Errorf("a second run of the file changes\n%s", sqltest.DifferingLines(got, want))
 	}
 	fromFile.Expect("SELECT count(*) FROM rate_limit_users", "2")
 	npm := libraryCollation.ReplaceAllString(want, `${1}"default"`)
@@ -125,23 +99,14 @@ func TestEveryWayMakesSameTables(t *testing.T) {
 					want = npm
 				}
 				way.make(t, s)
-				if got := s.Query(catalogSQL); got != want {
-					t.Errorf("the tables and those of the file differ in\n%s", differingLines(got, want))
+				if got := s.Query(sqltest.CatalogSQL); got != want {
+					t.Errorf("the tables and those of the file differ in\n%s",
+						sqltest.DifferingLines(got, want))
 				}
 				countHit(t, s.OpenDB(""))
 			})
 		}
 	}
-}
-
-// differingLines returns the lines that only one of two texts has.
-func differingLines(a, b string) (lines string) {
-	for line := range strings.SplitSeq(a+"\n"+b, "\n") {
-		if !strings.Contains(a, line) || !strings.Contains(b, line) {
-			lines += line + "\n"
-		}
-	}
-	return lines
 }
 
 // countHit takes a hit with a new store, and returns the store, which closes at the end of the test.

@@ -102,16 +102,17 @@ func TestLaterVersionsUpgradeAndKeep(t *testing.T) {
 				"f")
 			s.Exec("DROP VIEW of_a_user; DROP FUNCTION own_budget, own_tier; DROP TABLE orders;" + undone)
 			fresh.Exec(byHand + undone)
-			upgraded := s.Query(catalogSQL)
-			if want := fresh.Query(catalogSQL); upgraded != want {
-				t.Errorf("an upgrade and a new database differ in\n%s", differingLines(upgraded, want))
+			upgraded := s.Query(sqltest.CatalogSQL)
+			if want := fresh.Query(sqltest.CatalogSQL); upgraded != want {
+				t.Errorf("an upgrade and a new database differ in\n%s", sqltest.DifferingLines(upgraded, want))
 			}
 			if state, err := stateOf(t, s); err != nil || !state.Newer() {
 				t.Errorf("this program on later tables: %+v, %v, want a newer revision and no error", state,
 					err)
 			}
 			s.Exec(schema.File + schema.Create)
-			check.Equal(t, "the catalog after schema.sql of this version", s.Query(catalogSQL), upgraded)
+			check.Equal(t, "the catalog after schema.sql of this version", s.Query(sqltest.CatalogSQL),
+				upgraded)
 			countHit(t, s.OpenDB("")).Close()
 			s.Exec("ALTER TABLE rate_limit_users DISABLE TRIGGER rate_limit_log_insert")
 			if _, err := stateOf(t, s); !errors.Is(err, schema.ErrRestoring) {
@@ -147,13 +148,13 @@ func TestFailedUpgradesNameTheMend(t *testing.T) {
 		s := sqltest.New(t)
 		me := s.Query("SELECT current_user")
 		s.Exec(test.before)
-		before := s.Query(catalogSQL)
+		before := s.Query(sqltest.CatalogSQL)
 		failure := s.ExpectError(test.version)
 		got := []string{failure.Message, failure.Detail, failure.Hint}
 		got = slices.DeleteFunc(got, func(text string) bool { return text == "" })
 		text := strings.ReplaceAll(strings.Join(got, ". "), me, "ME")
 		check.Equal(t, name, text, test.want)
-		check.Equal(t, name+": the catalog", s.Query(catalogSQL), before)
+		check.Equal(t, name+": the catalog", s.Query(sqltest.CatalogSQL), before)
 		if failure.Code == "" {
 			t.Errorf("%s: no SQLSTATE", name)
 		}
