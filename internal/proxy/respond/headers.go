@@ -139,11 +139,8 @@ type Response struct {
 
 // SetAllHeaders is like SetFields and Outcome.SetContent, but for many responses in one loop, because an
 // interpreted call takes long. It replaces the headers of an earlier limit, even if that limit has less
-// remaining. SetAllHeaders reuses the text of a value if the next response has the
-// same value. Without SetAllHeaders, an exact request in Traefik takes 1.1 times the processor time, and 510
-// allocations instead of 430, measured in integration by
-//
-//	go test -run xxx -bench 'Interpreted$/Postgres$' -benchtime 20000x .
+// remaining. SetAllHeaders reuses the text of a value if the next response has the same value. Without it, an
+// exact request in Traefik takes 1.1 times the processor time.
 func SetAllHeaders(responses []Response) {
 	limit, limitText := int64(-1), ""
 	reset, resetText := int64(-1), ""
