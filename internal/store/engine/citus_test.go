@@ -37,7 +37,7 @@ type citusDB struct {
 }
 
 // startCitus starts a Citus with shards. Without the flag -citus, it skips the test.
-func startCitus(t testing.TB, workers int) *citusDB {
+func startCitus(t testing.TB, workers, shards int) *citusDB {
 	t.Helper()
 	if *citusBin == "" {
 		t.Skip("make test-citus runs this")
@@ -54,13 +54,13 @@ func startCitus(t testing.TB, workers int) *citusDB {
 		}
 	})
 	s := &citusDB{t, servers}
-	s.migrate(testShards)
+	s.migrate(shards)
 	return s
 }
 
 func (s *citusDB) migrate(shards int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Minute)
 	defer cancel()
 	conn := cluster.Connect(s.t, s.DSN())
 	defer conn.Close(ctx)
@@ -128,7 +128,7 @@ func (s *citusDB) moveShard(shard, worker int) {
 
 // TestCitus runs all tests on one Citus, which takes a while to start.
 func TestCitus(t *testing.T) {
-	s := startCitus(t, 3)
+	s := startCitus(t, 3, testShards)
 	t.Run("the migration is idempotent and refuses another number of shards", s.testMigration)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
