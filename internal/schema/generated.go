@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 21
+	revision = 22
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 21) AND (state.revision >= 21 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 22) AND (state.revision >= 22 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -2612,7 +2612,8 @@ counted_as: The first name of a renamed user, by which it counts and is in the l
 	by which another one counts gets another name here. NULL: the user counts by its name.
 $$);
 --;
-CREATE OR REPLACE FUNCTION rate_limit_set_level() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_set_level() RETURNS trigger LANGUAGE plpgsql
+	SET enable_seqscan = off AS $$
 BEGIN
 	SELECT u.level INTO NEW.parent_level FROM rate_limit_users u WHERE u.user_id = NEW.parent;
 	IF NEW.parent_level IS NULL AND NEW.parent IS NOT NULL THEN
@@ -3056,7 +3057,8 @@ CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id O
 --;
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 --;
-CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+	SET enable_seqscan = off AS $$
 DECLARE
 	name CONSTANT text := to_jsonb(NEW) ->> TG_ARGV[0];
 	old_name text := name;
@@ -4410,7 +4412,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 21,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 22,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

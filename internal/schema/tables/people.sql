@@ -26,7 +26,9 @@ counted_as: The first name of a renamed user, by which it counts and is in the l
 	by which another one counts gets another name here. NULL: the user counts by its name.
 $$);
 
-CREATE OR REPLACE FUNCTION rate_limit_set_level() RETURNS trigger LANGUAGE plpgsql AS $$
+-- For a table that was empty when it was analyzed, Postgres would plan to read all rows, for each new one.
+CREATE OR REPLACE FUNCTION rate_limit_set_level() RETURNS trigger LANGUAGE plpgsql
+	SET enable_seqscan = off AS $$
 BEGIN
 	SELECT u.level INTO NEW.parent_level FROM rate_limit_users u WHERE u.user_id = NEW.parent;
 	IF NEW.parent_level IS NULL AND NEW.parent IS NOT NULL THEN

@@ -27,7 +27,8 @@ CREATE OR REPLACE TRIGGER rate_limit_rename_references
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW
 	WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 
-CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+	SET enable_seqscan = off AS $$
 DECLARE
 	name CONSTANT text := to_jsonb(NEW) ->> TG_ARGV[0];
 	old_name text := name;
