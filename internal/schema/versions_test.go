@@ -104,7 +104,7 @@ func TestLaterVersionsUpgradeAndKeep(t *testing.T) {
 			fresh.Exec(byHand + undone)
 			upgraded := s.Query(sqltest.CatalogSQL)
 			if want := fresh.Query(sqltest.CatalogSQL); upgraded != want {
-				t.Errorf("an upgrade and a new database differ in\n%s", sqltest.DifferingLines(upgraded, want))
+				t.Errorf("an upgrade and a new database differ:\n%s", sqltest.DifferingLines(upgraded, want))
 			}
 			if state, err := stateOf(t, s); err != nil || !state.Newer() {
 				t.Errorf("this program on later tables: %+v, %v, want a newer revision and no error", state,
