@@ -84,7 +84,7 @@ func TestRevisionsOnlyGrow(t *testing.T) {
 	for _, revision := range revisions {
 		n, err := strconv.Atoi(revision[2])
 		if err != nil || n >= schema.ThisRevision && !strings.Contains(string(digests), revision[1]) {
-			t.Errorf("a commit has the %s, and this program the revision %d", revision[1], schema.ThisRevision)
+			t.Errorf("a commit has the %s, this program the revision %d", revision[1], schema.ThisRevision)
 		}
 	}
 }

@@ -172,7 +172,8 @@ func (b *moneyBed) proveOwnUsage() {
 // both proxies within 1.2 s after COMMIT.
 func (b *moneyBed) proveUpgrade() {
 	const section = "An upgrade in the payment's transaction"
-	b.execute("CREATE TABLE payments (user_id text REFERENCES rate_limit_users ON UPDATE CASCADE, amount int)")
+	b.execute("CREATE TABLE payments (amount int, " +
+		"user_id text REFERENCES rate_limit_users ON UPDATE CASCADE)")
 	payment := b.sql[section][0]
 	b.execute("SELECT rate_limit_limit('budget', 'month', '0.000001 money/1mo calendar')")
 	for proxy := range b.proxies {
