@@ -43,17 +43,21 @@ func startBoth(t *testing.T, dsn string, routes ...route) []proxy {
 type controlledProxy struct {
 	*harness.Process // the process of the latest start
 	name, url, admin string
+	program          string // of a Caddy
 	start, reload    func()
 	reject           func() // reloads an invalid configuration, which changes nothing
 }
 
-func startControlledCaddy(t *testing.T, name, dsn string, routes []route) *controlledProxy {
+func startControlledCaddy(t *testing.T, program, name, dsn string, routes []route) *controlledProxy {
 	t.Helper()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin,
 		"pg_ratelimit {\n", fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %[1]s\n", name))
-	p := &controlledProxy{name: name, url: "http://" + address, admin: "http://" + admin}
-	p.start = func() { p.Process = startCaddyOn(t, address, config).Process }
+	p := &controlledProxy{name: name, url: "http://" + address, admin: "http://" + admin, program: program}
+	p.start = func() {
+		p.Process = harness.RunCaddy(t, name, p.program, config)
+		p.AwaitAddress(t, address)
+	}
 	p.reload = func() { loadConfig(t, admin, config, http.StatusOK) }
 	p.reject = func() {
 		invalid := harness.Replace(t, config, "\nlimit ", "\nlimit many ")

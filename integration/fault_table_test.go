@@ -66,7 +66,7 @@ func TestNoFaultMakesResponsesWrong(t *testing.T) {
 	dsn := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write",
 		networks[0].Address, networks[1].Address)
 	routes := faultRoutes()
-	proxies := []*controlledProxy{startControlledCaddy(t, "caddy", dsn, routes),
+	proxies := []*controlledProxy{startControlledCaddy(t, buildCaddy(t), "caddy", dsn, routes),
 		startControlledTraefik(t, "traefik", dsn, routes)}
 	var table strings.Builder
 	table.WriteString("|fault|Caddy: longest added latency, ms|wrong responses|exact after, s|Traefik: " +

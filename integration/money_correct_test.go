@@ -5,22 +5,24 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // Requests that wrong prices were charged for are billed again, while others run: at the end, each costs what
 // its model says, to the billionth, in the ledger, on the invoices and in the counters of four levels. The
 // command is killed after some of its transactions, again and again, and its server fails. A counter that was
-// reset has nothing of what was charged before.
+// reset has nothing of what was charged before. At first, the Caddy is of the first numbered version.
 func TestCorrectionsReachCountersOnceThroughKillsAndFailover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute")
 	}
-	b := startBudgetBed(t)
+	b := startBudgetBed(t, harness.Caddy(t, baselineTree(t)))
 	b.requests = 0
 	cluster.Execute(t, b.dsn, `UPDATE rate_limit_overrides SET events = 9e15;
 		UPDATE rate_limit_prices SET input = input * 1.5, output = output * 1.7 WHERE model <> 'large*';
@@ -38,30 +40,28 @@ func TestCorrectionsReachCountersOnceThroughKillsAndFailover(t *testing.T) {
 			reset[user][name] = true
 		}
 	}
-	sql := ""
-	for _, m := range pricedModels {
-		sql += fmt.Sprintf(`UPDATE rate_limit_prices SET (input, cache_read, cache_write, output) =
-			(%d / 10000.0, %d / 10000.0, %d / 10000.0, %d / 10000.0) WHERE model = '%s*';`,
-			m.rates[0], m.rates[1], m.rates[2], m.rates[3], m.name)
-	}
 	var clients sync.WaitGroup
-	clients.Go(func() { b.load(2000) })
-	cluster.Execute(t, b.dsn, sql)
+	clients.Go(func() { b.load(1000) })
+	cluster.Execute(t, b.dsn, rightPrices())
+	b.killCorrections(caddy)
+	clients.Wait()
+	b.must(b.proxies[0].Stop())
+	b.proxies[0].program = caddy
+	b.proxies[0].start()
+	var said atomic.Bool
+	clients.Go(func() {
+		for !said.Load() {
+			b.load(1000)
+		}
+	})
 	await(t, "the command to say that requests run", func() bool {
 		out := run(t, ".", caddy, "pg-ratelimit", "--dsn", b.dsn, "prices", "correct", "*", "--from", "1h")
-		return !strings.Contains(out, "running          0")
+		return strings.Contains(out, "running") && !strings.Contains(out, "running          0")
 	})
-	for kill := range 3 {
-		before := b.corrected()
-		command := b.correct(caddy)
-		b.must(command.Start())
-		await(t, "the command to correct some", func() bool { return b.corrected() > before })
-		b.must(command.Process.Kill())
-		t.Logf("kill %d: %v, %d are corrected", kill, command.Wait(), b.corrected())
-	}
 	b.must(b.servers[0].Kill())
 	b.must(runSQL(b.servers[1].DSN("postgres"), "SELECT pg_promote()",
 		"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"))
+	said.Store(true)
 	for !strings.Contains(b.correctAll(caddy), "running          0") {
 		if t.Failed() || t.Context().Err() != nil {
 			return
@@ -74,6 +74,33 @@ func TestCorrectionsReachCountersOnceThroughKillsAndFailover(t *testing.T) {
 		t.Errorf("a further run: %s", text)
 	}
 	b.checkCorrected(reset)
+}
+
+// killCorrections kills the command three times, each time after some of its transactions, unless it is done.
+func (b *budgetBed) killCorrections(caddy string) {
+	b.t.Helper()
+	for kill := range 3 {
+		before := b.corrected()
+		command := b.correct(caddy)
+		b.must(command.Start())
+		await(b.t, "the command to correct some", func() bool { return b.corrected() > before })
+		b.must(command.Process.Kill())
+		killed := command.Wait()
+		b.t.Logf("kill %d: %v, %d are corrected", kill, killed, b.corrected())
+		if killed == nil {
+			return
+		}
+	}
+}
+
+// rightPrices returns SQL that makes prices those of the models.
+func rightPrices() (sql string) {
+	for _, m := range pricedModels {
+		sql += fmt.Sprintf(`UPDATE rate_limit_prices SET (input, cache_read, cache_write, output) =
+			(%d / 10000.0, %d / 10000.0, %d / 10000.0, %d / 10000.0) WHERE model = '%s*';`,
+			m.rates[0], m.rates[1], m.rates[2], m.rates[3], m.name)
+	}
+	return sql
 }
 
 // load asks more questions.

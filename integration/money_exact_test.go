@@ -63,7 +63,7 @@ type budgetBed struct {
 // notice, within 10 s. A budget is exceeded by at most one answer, and by what running answers cost more
 // than they hold. The answers of killed proxies are charged or not.
 func TestBudgetsInMoneyAreExact(t *testing.T) {
-	b := startBudgetBed(t)
+	b := startBudgetBed(t, buildCaddy(t))
 	var clients sync.WaitGroup
 	for i := range min(100, b.requests/50) {
 		clients.Go(func() {
@@ -106,8 +106,8 @@ func TestBudgetsInMoneyAreExact(t *testing.T) {
 	b.check()
 }
 
-// startBudgetBed starts the servers and the proxies.
-func startBudgetBed(t *testing.T) *budgetBed {
+// startBudgetBed starts the servers and the proxies. caddy is the program of the Caddy.
+func startBudgetBed(t *testing.T, caddy string) *budgetBed {
 	t.Helper()
 	b := &budgetBed{t: t, requests: int64(*budgetRequests), random: seed.New(t),
 		questions: map[string]*question{},
@@ -144,7 +144,7 @@ func startBudgetBed(t *testing.T) *budgetBed {
 	t.Cleanup(models.Close)
 	routes := []route{{path: "/", backend: models.URL, limit: object{"timeout": "1s", "onError": "deny",
 		"policy": object{"user": "{header.X-User}"}}}}
-	b.proxies = []*controlledProxy{startControlledCaddy(t, "caddy", b.dsn, routes),
+	b.proxies = []*controlledProxy{startControlledCaddy(t, caddy, "caddy", b.dsn, routes),
 		startControlledTraefik(t, "traefik", b.dsn, routes)}
 	client, closeIdle := harness.NewClient(100)
 	t.Cleanup(closeIdle)

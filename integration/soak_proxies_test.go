@@ -43,7 +43,8 @@ func startSoakProxies(t *testing.T, dsn, upstream string) (proxies []*controlled
 	t.Helper()
 	for i := range soakProxies - 1 {
 		name := fmt.Sprint("caddy", i+1)
-		proxies = append(proxies, startControlledCaddy(t, name, dsn, soakRoutes(name, upstream)))
+		routes := soakRoutes(name, upstream)
+		proxies = append(proxies, startControlledCaddy(t, buildCaddy(t), name, dsn, routes))
 	}
 	return append(proxies, startControlledTraefik(t, "traefik", dsn, soakRoutes("traefik", upstream)))
 }
