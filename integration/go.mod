@@ -17,7 +17,6 @@ require (
 	github.com/sashabaranov/go-openai v1.41.2
 	github.com/traefik/paerser v0.2.2
 	github.com/traefik/yaegi v0.16.1
-	golang.org/x/net v0.57.0
 	google.golang.org/grpc v1.73.0
 	google.golang.org/protobuf v1.36.11
 	gopkg.in/yaml.v3 v3.0.1
@@ -36,6 +35,7 @@ require (
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
 	github.com/tidwall/sjson v1.2.5 // indirect
+	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
