@@ -68,7 +68,7 @@ func compactSQL(t *testing.T, file string) string {
 	return sql + "\n"
 }
 
-// pieces are what Go and SQL have in common. {processes} stands for the table of the names of processes.
+// pieces has text that Go and SQL have in common. {processes} stands for the table of processes' names.
 var pieces = strings.NewReplacer("{links}", ratelimit.TimeZoneLinks, "{node_is_live}", schema.NodeIsLive,
 	"{is_live}", algorithm.LiveSQL, "{live_held}", algorithm.LiveHeldSQL,
 	"{holders}", algorithm.HoldersSQL, "{live_slots}",

@@ -11,7 +11,7 @@ import (
 	"net/netip"
 )
 
-// Input is what values are read from.
+// Input has the parts of a request with its values.
 type Input struct {
 	HTTP     *http.Request
 	Data     any      // data of the proxy for its Texts

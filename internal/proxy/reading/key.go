@@ -227,7 +227,7 @@ func ParseCost(text string) int64 {
 	return int64(largest)
 }
 
-// CostOf returns the cost of a request from its values, of which the largest counts.
+// CostOf returns the cost of a request, which is the largest of its values.
 func CostOf(t *Text, q *Input) int64 {
 	values := t.Values(q)
 	if values == nil {
