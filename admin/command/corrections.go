@@ -134,6 +134,17 @@ func (all *corrections) list() []*differences {
 	return list
 }
 
+// correctionReport is what the command prints. If a proxy of an older version does not report how many
+// requests run, Running is nil, and Unreported has the names of such proxies.
+type correctionReport struct {
+	Requests   int            `json:"requests"`
+	Corrected  int            `json:"corrected"`
+	Unpriced   int            `json:"without_a_price"`
+	Running    *json.Number   `json:"running"`
+	Unreported []string       `json:"running_not_reported_by,omitempty"`
+	Changes    []*differences `json:"changes"`
+}
+
 func correctPrices(c *invocation) error {
 	yes := c.boolFlag("yes")
 	if yes && strings.TrimSpace(c.flag("reason")) == "" {
@@ -155,20 +166,20 @@ func correctPrices(c *invocation) error {
 			}
 		}
 	}
-	// A proxy of an older version does not say how many run.
-	running, err := c.scalar(`SELECT CASE WHEN count(*) = count(r.n) THEN coalesce(sum(r.n), 0) END
-FROM (SELECT substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::bigint AS n FROM rate_limit_nodes n
+	running, err := c.rows(`SELECT CASE WHEN count(*) = count(r.n) THEN coalesce(sum(r.n), 0) END AS running,
+	array_agg(r.node ORDER BY r.node) FILTER (WHERE r.n IS NULL) AS running_not_reported_by
+FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::bigint AS n
+	FROM rate_limit_nodes n
 	WHERE n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s') r`)
 	if err != nil {
 		return err
 	}
-	err = c.show(struct {
-		Requests  int            `json:"requests"`
-		Corrected int            `json:"corrected"`
-		Unpriced  int            `json:"without_a_price"`
-		Running   *json.Number   `json:"running"`
-		Changes   []*differences `json:"changes"`
-	}{all.requests, len(all.changed), all.unpriced, (*json.Number)(running), all.list()}, "")
+	report := correctionReport{Requests: all.requests, Corrected: len(all.changed), Unpriced: all.unpriced,
+		Changes: all.list()}
+	if err := json.Unmarshal(running[0], &report); err != nil {
+		return err
+	}
+	err = c.show(report, "")
 	switch {
 	case err != nil || c.json:
 		return err

@@ -30,7 +30,7 @@ invoice acme --from 2026-11-01 --until 2026-12-01 --by user --csv > november.csv
 		asCSV := c.boolFlag("csv")
 		switch {
 		case c.json && asCSV:
-			return invalid("--csv", "", "given without --json")
+			return invalid("--csv", "true", "given without --json")
 		case c.json:
 			return c.list(invoiceSQL("i.period", invoiceNumbers), "")
 		}

@@ -187,15 +187,21 @@ func (c *invocation) readInputs() error {
 	return c.checkPeriod()
 }
 
-// checkPeriod returns an error if --until is set without --since, or is not after --since.
+// checkPeriod returns an error if --until is set without --since or --from, or is not after it.
 func (c *invocation) checkPeriod() error {
-	since, until := c.cmd.Flags().Lookup("since"), c.cmd.Flags().Lookup("until")
-	switch {
-	case since == nil || until == nil:
-	case since.Value.String() == "" && until.Changed:
-		return invalid("--since", "", "given with --until")
-	case since.Value.String() != "" && !c.moment("since").Before(c.moment("until")):
-		return invalid("--since", since.Value.String(), "before the end, "+displayTime(c.moment("until")))
+	until := c.cmd.Flags().Lookup("until")
+	for _, name := range []string{"since", "from"} {
+		start := c.cmd.Flags().Lookup(name)
+		if start == nil || until == nil {
+			continue
+		}
+		text, end := start.Value.String(), c.moment("until")
+		switch {
+		case text == "" && until.Changed:
+			return invalid("--"+name, "", "given with --until")
+		case text != "" && !end.IsZero() && !c.moment(name).Before(end):
+			return invalid("--"+name, text, "before the end, "+displayTime(end))
+		}
 	}
 	return nil
 }

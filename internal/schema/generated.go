@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 22
+	revision = 23
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 22) AND (state.revision >= 22 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 23) AND (state.revision >= 23 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1461,7 +1461,7 @@ DECLARE
 	running bigint := 0;
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
-		RAISE invalid_parameter_value USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
+		RAISE invalid_parameter_value USING MESSAGE = format('user_id, key_id, key, address: exactly one of them must be given, not %s', num_nonnulls($1, $2, $3, $4));
 	END IF;
 	IF until IS NULL AND to_regclass('rate_limit_users') IS NOT NULL THEN
 		PERFORM rate_limit_refuse_parent($1);
@@ -3345,7 +3345,7 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id tex
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	IF num_nonnulls($1, $2, $3) <> 1 THEN
-		RAISE invalid_parameter_value USING MESSAGE = 'network, user_id, key_id: exactly one of them must be given';
+		RAISE invalid_parameter_value USING MESSAGE = format('network, user_id, key_id: exactly one of them must be given, not %s', num_nonnulls($1, $2, $3));
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4) USING ERRCODE = 'invalid_parameter_value';
 	ELSIF family($1) = 6 AND masklen($1) = 128 THEN
@@ -3533,7 +3533,7 @@ DECLARE
 	whole CONSTANT boolean := ids IS NOT NULL;
 BEGIN
 	IF until <= "from" THEN
-		RAISE invalid_parameter_value USING MESSAGE = 'until: must be after from';
+		RAISE invalid_parameter_value USING MESSAGE = format('until: %s: must be after from, %s', to_json(until), to_json("from"));
 	END IF;
 	RETURN QUERY EXECUTE format('WITH b AS (
 			SELECT b.*, CASE WHEN b.charges IS NULL THEN b.lines::bigint ELSE 0 END AS n,
@@ -4013,7 +4013,7 @@ BEGIN
 	IF ($2 BETWEEN '0' AND '36525 days') IS NOT TRUE THEN
 		RAISE EXCEPTION 'grace: %: must be 0 to 36525 days', to_json($2) USING ERRCODE = 'invalid_parameter_value';
 	ELSIF (octet_length($3) = 32) IS NOT TRUE THEN
-		RAISE invalid_parameter_value USING MESSAGE = 'digest: must be a sha256 of 32 bytes';
+		RAISE invalid_parameter_value USING MESSAGE = format('digest: %s bytes: must be a sha256 of 32 bytes', coalesce(octet_length($3), 0));
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN
@@ -4412,7 +4412,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 22,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 23,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

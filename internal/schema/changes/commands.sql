@@ -74,7 +74,8 @@ BEGIN
 		RAISE EXCEPTION 'grace: %: must be 0 to 36525 days', to_json($2)
 			USING ERRCODE = 'invalid_parameter_value';
 	ELSIF (octet_length($3) = 32) IS NOT TRUE THEN
-		RAISE invalid_parameter_value USING MESSAGE = 'digest: must be a sha256 of 32 bytes';
+		RAISE invalid_parameter_value USING MESSAGE = format('digest: %s bytes: must be a sha256 of 32 bytes',
+			coalesce(octet_length($3), 0));
 	ELSIF old.id IS NULL THEN
 		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
 	ELSIF old.replaced_by IS NOT NULL THEN

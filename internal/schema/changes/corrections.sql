@@ -12,7 +12,8 @@ DECLARE
 	whole CONSTANT boolean := ids IS NOT NULL;
 BEGIN
 	IF until <= "from" THEN
-		RAISE invalid_parameter_value USING MESSAGE = 'until: must be after from';
+		RAISE invalid_parameter_value USING MESSAGE = format('until: %s: must be after from, %s',
+			to_json(until), to_json("from"));
 	END IF;
 	RETURN QUERY EXECUTE format('WITH b AS (
 			SELECT b.*, CASE WHEN b.charges IS NULL THEN b.lines::bigint ELSE 0 END AS n,

@@ -59,7 +59,8 @@ DECLARE
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE invalid_parameter_value
-			USING MESSAGE = 'user_id, key_id, key, address: exactly one of them must be given';
+			USING MESSAGE = format('user_id, key_id, key, address: exactly one of them must be given, '
+				'not %s', num_nonnulls($1, $2, $3, $4));
 	END IF;
 	IF until IS NULL AND to_regclass('rate_limit_users') IS NOT NULL THEN
 		PERFORM rate_limit_refuse_parent($1);

@@ -245,7 +245,8 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id tex
 BEGIN
 	IF num_nonnulls($1, $2, $3) <> 1 THEN
 		RAISE invalid_parameter_value
-			USING MESSAGE = 'network, user_id, key_id: exactly one of them must be given';
+			USING MESSAGE = format('network, user_id, key_id: exactly one of them must be given, not %s',
+				num_nonnulls($1, $2, $3));
 	ELSIF $4 <= now() THEN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4)
 			USING ERRCODE = 'invalid_parameter_value';
