@@ -2,21 +2,18 @@ package ratelimit_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzRateIsValidOrQuoted checks three functions. ParseRate returns a rate that a limit can have, or an error
+// FuzzRateIsValidOrQuoted checks two functions. ParseRate returns a rate that a limit can have, or an error
 // that quotes the text. ParseWindow returns the same window for the text that the window's String returns.
-// StoredKey returns a key that Postgres can hold.
 func FuzzRateIsValidOrQuoted(f *testing.F) {
 	for _, text := range []string{
 		"100 1m", "100/1m", "1 1w2d3h", "1 250ms", "9007199254740992 36525d", "10000 1mo calendar",
 		"5/1d calendar Europe/Berlin", "1/1y calendar UTC x", "36525d2562047h", "0 1m", "-1 1s",
-		"sha256:00", "a\x00", "\xff", strings.Repeat("k", 513), "1 1d calendar ../etc",
+		"a\x00", "\xff", "1 1d calendar ../etc",
 	} {
 		f.Add(text)
 	}
@@ -27,13 +24,6 @@ func FuzzRateIsValidOrQuoted(f *testing.F) {
 				t.Errorf("ParseWindow(%q) = %v; ParseWindow(%v) = %v, %v, want the same", text, d, d, again,
 					err)
 			}
-		}
-		key := (&ratelimit.Hit{Key: text}).StoredKey()
-		if len(key) > ratelimit.MaxKey || !utf8.ValidString(key) || strings.Contains(key, "\x00") {
-			t.Errorf("StoredKey of %q = %q, want text that Postgres can hold", text, key)
-		}
-		if strings.HasPrefix(text, "sha256:") && key == text {
-			t.Errorf("StoredKey of %q = %q, want a digest", text, key)
 		}
 		rate, err := ratelimit.ParseRate(text)
 		if err != nil {

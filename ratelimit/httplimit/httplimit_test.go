@@ -176,24 +176,6 @@ func TestFailingStoreAdmitsUnlessDenyOnError(t *testing.T) {
 	}
 }
 
-// A request with an invalid hit is handled like a failure of the store: OnError gets the error, and the
-// request passes.
-func TestInvalidHitIsReported(t *testing.T) {
-	for _, hit := range []ratelimit.Hit{{Key: "k", Cost: 1},
-		{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k"}} {
-		var reported error
-		h := wrap(t, newStore(t), httplimit.Options{
-			Hits:    func(*http.Request) []ratelimit.Hit { return []ratelimit.Hit{hit} },
-			OnError: func(_ *http.Request, err error) { reported = err },
-		})
-		var field *ratelimit.FieldError
-		if response := get(h, "@"); response.Code != http.StatusTeapot || !errors.As(reported, &field) {
-			t.Errorf("%+v: status %d, OnError got %v, want %d and a FieldError", hit, response.Code, reported,
-				http.StatusTeapot)
-		}
-	}
-}
-
 // A request passes although an Independent hit exceeds its limit. No header describes that limit.
 func TestIndependentHitRefusesNothing(t *testing.T) {
 	full := &ratelimit.Limit{Prefix: "full", Events: 1, Window: time.Hour}

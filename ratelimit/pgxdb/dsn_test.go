@@ -15,54 +15,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
-
-// dsnTable has the parts that follow the DSN of a database, and the answer: "ok", or a part of the error.
-// "ok" with psql means that psql connects with the same text.
-var dsnTable = []struct{ text, want string }{
-	{"", "ok with psql"},
-	{"&application_name=x&connect_timeout=5", "ok with psql"},
-	{"&keepalives=1&keepalives_idle=30&keepalives_interval=5&keepalives_count=3", "ok with psql"},
-	{"&tcp_user_timeout=1000&fallback_application_name=x", "ok with psql"},
-	{"&gssencmode=disable", "ok with psql"},
-	{"&gssencmode=prefer", "ok with psql"},
-	{"&channel_binding=prefer", "ok with psql"},
-	{"&target_session_attrs=any", "ok with psql"},
-	{"&target_session_attrs=read-write", "ok with psql"},
-	{"&client_encoding=UTF8&ssl_min_protocol_version=TLSv1.2", "ok with psql"},
-	{"&options=-c%20search_path%3Dpublic", "ok with psql"},
-	{"&TimeZone=UTC&statement_timeout=5000&myapp.x=1&search_path=public", "ok"}, // psql lacks these
-	{"&pool_max_conns=3&default_query_exec_mode=exec", "ok"},
-	{"&gssencmode=require", "gssencmode in the dsn must be one of disable, prefer"},
-	{"&hostaddr=127.0.0.1", "hostaddr in the dsn is not supported"},
-	{"&load_balance_hosts=random", "load_balance_hosts in the dsn must be one of disable"},
-	{"&sslcertmode=disable", "sslcertmode in the dsn must be one of allow"},
-	{"&sslnegotiation=direct", "sslnegotiation in the dsn must be one of postgres"},
-	{"&service=x", "service in the dsn is not supported"},
-	{"&target_session_attrs=standby", "target_session_attrs in the dsn must be one of any"},
-	{"&pgbouncer=true&connection_limit=1&schema=public", "pgbouncer in the dsn is of another program: leave"},
-	{"&connection_limit=1", "write pool_max_conns=…, or the setting max_conns"},
-	{"&schema=public", "write search_path=…"},
-	{"&pool=5", "write pool_max_conns=…"},
-	{"&sslaccept=accept_invalid_certs", "write sslmode=require"},
-	{"&prepareThreshold=0", "leave it out"},
-	{"&binary_parameters=yes", "leave it out"},
-	{"&currentSchema=a", "write search_path=…"},
-	{"&a%20secret=1", "a parameter's name must be letters"},
-	{"&DATABASE_URL=postgres://u@h/d", "the parameter DATABASE_URL in the dsn holds a URL"},
-	{"&PGHOST=h", "of a variable, such as DATABASE_URL, write the value alone"},
-	{"&passfile=DIR/0600", "ok with psql"},
-	{"&passfile=DIR/0640", "ok"}, // psql ignores what a group may read
-	{"&passfile=DIR/0440", "ok"},
-	{"&passfile=DIR/0644", "passfile has the mode 0644, must be for its owner and group alone"},
-	{"&passfile=DIR/0604", "passfile has the mode 0604"},
-	{"&password=p&passfile=DIR/none", "ok with psql"},
-	{"&passfile=DIR/none", "passfile cannot be read: no such file"},
-}
 
 // A DSN has one meaning in both drivers, and with psql if psql takes it: it connects, or is refused with an
 // error that names the parameter.
@@ -75,34 +33,29 @@ func TestDSNHasOneMeaning(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, test := range dsnTable {
-		dsn := base + strings.ReplaceAll(test.text, "DIR", dir)
-		want, psql := strings.CutSuffix(test.want, " with psql")
-		for driver, open := range map[string]func() (pgdb.DB, error){
-			"pgwire": func() (pgdb.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },
-			"pgxdb":  func() (pgdb.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },
-		} {
-			got := "ok"
-			db, err := open()
-			if err == nil {
-				err = db.Run(t.Context(), time.Minute, []*pgdb.Statement{{SQL: "SELECT 1"}})
-				db.Close()
-			}
-			if err != nil {
-				got = err.Error()
-			}
-			if want == "ok" && got != want || !strings.Contains(got, want) {
-				t.Errorf("%s, %q: %s, want %s", driver, test.text, got, want)
-			}
+	connect := func(db pgdb.DB, err error) string {
+		if err == nil {
+			defer db.Close()
+			err = db.Run(t.Context(), time.Minute, []*pgdb.Statement{{SQL: "SELECT 1"}})
 		}
-		if !psql {
-			continue
-		}
-		psqlCommand := exec.CommandContext(t.Context(), "psql", "-c", "SELECT 1", dsn)
-		if out, err := psqlCommand.CombinedOutput(); err != nil {
-			t.Errorf("psql, %q: %v: %s, want it to connect", test.text, err, out)
-		}
+		return strings.ReplaceAll(fmt.Sprint(err), dir, "DIR")
 	}
+	golden.ReplayLines(t, "testdata/dsns.txt", func(t *testing.T, kind, text string) string {
+		dsn := base + strings.ReplaceAll(text, "DIR", dir)
+		wire, wireErr := pgwire.Open(dsn, pgwire.Options{})
+		pgx, pgxErr := pgxdb.Open(dsn, pgxdb.Options{})
+		got := strings.TrimPrefix(connect(wire, wireErr), "pgwire: ")
+		if other := connect(pgx, pgxErr); !strings.HasSuffix(other, got) {
+			t.Errorf("%q: pgxdb has error %s, want %s", text, other, got)
+		}
+		if kind == "psql" {
+			out, err := exec.CommandContext(t.Context(), "psql", "-c", "SELECT 1", dsn).CombinedOutput()
+			if err != nil {
+				t.Errorf("psql, %q: %v: %s, want it to connect", text, err, out)
+			}
+		}
+		return got
+	})
 }
 
 // While the changed DSN of a file is not valid, new connections use the one before, and the operator is told

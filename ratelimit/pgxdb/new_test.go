@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,8 +98,8 @@ func TestUnusablePoolIsRefused(t *testing.T) {
 	}
 }
 
-// At opens connections with the hooks and the tracer of the program's pool. In this test, a hook sets the
-// password, without which logins fail.
+// At opens connections with the hooks of the program's pool. In this test, a hook sets the password, without
+// which logins fail.
 func TestAtConnectsLikeProgramPool(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it starts a server")
@@ -121,8 +120,6 @@ func TestAtConnectsLikeProgramPool(t *testing.T) {
 		c.Password = "token"
 		return nil
 	}
-	counter := &loginCounter{}
-	config.ConnConfig.Tracer = counter
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		t.Fatal(err)
@@ -140,20 +137,4 @@ func TestAtConnectsLikeProgramPool(t *testing.T) {
 	if err := shard.Exec(ctx, time.Minute, "SELECT 1"); err != nil {
 		t.Errorf("Exec with the program's password: error %v, want nil", err)
 	}
-	if counter.logins.Load() == 0 {
-		t.Error("the program's tracer saw no login, want one")
-	}
 }
-
-// loginCounter is a tracer that counts logins.
-type loginCounter struct{ logins atomic.Int32 }
-
-func (c *loginCounter) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
-	return ctx
-}
-func (c *loginCounter) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) { c.logins.Add(1) }
-func (c *loginCounter) TraceQueryStart(
-	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-func (c *loginCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
