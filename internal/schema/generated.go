@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 23
+	revision = 24
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 23) AND (state.revision >= 23 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 24) AND (state.revision >= 24 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -3802,34 +3802,38 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 	), r AS MATERIALIZED ( SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_open_totals(NULL, w.lo, w.hi, each => true) t UNION ALL
 		SELECT t.*, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x WHERE x <> date_trunc('day', x, 'UTC')) x,
 			rate_limit_open_totals(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
-	), s AS NOT MATERIALIZED ( SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests, t.money, t.remainder, t.estimated_money, t.kind = 'correction' AS corrects,
-			coalesce(t.x, '-infinity') AS lo, coalesce(t.x, t.settled::timestamp AT TIME ZONE 'UTC') AS hi
+	), s AS NOT MATERIALIZED ( SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests,
+			CASE WHEN t.remainder IS NULL THEN t.money ELSE t.money + t.remainder * 0.001 END AS m,
+			t.estimated_money AS e, t.kind = 'correction' AS corrects,
+			coalesce(t.x, '-infinity') AS lo,
+			coalesce(t.x, to_timestamp((t.settled - date 'epoch') * float8 '86400')) AS hi
 		FROM (SELECT t.*, NULL::timestamptz AS x FROM rate_limit_totals t WHERE t.n > 0 AND t.day = ANY (ARRAY( SELECT l.day FROM w, rate_limit_ledger_parts() l
 				WHERE l.summed AND rate_limit_ledger_window(w.lo, w.hi) @> l.day))
 			UNION ALL SELECT * FROM r) t
-	), g AS ( SELECT l.each, l.name, l.own, l.corrects, i.*, bool_or(l.top) AS top, sum(requests) AS n, sum(money) AS money, sum(remainder) AS remainder, sum(estimated_money) AS e FROM (
-			SELECT true AS each, s.user_id AS name, s.*, coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today, coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
-				coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
-			FROM s LEFT JOIN o ON o.counted = s.user_id
-			UNION ALL
-			SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
-			WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l
-		CROSS JOIN LATERAL (SELECT l.today BETWEEN l.lo AND l.hi AS today, l.this BETWEEN l.lo AND l.hi AS this, l.before BETWEEN l.lo AND l.hi AS before) i
-		WHERE i.today OR i.this OR i.before GROUP BY 1, 2, 3, 4, 5, 6, 7
-	), j AS ( SELECT x.list, x.name, sum(n) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
+	), g AS MATERIALIZED ( SELECT each, name, own, bool_or(top) AS top, sum(requests) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
 			sum(CASE WHEN this THEN -m ELSE m END) FILTER (WHERE this <> before) AS c,
 			sum(e) FILTER (WHERE this) AS e, sum(m) FILTER (WHERE this AND corrects) AS f
-		FROM (SELECT g.*, rate_limit_money(money, remainder) AS m, bool_or(top) OVER q AS root, bool_and(own) OVER q AS leaf FROM g WINDOW q AS (PARTITION BY each, name)) g
-		CROSS JOIN LATERAL ( SELECT 'all' AS list, NULL AS name WHERE NOT each UNION ALL SELECT 'model', g.name WHERE NOT each UNION ALL SELECT 'person', g.name WHERE each AND own
-			UNION ALL SELECT CASE WHEN root THEN 'organization' ELSE 'team' END, g.name WHERE each AND NOT leaf) x
-		GROUP BY 1, 2
-	), k AS ( SELECT *, row_number() OVER (PARTITION BY list ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name) AS place FROM j
-	), f AS ( SELECT list, CASE WHEN place <= $1 THEN place END AS place, min(name) AS name, count(*) AS rows, sum(n)::bigint AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f
-			FROM k GROUP BY 1, 2
+		FROM ( SELECT l.each, l.name, l.own, l.top, l.requests, l.m, l.e, l.corrects, l.today BETWEEN l.lo AND l.hi AS today, l.this BETWEEN l.lo AND l.hi AS this, l.before BETWEEN l.lo AND l.hi AS before
+			FROM ( SELECT true AS each, s.user_id AS name, s.*, coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today, coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
+					coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
+				FROM s LEFT JOIN o ON o.counted = s.user_id
+				UNION ALL
+				SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
+				WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
+		WHERE today OR this OR before GROUP BY 1, 2, 3
+	), d AS ( SELECT name, bool_or(top) AS root FROM g WHERE NOT own GROUP BY 1
+	), j AS MATERIALIZED ( SELECT CASE WHEN each THEN 'person' ELSE 'model' END AS list, name, n, a, b, c, e, f, row_number() OVER () AS id FROM g WHERE own UNION ALL
+		SELECT CASE WHEN NOT each THEN 'all' WHEN root THEN 'organization' ELSE 'team' END, CASE WHEN each THEN name END, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), -row_number() OVER ()
+		FROM g LEFT JOIN d USING (name) WHERE NOT each OR root IS NOT NULL GROUP BY 1, 2
+	), k AS MATERIALIZED ( SELECT k.* FROM unnest('{all,model,organization,team,person}'::text[]) l, LATERAL (
+			SELECT * FROM j WHERE j.list = l ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name LIMIT $1) k
 	)
-	SELECT list, CASE WHEN place IS NOT NULL THEN CASE WHEN list IN ('all', 'model') THEN f.name ELSE rate_limit_user_of(f.name) END END, CASE WHEN place IS NULL THEN rows END, n,
-		a, b, c, rate_limit_money(e), f.f
-	FROM f ORDER BY list, place
+	SELECT list, CASE WHEN list IN ('all', 'model') THEN name WHEN others IS NULL THEN
+		rate_limit_user_of(name) END, others, n::bigint,
+		rate_limit_money(a), rate_limit_money(b), rate_limit_money(c), rate_limit_money(e),
+		rate_limit_money(f)
+	FROM (SELECT k.*, NULL::bigint AS others FROM k UNION ALL SELECT list, NULL, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), NULL, count(*) FROM j WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f
+	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
 $$;
 --;
 COMMENT ON FUNCTION rate_limit_spent IS 'What was spent today, in the billing period that is running (this_month) and in the one before it, in lists: all and model (NULL: none named), in days and months in UTC; organization (who '
@@ -4412,7 +4416,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 23,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 24,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

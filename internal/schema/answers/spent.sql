@@ -2,8 +2,8 @@
 
 -- A day of the totals is whole, so the day in which a period turns is split by its rows: what came after the
 -- turn is added to the days after it. A row is of the periods that turn from lo to hi. The totals, which may
--- be millions, are read twice, for names and for models, with as few groups and columns as possible. In p,
--- usual are the periods of users without periods of their own.
+-- be millions, are read twice, for names and for models, and each row is added up once. With OFFSET, Postgres
+-- compares it with the periods once. In p, usual are the periods of users without periods of their own.
 CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50)
 RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric,
 	month_before numeric, estimated numeric, corrected numeric)
@@ -30,55 +30,57 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 				WHERE x <> date_trunc('day', x, 'UTC')) x,
 			rate_limit_open_totals(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
 	), s AS NOT MATERIALIZED (
-		SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests, t.money,
-			t.remainder, t.estimated_money, t.kind = 'correction' AS corrects,
-			coalesce(t.x, '-infinity') AS lo, coalesce(t.x, t.settled::timestamp AT TIME ZONE 'UTC') AS hi
+		SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests,
+			CASE WHEN t.remainder IS NULL THEN t.money ELSE t.money + t.remainder * 0.001 END AS m,
+			t.estimated_money AS e, t.kind = 'correction' AS corrects,
+			coalesce(t.x, '-infinity') AS lo,
+			coalesce(t.x, to_timestamp((t.settled - date 'epoch') * float8 '86400')) AS hi
 		FROM (SELECT t.*, NULL::timestamptz AS x FROM rate_limit_totals t
 			WHERE t.n > 0 AND t.day = ANY (ARRAY(
 				SELECT l.day FROM w, rate_limit_ledger_parts() l
 				WHERE l.summed AND rate_limit_ledger_window(w.lo, w.hi) @> l.day))
 			UNION ALL SELECT * FROM r) t
-	), g AS (
-		SELECT l.each, l.name, l.own, l.corrects, i.*, bool_or(l.top) AS top, sum(requests) AS n,
-			sum(money) AS money, sum(remainder) AS remainder, sum(estimated_money) AS e
-		FROM (
-			SELECT true AS each, s.user_id AS name, s.*,
-				coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today,
-				coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
-				coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
-			FROM s LEFT JOIN o ON o.counted = s.user_id
-			UNION ALL
-			SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
-			WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l
-		CROSS JOIN LATERAL (SELECT l.today BETWEEN l.lo AND l.hi AS today,
-			l.this BETWEEN l.lo AND l.hi AS this, l.before BETWEEN l.lo AND l.hi AS before) i
-		WHERE i.today OR i.this OR i.before GROUP BY 1, 2, 3, 4, 5, 6, 7
-	), j AS (
-		SELECT x.list, x.name, sum(n) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a,
-			sum(m) FILTER (WHERE this) AS b,
+	), g AS MATERIALIZED (
+		SELECT each, name, own, bool_or(top) AS top, sum(requests) FILTER (WHERE this) AS n,
+			sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
 			sum(CASE WHEN this THEN -m ELSE m END) FILTER (WHERE this <> before) AS c,
 			sum(e) FILTER (WHERE this) AS e, sum(m) FILTER (WHERE this AND corrects) AS f
-		FROM (SELECT g.*, rate_limit_money(money, remainder) AS m, bool_or(top) OVER q AS root,
-				bool_and(own) OVER q AS leaf FROM g WINDOW q AS (PARTITION BY each, name)) g
-		CROSS JOIN LATERAL (
-			SELECT 'all' AS list, NULL AS name WHERE NOT each
-			UNION ALL SELECT 'model', g.name WHERE NOT each
-			UNION ALL SELECT 'person', g.name WHERE each AND own
-			UNION ALL SELECT CASE WHEN root THEN 'organization' ELSE 'team' END, g.name
-				WHERE each AND NOT leaf) x
-		GROUP BY 1, 2
-	), k AS (
-		SELECT *, row_number() OVER (PARTITION BY list ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name)
-			AS place FROM j
-	), f AS (
-		SELECT list, CASE WHEN place <= $1 THEN place END AS place, min(name) AS name, count(*) AS rows,
-			sum(n)::bigint AS n, sum(a) AS a, sum(b) AS b, sum(c) AS c, sum(e) AS e, sum(f) AS f
-			FROM k GROUP BY 1, 2
+		FROM (
+			SELECT l.each, l.name, l.own, l.top, l.requests, l.m, l.e, l.corrects,
+				l.today BETWEEN l.lo AND l.hi AS today, l.this BETWEEN l.lo AND l.hi AS this,
+				l.before BETWEEN l.lo AND l.hi AS before
+			FROM (
+				SELECT true AS each, s.user_id AS name, s.*,
+					coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today,
+					coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
+					coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
+				FROM s LEFT JOIN o ON o.counted = s.user_id
+				UNION ALL
+				SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
+				WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
+		WHERE today OR this OR before GROUP BY 1, 2, 3
+	), d AS (
+		SELECT name, bool_or(top) AS root FROM g WHERE NOT own GROUP BY 1
+	), j AS MATERIALIZED (
+		SELECT CASE WHEN each THEN 'person' ELSE 'model' END AS list, name, n, a, b, c, e, f,
+			row_number() OVER () AS id FROM g WHERE own
+		UNION ALL
+		SELECT CASE WHEN NOT each THEN 'all' WHEN root THEN 'organization' ELSE 'team' END,
+			CASE WHEN each THEN name END,
+			sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), -row_number() OVER ()
+		FROM g LEFT JOIN d USING (name) WHERE NOT each OR root IS NOT NULL GROUP BY 1, 2
+	), k AS MATERIALIZED (
+		SELECT k.* FROM unnest('{all,model,organization,team,person}'::text[]) l, LATERAL (
+			SELECT * FROM j WHERE j.list = l ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name LIMIT $1) k
 	)
-	SELECT list, CASE WHEN place IS NOT NULL THEN CASE WHEN list IN ('all', 'model') THEN f.name
-			ELSE rate_limit_user_of(f.name) END END, CASE WHEN place IS NULL THEN rows END, n,
-		a, b, c, rate_limit_money(e), f.f
-	FROM f ORDER BY list, place
+	SELECT list, CASE WHEN list IN ('all', 'model') THEN name WHEN others IS NULL THEN
+		rate_limit_user_of(name) END, others, n::bigint,
+		rate_limit_money(a), rate_limit_money(b), rate_limit_money(c), rate_limit_money(e),
+		rate_limit_money(f)
+	FROM (SELECT k.*, NULL::bigint AS others FROM k UNION ALL
+		SELECT list, NULL, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), NULL, count(*) FROM j
+		WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f
+	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
 $$;
 COMMENT ON FUNCTION rate_limit_spent IS
 	'What was spent today, in the billing period that is running (this_month) and in the one before it, in '
