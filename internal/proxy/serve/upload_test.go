@@ -112,6 +112,7 @@ func TestBatchesAndBinaryStreamsAreRefused(t *testing.T) {
 		"/v1/messages/batches": batch, "/openai/deployments/m/batches": batch, "/v1/batch/jobs": batch,
 		"/v1beta/models/m:batchGenerateContent": batch, "/v1beta/models/m%3AbatchGenerateContent": batch,
 		"/v1beta/models/m:asyncBatchEmbedContent": batch, "/v1/%62atches": batch, "/v1%2Fbatches;x": batch,
+		"/v1/batches%20": batch, "/v1/batches%252F": batch,
 		"/v1/projects/p/locations/l/batchPredictionJobs": batch,
 		"/v1/batches/b1/cancel":                          "501", "/v1beta/models/m:batchEmbedContents": "501",
 		"/v1/chat/completions": "501", "/model/m/converse": "501",

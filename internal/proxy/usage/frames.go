@@ -100,8 +100,24 @@ func (f *Frames) Release() {
 	f.buffered = 0
 }
 
-// fits counts the buffers, and reports whether they are within the bounds.
+// fits counts the buffers, and reports whether they are within the bounds. It first drops most of each long
+// text without spaces and punctuation, such as a picture.
 func (f *Frames) fits() bool {
+	const part = 64 << 10
+	if len(f.text) > MaxBody {
+		var kept []byte
+		for rest := f.text; len(rest) > 0; {
+			n := len(rest)
+			if n > part {
+				n = part
+			}
+			if n < part || bytes.IndexAny(rest[:n], "\"\\,:{}[] \t\r\n") >= 0 {
+				kept = append(kept, rest[:n]...)
+			}
+			rest = rest[n:]
+		}
+		f.text = kept
+	}
 	held := int64(len(f.packed) + len(f.text) + len(f.event))
 	total := atomic.AddInt64(f.total, held-f.buffered)
 	f.buffered = held

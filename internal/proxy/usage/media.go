@@ -262,5 +262,5 @@ func readForm(p *Prompt, contentTypes []string, body []byte) error {
 // binary event streams of AWS.
 var unmeasured = regexp.MustCompile(`(?i)(/(?:batches|batch/jobs|batchpredictionjobs|` +
 	`model-invocation-jobs?|` +
-	`embed-jobs)|:(?:async)?batch(?:generatecontent|embedcontent))(?:;[^/]*)?$|` +
+	`embed-jobs)|:(?:async)?batch(?:generatecontent|embedcontent))(?:[^/\w-][^/]*)?$|` +
 	`/model/.+/(?:converse-stream|invoke-with-response-stream)$`)

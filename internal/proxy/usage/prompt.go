@@ -82,7 +82,7 @@ var names = [][]byte{[]byte(`"model"`), []byte(`"background"`), []byte(`"n"`), [
 
 // modelInPath matches a path of Gemini, Azure or Bedrock with the name of a model, in which a slash may
 // stand.
-var modelInPath = regexp.MustCompile("(?is)/models/(.+):[a-z]+$|/openai/deployments/([^/]+)/|" +
+var modelInPath = regexp.MustCompile("(?is)/(?:tuned)?models/(.+):[a-z]+$|/openai/deployments/([^/]+)/|" +
 	"/model/(.+)/(?:invoke|converse)")
 
 const (

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -116,7 +115,7 @@ func report(r *Reader, event map[string]interface{}) {
 		kind = textOf(event["type"])
 	}
 	switch {
-	case kind == "error":
+	case strings.HasSuffix(kind, "rror"): // such as conversation.response.error, BadRequestError
 		r.failed = true
 	case kind == "speech.audio.done":
 		r.medium = audioOut
@@ -164,6 +163,9 @@ func readOther(r *Reader, is int, value interface{}) {
 
 // readCounts reads the numbers of an object of counts.
 func readCounts(object map[string]interface{}, n []int64) {
+	if object["billed_units"] != nil { // Cohere bills other numbers than those of its tokens
+		object = map[string]interface{}{"billed_units": object["billed_units"]}
+	}
 	objects := []map[string]interface{}{object}
 	paths := []string{""}
 	for i := 0; i < len(objects); i++ {
@@ -172,14 +174,15 @@ func readCounts(object map[string]interface{}, n []int64) {
 			if _, ok := value.(float64); ok {
 				number := value.(float64)
 				is := countNames[path]
-				if is != noNumber && number > float64(n[is]) && number <= most && number >= 0 &&
-					number == math.Trunc(number) {
-					n[is] = int64(number)
+				whole := math.Ceil(number)
+				if is != noNumber && whole > float64(n[is]) && whole <= most && number >= 0 &&
+					(number == whole || is == duration) {
+					n[is] = int64(whole)
 				}
 				continue
 			}
 			inner := objectOf(value)
-			if list := listOf(value); list != nil {
+			if list := listOf(value); len(list) > 0 && objectOf(list[0]) != nil {
 				inner = sumsOf(list)
 			}
 			if inner != nil {
@@ -245,11 +248,10 @@ func listOf(value interface{}) []interface{} {
 
 // numberOf returns a value that is a number, or -1.
 func numberOf(value interface{}) float64 {
-	number, ok := value.(float64)
-	if !ok {
-		return -1
+	if number, ok := value.(float64); ok {
+		return number
 	}
-	return number
+	return -1
 }
 
 // textOf returns a value that is a text, or "".
@@ -277,8 +279,7 @@ func isError(value interface{}) bool {
 
 // tierOf returns the name of a tier, or "" for one that names nothing.
 func tierOf(text string) string {
-	text = strings.ToLower(strings.TrimSpace(text))
-	text = strings.TrimPrefix(text, "on_demand_")
+	text = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), "on_demand_")
 	switch text {
 	case "auto", "traffic_type_unspecified", "unspecified":
 		return ""
@@ -315,70 +316,23 @@ func merge(r *Reader, n, own []int64) {
 	if n[total] < 0 && (n[promptTotal] > 0 || n[promptWithout] > 0 || n[answer] > 0) {
 		r.last[total] = Unreported // it was the one of other numbers
 	}
-	if n[answer] > 0 || n[thoughts] > 0 || n[answer] < 0 && n[promptTotal] >= 0 && n[total] > n[promptTotal] {
+	if n[answer] > 0 || n[thoughts] > 0 || n[duration] > 0 ||
+		n[answer] < 0 && n[promptTotal] >= 0 && n[total] > n[promptTotal] {
 		r.events = 0
 		r.characters = 0
 	}
 }
 
-// searches has the places of an answer where searches stand.
-type searches struct {
-	Output []searchCall `json:"output"` // OpenAI Responses
-	Item   searchCall   `json:"item"`
-	Inner  struct {
-		Output []searchCall `json:"output"`
-	} `json:"response"`
-	Candidates []struct { // Gemini
-		Grounding struct {
-			Queries []string `json:"webSearchQueries"`
-		} `json:"groundingMetadata"`
-	} `json:"candidates"`
-}
-
-// searchCall is a call of a search, or of another tool.
-type searchCall struct {
-	ID     string `json:"id"`
-	Type   string `json:"type"`
-	Status string `json:"status"`
-	Action struct {
-		Type string `json:"type"`
-	} `json:"action"`
-}
-
-// readSearches reads the searches of an event: each completed call of a search by its number, and each query.
-func readSearches(r *Reader, text []byte) {
-	if !bytes.Contains(text, []byte("web_search_call")) && !bytes.Contains(text, []byte("webSearchQueries")) {
-		return
-	}
-	var s searches
-	_ = json.Unmarshal(text, &s) // fields of other types have no searches
-	for i, call := range append(append(s.Output, s.Inner.Output...), s.Item) {
-		if call.ID == "" && call != s.Item {
-			call.ID = strconv.Itoa(i)
-		}
-		if call.Type == "web_search_call" && call.Status == "completed" && call.ID != "" &&
-			(call.Action.Type == "search" || call.Action.Type == "") {
-			r.searches[call.ID] = true
-		}
-	}
-	for i := range s.Candidates {
-		for _, query := range s.Candidates[i].Grounding.Queries {
-			if query != "" {
-				r.searches["query "+query] = true
-			}
-		}
-	}
-}
-
 // answers has the members of a whole body that hold an answer, if it has one.
 var answers = []string{"choices", "candidates", "content", "output", "message", "response", "text",
-	"completion", "generation", "generations", "outputs", "results", "result"}
+	"completion", "generation", "generations", "outputs", "results", "result", "data"}
 
-// said matches JSON that has text of a model.
+// said matches JSON that has text, calls, pictures or sound of a model.
 var said = regexp.MustCompile(`^"[^"]|"(?:content|text|refusal|reasoning|reasoning_content|thinking|` +
-	`arguments|transcript|outputText|generated_text)"\s*:\s*"[^"]|"args"\s*:\s*\{\s*"`)
+	`arguments|transcript|outputText|generated_text|data|b64_json|url)"\s*:\s*"[^"]|` +
+	`"(?:args|input)"\s*:\s*\{\s*"`)
 
-// saysText reports whether a whole body has text of a model.
+// saysText reports whether a whole body has an answer of a model.
 func saysText(fields map[string]json.RawMessage) bool {
 	for _, name := range answers {
 		if field := fields[name]; said.Match(field) && (name != "message" || field[0] == '{') {

@@ -20,6 +20,7 @@ const (
 	audioCached
 	imageIn
 	imageInTool
+	imageInBeside
 	imageCached
 	answer   // the answer
 	thoughts // reasoning beside the answer
@@ -31,7 +32,7 @@ const (
 	total // prompt and answer
 	search
 	searchBeside
-	duration // a report that has no tokens
+	duration // a report that has no tokens, but seconds or pages
 	numbers
 )
 
@@ -67,6 +68,7 @@ var shapes = index([]shape{
 	{"choices.0.usage", counts},                    // Kimi
 	{"delta.usage", counts},                        // Cohere, in a stream
 	{"meta", counts},                               // Cohere: embeddings, rerank
+	{"usage_info", counts},                         // Mistral: OCR
 	{"response.meta", counts},                      // Cohere, version 1, in a stream
 	{"result.usage", counts},                       // Cloudflare
 	{"data.usage", counts},                         // OpenAI Assistants
@@ -77,6 +79,7 @@ var shapes = index([]shape{
 	{"message.usage.iterations", entries},          // the same, in a stream
 	{"usage_breakdown.models", entries},            // Groq Compound
 	{"x_groq.usage_breakdown.models", entries},     // the same, in a stream
+	{"predictions", entries},                       // Vertex: embeddings
 	{"prompt_eval_count", promptTotal},             // Ollama
 	{"eval_count", answer},                         // Ollama
 	{"tokens_evaluated", promptTotal},              // llama.cpp
@@ -98,7 +101,7 @@ var shapes = index([]shape{
 	{"response.usageMetadata.trafficType", tier}, {"interaction.service_tier", tier},
 	{"usage.speed", speed}, {"message.usage.speed", speed},
 	{"error", failed}, {"response.error", failed}, {"interaction.error", failed}, {"choices.0.error", failed},
-	{"errors", failed}, {"base_resp.status_code", failed},
+	{"errors", failed}, {"delta.error", failed}, {"base_resp.status_code", failed},
 	{"results.0.flagged", free}, {"results.0.categories", free}, // moderations
 })
 
@@ -114,7 +117,7 @@ var countNames = withDetails(map[string]int{
 	"thoughtsTokenCount": thoughts, "total_thought_tokens": thoughts, "reasoning_tokens": reasoning,
 	"toolUsePromptTokenCount": toolPrompt, "total_tool_use_tokens": toolPrompt, "connector_tokens": connector,
 	"cached_tokens": cacheRead, "prompt_cache_hit_tokens": cacheRead, "cachedContentTokenCount": cacheRead,
-	"total_cached_tokens":     cacheRead,
+	"total_cached_tokens": cacheRead, "num_cached_tokens": cacheRead,
 	"cache_read_input_tokens": cacheReadBeside, "cacheReadInputTokens": cacheReadBeside,
 	"cacheReadInputTokenCount": cacheReadBeside, "cacheReadInputTokensCount": cacheReadBeside,
 	"cache_creation_input_tokens": cacheWriteBeside, "cacheWriteInputTokens": cacheWriteBeside,
@@ -133,35 +136,39 @@ var countNames = withDetails(map[string]int{
 	"output_tokens_by_modality.AUDIO": audioOut,
 	"candidatesTokensDetails.IMAGE":   imageOut, "responseTokensDetails.IMAGE": imageOut,
 	"output_tokens_by_modality.IMAGE": imageOut,
-	// Cohere bills other numbers than those of its tokens.
+	// Cohere.
 	"billed_units.input_tokens": promptTotal, "billed_units.output_tokens": answer,
-	"billed_units.search_units": search, "billed_units.image_tokens": imageIn,
+	"billed_units.search_units": search, "billed_units.image_tokens": imageInBeside,
 	// Anthropic, OpenRouter; Perplexity; xAI; Mistral; Gemini Interactions.
 	"server_tool_use.web_search_requests": search, "num_search_queries": search, "num_sources_used": search,
 	"server_side_tool_usage_details.web_search_calls": search, "connectors.web_search": search,
 	"server_side_tool_usage_details.x_search_calls": searchBeside,
 	"connectors.web_search_premium":                 searchBeside,
 	"grounding_tool_count.GOOGLE_SEARCH":            search,
-	"seconds":                                       duration, "duration": duration, // transcriptions
+	"embeddings.statistics.token_count":             promptTotal,
+	// Transcriptions; Mistral's OCR.
+	"seconds": duration, "duration": duration, "pages_processed": duration,
 })
 
-// withDetails adds the numbers in the objects of details that OpenAI and others have, by three names each.
+// withDetails adds the numbers in the objects of details that OpenAI and others have, by several names.
 func withDetails(all map[string]int) map[string]int {
-	for _, object := range []string{"prompt_tokens_details.", "input_tokens_details.",
-		"input_token_details."} {
+	for _, object := range []string{"prompt_tokens_details.", "prompt_token_details.",
+		"input_tokens_details.", "input_token_details."} {
 		all[object+"cached_tokens"] = cacheRead
 		all[object+"cache_write_tokens"] = cacheWrite
 		all[object+"cache_creation_tokens"] = cacheWrite
 		all[object+"cache_creation_input_tokens"] = cacheWrite
-		all[object+"cache_creation.ephemeral_5m_input_tokens"] = cacheWrite5m
-		all[object+"cache_creation.ephemeral_1h_input_tokens"] = cacheWrite1h
+		for _, inner := range []string{"cache_creation.", "cache_creation_token_details."} { // LiteLLM
+			all[object+inner+"ephemeral_5m_input_tokens"] = cacheWrite5m
+			all[object+inner+"ephemeral_1h_input_tokens"] = cacheWrite1h
+		}
 		all[object+"audio_tokens"] = audioIn
 		all[object+"image_tokens"] = imageIn
 		all[object+"cached_tokens_details.audio_tokens"] = audioCached
 		all[object+"cached_tokens_details.image_tokens"] = imageCached
 	}
-	for _, object := range []string{"completion_tokens_details.", "output_tokens_details.",
-		"output_token_details."} {
+	for _, object := range []string{"completion_tokens_details.", "completion_token_details.",
+		"output_tokens_details.", "output_token_details."} {
 		all[object+"reasoning_tokens"] = reasoning
 		all[object+"audio_tokens"] = audioOut
 		all[object+"image_tokens"] = imageOut
@@ -196,5 +203,5 @@ func index(all []shape) []member {
 
 // keywords are in the text of all events of a stream that report something, except a tier and a model, which
 // streamed has. An event without any of them is not read.
-var keywords = [][]byte{[]byte("oken"), []byte("eval_count"), []byte("rafficType"), []byte("web_search"),
-	[]byte("webSearch"), []byte("rror"), []byte(`seconds"`)}
+var keywords = [][]byte{[]byte("oken"), []byte("eval_count"), []byte("rafficType"), []byte("earch"),
+	[]byte("rror"), []byte(`seconds"`)}

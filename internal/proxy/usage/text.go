@@ -30,12 +30,18 @@ type streamed struct {
 		} `json:"delta"`
 	} `json:"choices"`
 
-	// OpenAI: Responses. Anthropic.
+	// OpenAI: Responses. Anthropic. Cohere.
 	Type  string          `json:"type"`
 	Delta json.RawMessage `json:"delta"`
 	Block struct {
 		Text string `json:"text"`
 	} `json:"content_block"`
+
+	// Mistral: conversations, transcriptions. Cohere, version 1. llama.cpp. Other events repeat their text.
+	Event     string          `json:"event_type"`
+	Text      string          `json:"text"`
+	Arguments string          `json:"arguments"`
+	Content   json.RawMessage `json:"content"`
 
 	// Gemini.
 	Candidates []struct {
@@ -69,16 +75,24 @@ type tool struct {
 	} `json:"function"`
 }
 
-// part is the delta of Anthropic, or an element of a content at Mistral.
+// part is the delta of Anthropic or Cohere, or an element of a content at Mistral.
 type part struct {
 	Text     string          `json:"text"`
 	Thinking json.RawMessage `json:"thinking"`
 	Partial  string          `json:"partial_json"`
+	Message  struct {
+		Content json.RawMessage `json:"content"`
+		Plan    string          `json:"tool_plan"`
+		Tool    struct {
+			Function struct {
+				Arguments string `json:"arguments"`
+			} `json:"function"`
+		} `json:"tool_calls"`
+	} `json:"message"`
 }
 
 // newText returns the number of characters of new text in an event of a stream, and reads its tier and its
-// model. It calls no function for a
-// field that is empty, because an interpreted call takes long.
+// model. It calls no function for a field that is empty, because an interpreted call takes long.
 func newText(r *Reader, event []byte) int {
 	var e streamed
 	_ = json.Unmarshal(event, &e) // a field of another type has no text
@@ -115,6 +129,12 @@ func newText(r *Reader, event []byte) int {
 	if len(e.Delta) > 0 && !strings.HasSuffix(e.Type, "audio.delta") { // sound at Responses
 		n += length(e.Delta)
 	}
+	if len(e.Content) > 0 && e.Type == "" {
+		n += length(e.Content)
+	} else if (e.Text != "" || e.Arguments != "" || len(e.Content) > 0) &&
+		(strings.HasSuffix(e.Type, "delta") || e.Event == "text-generation") {
+		n += utf8.RuneCountInString(e.Text+e.Arguments) + length(e.Content)
+	}
 	if len(e.Response) > 0 && e.Response[0] == '"' {
 		n += length(e.Response)
 	}
@@ -140,9 +160,12 @@ func length(text json.RawMessage) int {
 	}
 	n := 0
 	for i := range all {
-		n += utf8.RuneCountInString(all[i].Text + all[i].Partial)
-		if len(all[i].Thinking) > 0 {
-			n += length(all[i].Thinking)
+		inner := &all[i].Message
+		n += utf8.RuneCountInString(all[i].Text + all[i].Partial + inner.Plan + inner.Tool.Function.Arguments)
+		for _, text := range []json.RawMessage{all[i].Thinking, inner.Content} {
+			if len(text) > 0 {
+				n += length(text)
+			}
 		}
 	}
 	return n

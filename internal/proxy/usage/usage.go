@@ -7,7 +7,8 @@
 // event are new text. Of each number, the last report counts, but 0 never replaces more. A stream may end
 // before it reports its output, so the Reader also estimates the output that was sent since the last report.
 //
-// The files, from the top down: frames.go, reader.go, text.go, report.go, shapes.go, usage.go; prompt.go.
+// The files, from the top down: frames.go, reader.go, text.go, report.go, searches.go, shapes.go, usage.go;
+// prompt.go, media.go.
 //
 // One goroutine at a time uses Frames, which hold at most one event. Readers and ReadPrompt decode JSON with
 // compiled code, because Traefik interprets this package and would take long for each byte.
@@ -69,7 +70,7 @@ func partsOf(reported []int64, medium int) option.Parts {
 	if isBeside {
 		prompt += n[cacheRead] + n[cacheWrite]
 	}
-	prompt += n[toolPrompt]
+	prompt += n[toolPrompt] + n[imageInBeside]
 	output := n[answer] + n[thoughts]
 	if reported[promptTotal] < 0 && reported[promptWithout] < 0 && n[total] > output {
 		prompt = n[total] - output // embeddings, which may report nothing else
@@ -111,7 +112,7 @@ func partsOf(reported []int64, medium int) option.Parts {
 	left -= written
 	p[option.AudioInput] = least(n[audioIn]+n[audioInTool]-n[audioCached], left)
 	left -= p[option.AudioInput]
-	p[option.ImageInput] = least(n[imageIn]+n[imageInTool]-n[imageCached], left)
+	p[option.ImageInput] = least(n[imageIn]+n[imageInTool]+n[imageInBeside]-n[imageCached], left)
 	p[option.Input] = left - p[option.ImageInput]
 	p[option.AudioOutput] = least(n[audioOut], output)
 	left = output - p[option.AudioOutput]
@@ -162,7 +163,7 @@ func (r *Reader) usage() Usage {
 		u.Parts = add(u.Parts, more)
 	}
 	if len(r.searches) > 0 {
-		u.Parts[option.Search] = int64(len(r.searches))
+		u.Parts[option.Search] = int64(len(r.searches)) + least(n[searchBeside], most)
 	}
 	u.Sent = int64(r.characters+3) / 4
 	if int64(r.events) > u.Sent {

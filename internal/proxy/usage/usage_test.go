@@ -146,11 +146,14 @@ func TestBodiesBeyondTheBoundsAreNotHeld(t *testing.T) {
 	const report = `{"usage":{"prompt_tokens":8,"completion_tokens":9},"x":"`
 	const none, some = "-1 0 0 -1 sent 0", "8 0 0 9 sent 0"
 	long := report + strings.Repeat("x", usage.MaxBody-len(report)-99) + `"}`
-	tooLong := report + strings.Repeat("x", usage.MaxBody) + `"}`
+	tooLong := report + strings.Repeat("x ", usage.MaxBody/2) + `"}`
+	picture := `{"data":[{"b64_json":"` + strings.Repeat("iVBO", usage.MaxBody) + `"}],` + report[1:] + `"}`
 	event := func(text string) string { return "data: " + text + "\n\n" }
 	for _, one := range []struct{ what, contentType, body, want string }{
 		{"a long text", plain, long, some},
 		{"a longer text", plain, tooLong, none + ", too long"},
+		{"a picture", plain, picture, "8 0 0 0, image_output 9 sent 0"},
+		{"an event with a picture", events, event(picture), "8 0 0 0, image_output 9 sent 0, stream"},
 		{"a long event", events, event(long), some + ", stream"},
 		{"a longer event", events, event(tooLong), none + ", stream"},
 		{"one after a longer event", events, event(tooLong) + event(report+`"}`),
@@ -160,6 +163,7 @@ func TestBodiesBeyondTheBoundsAreNotHeld(t *testing.T) {
 		{"a long stream", events, strings.Repeat(event(long[:1<<20]), 8) + event(report+`"}`),
 			some + ", stream"},
 		{"a longer element", plain, "[" + tooLong + "]", none + ", too long"},
+		{"an element with a picture", plain, "[" + picture + "]", "8 0 0 0, image_output 9 sent 0, stream"},
 	} {
 		check.Equal(t, one.what, read(header(one.contentType), []byte(one.body), 1<<14), one.want)
 	}
