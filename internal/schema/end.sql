@@ -71,4 +71,3 @@ END $$;
 
 SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r ON r.rolname = g.role;
 SELECT rate_limit_ledger_upkeep();
-DROP PROCEDURE rate_limit_describe;

@@ -18,12 +18,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// compactSQL returns the SQL of a file with its pieces, without comments and blank lines. The lines of a
-// statement are joined, up to 240 columns. In the bodies of functions, which psql shows, only a line that
-// continues the line before is joined, up to 200 columns.
+// compactSQL returns the SQL of a file with its pieces, without comments and blank lines, and then what
+// commentsSQL makes of the comments. The lines of a statement are joined, up to 240 columns. In the bodies of
+// functions, which psql shows, only a line that continues the line before is joined, up to 200 columns.
 func compactSQL(t *testing.T, file string) string {
 	t.Helper()
 	text := pieces.Replace(sqltest.ReadFile(t, file))
+	if file[0] != '0' {
+		text += commentsSQL(text)
+	}
 	sql, last, inBody, quoted, indent := "", "", false, false, 0
 	for _, line := range strings.Split(text, "\n") {
 		start := strings.TrimSpace(line)
@@ -81,7 +84,7 @@ var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`
 // functions, views, triggers and comments, in an order in which each finds what it needs.
 var (
 	first = []string{"tables/lists.sql"}
-	again = []string{"describe.sql", "changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
+	again = []string{"changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
 		"tables/notices.sql", "tables/totals.sql", "tables/ledger.sql", "answers/ledger.sql",
 		"changes/forget.sql", "tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql",
 		"tables/history.sql",

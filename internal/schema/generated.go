@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 24
+	revision = 25
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 24) AND (state.revision >= 24 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 25) AND (state.revision >= 25 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -443,16 +443,16 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 	FOREACH command IN ARRAY string_to_array(concat( $file$CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
 --;
-COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression. NULL: the list is NULL.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
 	GROUP BY lower(name) HAVING count(*) > 1);
---;
-COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ in more than case.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN date_trunc('month', span) <> '0' THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
 	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)
 		WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
+--;
+COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression. NULL: the list is NULL.';
+--;
+COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ in more than case.';
 --;
 COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
 --;
@@ -463,41 +463,15 @@ $file$,
 		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END,
 		CASE WHEN state.number < 4 THEN $file$` + sql0004_billing + `$file$ END,
 		CASE WHEN state.number < 5 THEN $file$` + sql0005_notice_currency + `$file$ END,
-		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END, $file$CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
-DECLARE
-	line record;
-BEGIN
-	FOR line IN SELECT t.text, t.place FROM regexp_split_to_table( regexp_replace(btrim(texts, E'\n'), '\n\t+', ' ', 'g'), '\n') WITH ORDINALITY AS t(text, place)
-	LOOP
-		IF line.place = 1 THEN
-			EXECUTE format('COMMENT ON %s %I IS %L', (SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END FROM pg_class c WHERE c.oid = relation::regclass), relation, line.text);
-		ELSE
-			EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, split_part(line.text, ': ', 1), substring(line.text FROM ': (.*)'));
-		END IF;
-	END LOOP;
-END $$;
---;
-CALL rate_limit_describe('rate_limit_grants', $$
-The roles that have rights by rate_limit_grant. Each migration grants these rights again.
-role: The role.
-kind: proxy, administrator or reader.
-$$);
---;
-CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
+		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END, $file$CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_may_read(VARIADIC tables text[]) RETURNS boolean LANGUAGE sql STABLE RETURN (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || t), 'SELECT'), false)) FROM unnest(tables) t);
---;
-COMMENT ON FUNCTION rate_limit_may_read IS 'Whether tables, by their names without rate_limit_, are in this database, and the role may read them.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
 	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
 	'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
---;
-COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_schemas() RETURNS oid[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -508,8 +482,6 @@ BEGIN
 	END IF;
 	RETURN own || ARRAY(SELECT n.oid FROM rate_limit_shards() s JOIN pg_namespace n ON n.nspname = s.schema);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_schemas IS 'The schema of the tables, and then the schemas of the shards.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rights(kind text DEFAULT NULL)
 	RETURNS TABLE (kinds text[], privileges text, object text, owner oid) LANGUAGE plpgsql STABLE AS $$
@@ -548,8 +520,6 @@ BEGIN
 	WHERE n.oid = ANY (schemas) AND NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v') AND c.relname NOT LIKE 'rate\_limit\_%');
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_rights IS 'The rights of a kind of role, or of all, on tables, views and functions, and on a schema of their own.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_surplus(ids oid[] DEFAULT NULL) RETURNS TABLE (role text, privilege text, object text, grantable boolean, grantor text)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -574,8 +544,6 @@ BEGIN
 			AND (a.privilege_type = ANY (string_to_array(g.privileges, ', ')) OR o.name = ANY (string_to_array(substring(g.privileges FROM a.privilege_type || ' \(([^)]*)'), ', '))));
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_surplus IS 'The rights of roles on tables, columns, sequences and functions that rate_limit_grant has not granted.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_strip(ids oid[], role text DEFAULT NULL) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -587,8 +555,6 @@ BEGIN
 	END LOOP;
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_strip IS 'Takes back what rate_limit_surplus returns. Migrations and upkeep call it for what they create.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_grant(role text, kind text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -604,9 +570,6 @@ BEGIN
 	END LOOP;
 	INSERT INTO rate_limit_grants VALUES ($1, $2) ON CONFLICT DO NOTHING;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_grant IS 'Grants a role the rights of a proxy, of an administrator, who changes the policy, or of a reader, who '
-	'reads all but secrets, and records that. Each migration grants them again. For the owner of the tables.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_revoke(role text, kind text DEFAULT NULL) RETURNS void
 	LANGUAGE plpgsql AS $$
@@ -639,14 +602,35 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_revoke IS 'Takes back what rate_limit_grant gave, and what other roles granted, with the grant options for that. '
-	'Rights that another kind of the role has too stay. Without kind: takes back all other rights.';
+COMMENT ON TABLE rate_limit_grants IS 'The roles that have rights by rate_limit_grant. Each migration grants these rights again.';
+--;
+COMMENT ON COLUMN rate_limit_grants.role IS 'The role.';
+--;
+COMMENT ON COLUMN rate_limit_grants.kind IS 'proxy, administrator or reader.';
+--;
+COMMENT ON FUNCTION rate_limit_caller IS 'The calling role, even in a function with the rights of the owner.';
+--;
+COMMENT ON FUNCTION rate_limit_may_read IS 'Whether tables, by their names without rate_limit_, are in this database, and the role may read them.';
+--;
+COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
+--;
+COMMENT ON FUNCTION rate_limit_schemas IS 'The schema of the tables, and then the schemas of the shards.';
+--;
+COMMENT ON FUNCTION rate_limit_rights IS 'The rights of a kind of role, or of all, on tables, views and functions, and on a schema of their own.';
+--;
+COMMENT ON FUNCTION rate_limit_surplus IS 'The rights of roles on tables, columns, sequences and functions that rate_limit_grant has not granted.';
+--;
+COMMENT ON FUNCTION rate_limit_strip IS 'Takes back what rate_limit_surplus returns. Migrations and upkeep call it for what they create.';
+--;
+COMMENT ON FUNCTION rate_limit_grant IS 'Grants a role the rights of a proxy, of an administrator, who changes the policy, or of a reader, who reads all but secrets, and records that. Each migration grants them again. For the owner of the tables.';
+--;
+COMMENT ON FUNCTION rate_limit_revoke IS 'Takes back what rate_limit_grant gave, and what other roles granted, with the grant options for that. Rights that another kind of the role has too stay. Without kind: takes back all other rights.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_prefix(rule text, limit_name text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'rule/' || rule || '/' || limit_name;
 --;
-COMMENT ON FUNCTION rate_limit_prefix IS 'The prefix of the counters of a limit, from the names by which it and its rule count.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_decimal(units bigint, unit text) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE unit WHEN 'money' THEN units * 0.000001 ELSE units END;
+--;
+COMMENT ON FUNCTION rate_limit_prefix IS 'The prefix of the counters of a limit, from the names by which it and its rule count.';
 --;
 COMMENT ON FUNCTION rate_limit_decimal IS 'A number of units as a number: with six decimals for money, and any other one unchanged.';
 --;
@@ -678,21 +662,12 @@ $sql$, '{processes}', '{schema}.rate_limit_processes'), '{schema}', quote_ident(
 	END IF;
 END $do$;
 --;
-COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
-	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
---;
-COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
 --;
-COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in 2|text.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
---;
-COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (counters regclass, processes regclass)
 	LANGUAGE plpgsql STABLE AS $$
@@ -705,8 +680,6 @@ BEGIN
 	RETURN QUERY SELECT (s.place || t.name)::regclass, (s.place || 'rate_limit_processes')::regclass FROM unnest(places) AS s(place),
 			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots or units of its counters.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
 	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -727,8 +700,6 @@ BEGIN
 	RETURN deleted;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, except counters with slots that running requests hold. Returns the number of deleted counters.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
@@ -738,8 +709,6 @@ BEGIN
 	END IF;
 	RETURN $1;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit count. Any other prefix is returned unchanged.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_reset_counters(prefix text, keys text[]) RETURNS bigint
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -777,14 +746,10 @@ BEGIN
 	RETURN reset;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_reset_counters IS 'Resets the counters of a prefix as it is stored, and of keys as they are stored, for rate_limit_reset.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN rate_limit_reset_counters(rate_limit_counted_prefix($1), rate_limit_stored_keys($2));
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available again. Returns their number. It fails while running requests hold slots of a counter.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
@@ -803,43 +768,25 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 			THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
 END;
 --;
-COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
-	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
+COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: all. slots is the number of requests in flight, and held the tokens that running requests hold.';
 --;
-COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period for each quota. notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A '
-	'deleted row would come back.';
+COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 --;
-COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
+COMMENT ON FUNCTION rate_limit_key_forms IS 'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in 2|text.';
 --;
-COMMENT ON COLUMN rate_limit_notices.limit_name IS 'The limit.';
+COMMENT ON FUNCTION rate_limit_stored_keys IS 'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
 --;
-COMMENT ON COLUMN rate_limit_notices.key IS 'The key of the counter, such as the user.';
+COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, each with the table of the processes that hold slots or units of its counters.';
 --;
-COMMENT ON COLUMN rate_limit_notices.period IS 'When the window of the counter began.';
+COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, except counters with slots that running requests hold. Returns the number of deleted counters.';
 --;
-COMMENT ON COLUMN rate_limit_notices.percent IS 'The percentage, one of notify of the limit.';
+COMMENT ON FUNCTION rate_limit_counted_prefix IS 'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit count. Any other prefix is returned unchanged.';
 --;
-COMMENT ON COLUMN rate_limit_notices.used IS 'What was used of the quota when the row was made.';
+COMMENT ON FUNCTION rate_limit_reset_counters IS 'Resets the counters of a prefix as it is stored, and of keys as they are stored, for rate_limit_reset.';
 --;
-COMMENT ON COLUMN rate_limit_notices.quota IS 'The quota of the counter.';
+COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available again. Returns their number. It fails while running requests hold slots of a counter.';
 --;
-COMMENT ON COLUMN rate_limit_notices.at IS 'When the row was made.';
---;
-COMMENT ON COLUMN rate_limit_notices.resets_at IS 'When the window of the counter ends. NULL: it is not known.';
---;
-COMMENT ON COLUMN rate_limit_notices.void_at IS 'When upkeep found that it is no longer true, since a reset or a correction has made used smaller: it may come again. infinity: it is true, or its window has ended.';
---;
-COMMENT ON COLUMN rate_limit_notices.taken_at IS 'When the row was delivered, or a job of yours has taken it. NULL: not yet.';
---;
-COMMENT ON COLUMN rate_limit_notices.id IS 'The idempotency key of each try to deliver the row.';
---;
-COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to deliver the row. NULL: not yet.';
---;
-COMMENT ON COLUMN rate_limit_notices.try_at IS 'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
---;
-COMMENT ON COLUMN rate_limit_notices.currency IS 'The currency of money, as rate_limit_ledger_retention had it. NULL: no money, or it had none.';
---;
-COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
+COMMENT ON FUNCTION rate_limit_usage_of IS 'The units of a limit that a counter has used at a time. span is the window of the limit in microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL: nothing is used, or the time is unknown.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
 	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
@@ -860,9 +807,6 @@ BEGIN
 	END LOOP;
 	RETURN n;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_notice IS 'Makes the notices of counters, a list of objects with prefix, key, durable, unit, quota and percents, '
-	'and returns how many are new. Each new one is also a notification of the channel rate_limit_notices.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_notice_upkeep() RETURNS bigint LANGUAGE plpgsql
 	SECURITY DEFINER SET lock_timeout = '100ms' SET jit = off AS $$
@@ -931,48 +875,43 @@ BEGIN
 	RETURN made;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_notice_upkeep IS 'Makes the notices that are missing, marks those that are no longer true, and returns how many are new. '
-	'It runs at most every 5 seconds, stops after about 100 ms, and goes on there the next time. Proxies run it.';
+COMMENT ON TABLE rate_limit_notices IS 'Counters that have reached a percentage of their quota: one row in each period for each quota. notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A deleted row would come back.';
 --;
-CALL rate_limit_describe('rate_limit_ledger_days', $$
-The days of the ledger that were closed. Whoever deletes rows of the ledger sets summed to false for their days.
-day: The day.
-summed: Whether rate_limit_totals has the sums of all rows of the day.
-open_until: When the day may be closed again, after a late settlement.
-$$);
+COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
 --;
-CALL rate_limit_describe('rate_limit_totals', $$
-The sums of the ledger. rate_limit_invoice adds what they lack.
-day: The day of the rows.
-n: The number of the sum in its day.
-user_id: The user who has sent the requests, or who was above that user when they came. Empty: an unknown sender.
-ancestors: Who was above the user then, the nearest first.
-own: Whether the user has sent the requests.
-settled: The day on which the requests were charged, in UTC.
-kind: The kind of the rows.
-model: The model. NULL: none, or a sum by limit.
-prefix: The limit, rule/RULE/LIMIT, by the names by which it counts. NULL: a sum by model.
-unit: The unit of a sum by limit.
-corrects: The quarter of an hour in which the requests were charged that corrections correct. NULL: charges.
-requests: The number of requests, each for the model that it named. Corrections have none.
-units: What they have cost on the limit.
-input: The sum of this column of the ledger.
-cache_read: The sum of this column.
-cache_write: The sum of this column.
-output: The sum of this column.
-money: The sum of this column.
-remainder: The sum of this column.
-cache_write_1h: The sum of this column.
-audio_input: The sum of this column.
-audio_cache_read: The sum of this column.
-audio_output: The sum of this column.
-image_input: The sum of this column.
-image_output: The sum of this column.
-search: The sum of this column.
-estimated_input: The sum of this column.
-estimated_output: The sum of this column.
-estimated_money: The sum of this column.
-$$);
+COMMENT ON COLUMN rate_limit_notices.limit_name IS 'The limit.';
+--;
+COMMENT ON COLUMN rate_limit_notices.key IS 'The key of the counter, such as the user.';
+--;
+COMMENT ON COLUMN rate_limit_notices.period IS 'When the window of the counter began.';
+--;
+COMMENT ON COLUMN rate_limit_notices.percent IS 'The percentage, one of notify of the limit.';
+--;
+COMMENT ON COLUMN rate_limit_notices.used IS 'What was used of the quota when the row was made.';
+--;
+COMMENT ON COLUMN rate_limit_notices.quota IS 'The quota of the counter.';
+--;
+COMMENT ON COLUMN rate_limit_notices.at IS 'When the row was made.';
+--;
+COMMENT ON COLUMN rate_limit_notices.resets_at IS 'When the window of the counter ends. NULL: it is not known.';
+--;
+COMMENT ON COLUMN rate_limit_notices.void_at IS 'When upkeep found that it is no longer true, since a reset or a correction has made used smaller: it may come again. infinity: it is true, or its window has ended.';
+--;
+COMMENT ON COLUMN rate_limit_notices.taken_at IS 'When the row was delivered, or a job of yours has taken it. NULL: not yet.';
+--;
+COMMENT ON COLUMN rate_limit_notices.id IS 'The idempotency key of each try to deliver the row.';
+--;
+COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to deliver the row. NULL: not yet.';
+--;
+COMMENT ON COLUMN rate_limit_notices.try_at IS 'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
+--;
+COMMENT ON COLUMN rate_limit_notices.currency IS 'The currency of money, as rate_limit_ledger_retention had it. NULL: no money, or it had none.';
+--;
+COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
+--;
+COMMENT ON FUNCTION rate_limit_notice IS 'Makes the notices of counters, a list of objects with prefix, key, durable, unit, quota and percents, and returns how many are new. Each new one is also a notification of the channel rate_limit_notices.';
+--;
+COMMENT ON FUNCTION rate_limit_notice_upkeep IS 'Makes the notices that are missing, marks those that are no longer true, and returns how many are new. It runs at most every 5 seconds, stops after about 100 ms, and goes on there the next time. Proxies run it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
 	LANGUAGE plpgsql STABLE AS $$
@@ -982,12 +921,8 @@ BEGIN
 		LEFT JOIN rate_limit_ledger_days d ON d.day = p.day;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ledger_parts IS 'The days of the ledger, and whether they are summed.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_window("from" timestamptz, until timestamptz) RETURNS datemultirange LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC')::date - 8, ($2 AT TIME ZONE 'UTC')::date + 9));
---;
-COMMENT ON FUNCTION rate_limit_ledger_window IS 'The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after its time.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_source(days datemultirange, condition text)
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -1016,8 +951,6 @@ BEGIN
 			'AND lines IS NOT NULL'));
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ledger_source IS 'A query for the requests in days of the ledger, each once, also on Citus. Each further model of a response is a row without charges, and with its number in lines.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_sums(source text, user_id text, by_limit boolean) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1045,8 +978,6 @@ BEGIN
 				'WHERE u <> '''' OR i = 1 ORDER BY u, i) u'
 			ELSE format('(SELECT %L::text AS u, ''{}''::text[] AS above, false AS own) u', user_id) END);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_sums IS 'A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, by model or by limit.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_sum_day(one date) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -1078,14 +1009,10 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_sum_day IS 'Closes a day of the ledger, or sums a day that is closed, unless another session uses it.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_is_closed(part regclass) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = part AND k.conname = 'day_is_summed');
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_is_closed IS 'Whether a partition of the ledger is closed for new rows.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_totals_upkeep() RETURNS boolean LANGUAGE plpgsql
 	SECURITY DEFINER SET jit = off SET work_mem = '64MB' AS $$
@@ -1099,31 +1026,95 @@ BEGIN
 	RETURN one IS NOT NULL AND rate_limit_sum_day(one);
 END $$;
 --;
+COMMENT ON TABLE rate_limit_ledger_days IS 'The days of the ledger that were closed. Whoever deletes rows of the ledger sets summed to false for their days.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_days.day IS 'The day.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_days.summed IS 'Whether rate_limit_totals has the sums of all rows of the day.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_days.open_until IS 'When the day may be closed again, after a late settlement.';
+--;
+COMMENT ON TABLE rate_limit_totals IS 'The sums of the ledger. rate_limit_invoice adds what they lack.';
+--;
+COMMENT ON COLUMN rate_limit_totals.day IS 'The day of the rows.';
+--;
+COMMENT ON COLUMN rate_limit_totals.n IS 'The number of the sum in its day.';
+--;
+COMMENT ON COLUMN rate_limit_totals.user_id IS 'The user who has sent the requests, or who was above that user when they came. Empty: an unknown sender.';
+--;
+COMMENT ON COLUMN rate_limit_totals.ancestors IS 'Who was above the user then, the nearest first.';
+--;
+COMMENT ON COLUMN rate_limit_totals.own IS 'Whether the user has sent the requests.';
+--;
+COMMENT ON COLUMN rate_limit_totals.settled IS 'The day on which the requests were charged, in UTC.';
+--;
+COMMENT ON COLUMN rate_limit_totals.kind IS 'The kind of the rows.';
+--;
+COMMENT ON COLUMN rate_limit_totals.model IS 'The model. NULL: none, or a sum by limit.';
+--;
+COMMENT ON COLUMN rate_limit_totals.prefix IS 'The limit, rule/RULE/LIMIT, by the names by which it counts. NULL: a sum by model.';
+--;
+COMMENT ON COLUMN rate_limit_totals.unit IS 'The unit of a sum by limit.';
+--;
+COMMENT ON COLUMN rate_limit_totals.corrects IS 'The quarter of an hour in which the requests were charged that corrections correct. NULL: charges.';
+--;
+COMMENT ON COLUMN rate_limit_totals.requests IS 'The number of requests, each for the model that it named. Corrections have none.';
+--;
+COMMENT ON COLUMN rate_limit_totals.units IS 'What they have cost on the limit.';
+--;
+COMMENT ON COLUMN rate_limit_totals.input IS 'The sum of this column of the ledger.';
+--;
+COMMENT ON COLUMN rate_limit_totals.cache_read IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.cache_write IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.output IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.money IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.remainder IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.cache_write_1h IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.audio_input IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.audio_cache_read IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.audio_output IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.image_input IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.image_output IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.search IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.estimated_input IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.estimated_output IS 'The sum of this column.';
+--;
+COMMENT ON COLUMN rate_limit_totals.estimated_money IS 'The sum of this column.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_parts IS 'The days of the ledger, and whether they are summed.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_window IS 'The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after its time.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_source IS 'A query for the requests in days of the ledger, each once, also on Citus. Each further model of a response is a row without charges, and with its number in lines.';
+--;
+COMMENT ON FUNCTION rate_limit_sums IS 'A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, by model or by limit.';
+--;
+COMMENT ON FUNCTION rate_limit_sum_day IS 'Closes a day of the ledger, or sums a day that is closed, unless another session uses it.';
+--;
+COMMENT ON FUNCTION rate_limit_is_closed IS 'Whether a partition of the ledger is closed for new rows.';
+--;
 COMMENT ON FUNCTION rate_limit_totals_upkeep IS 'Closes or sums the latest day of the ledger that ended an hour ago or earlier, and returns whether it did. A proxy runs it each hour until it returns false.';
---;
-COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_notice_upkeep has run.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS 'The prefix of the counters that it has read last.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS 'The key at which it goes on. Empty: at the next limit.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.currency IS 'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE rate_limit_ledger_retention SET currency = ''EUR''.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN substr($1::text, 15, 1) = '7'
 	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
---;
-COMMENT ON FUNCTION rate_limit_began IS 'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace) FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_ledgers IS 'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one has what was settled before there were shards.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
 	LANGUAGE plpgsql AS $$
@@ -1140,8 +1131,6 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
 	NULL;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_ledger_drop IS 'Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETURNS void LANGUAGE plpgsql
 	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
@@ -1185,12 +1174,27 @@ BEGIN
 		FOR UPDATE OF n SKIP LOCKED));
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
-	'days (also), which it opens for late settlements. Drops those past their retention, and forgets again who was forgotten. A proxy runs it each hour.';
+COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_notice_upkeep has run.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS 'The prefix of the counters that it has read last.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS 'The key at which it goes on. Empty: at the next limit.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.currency IS 'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE rate_limit_ledger_retention SET currency = ''EUR''.';
+--;
+COMMENT ON FUNCTION rate_limit_began IS 'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
+--;
+COMMENT ON FUNCTION rate_limit_ledgers IS 'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one has what was settled before there were shards.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_drop IS 'Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days (also), which it opens for late settlements. Drops those past their retention, and forgets again who was forgotten. A proxy runs it each hour.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_money(units numeric, rest numeric DEFAULT NULL) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN round((units + coalesce(rest, 0) * 0.001) * 0.000001, 9);
---;
-COMMENT ON FUNCTION rate_limit_money IS 'An amount of money in millionths, and rest in thousandths of one, as a number with nine decimals.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1200,8 +1204,6 @@ BEGIN
 	RETURN $1;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
@@ -1209,8 +1211,6 @@ BEGIN
 	END IF;
 	RETURN nullif($1, '');
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_user_of IS 'The present name of a user who counts by a name. NULL: an unknown user.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1230,8 +1230,6 @@ BEGIN
 		l.corrects_time, l.corrected_by, l.reason FROM (%s) l', source);
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ledger_lines IS 'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity', until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
 RETURNS TABLE ("time" timestamptz, day date, id uuid, "user" text, key_id bigint, ancestors text[], model text, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric,
 	charges jsonb, line bigint, answered text, tier text, price text, price_valid tstzrange, cache_write_1h bigint, audio_input bigint, audio_cache_read bigint, audio_output bigint,
@@ -1244,10 +1242,6 @@ BEGIN
 				rate_limit_counted_user(user_id)) END))
 		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
-	'for each further model of its response (line 1 and so on), without charges. Corrections that were made in that time have rows of their own, by kind. '
-	'user_id selects the requests of a user, and with below also of all who were below it then.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_open_totals(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -1273,8 +1267,6 @@ BEGIN
 		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_open_totals IS 'The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 DECLARE
@@ -1291,9 +1283,6 @@ BEGIN
 	END IF;
 	RETURN QUERY SELECT * FROM rate_limit_open_totals($1, $2, $3, $4, $5, $6);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of '
-	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1312,8 +1301,6 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_require_user IS 'Fails if neither the policy nor the history nor the ledger knows a user.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_calendars() RETURNS TABLE (tier text, place bigint, rule text, limit_name text, unit text, zone text)
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1327,8 +1314,6 @@ BEGIN
 				AND rate_limit_conditions(r) || rate_limit_conditions(o) = rate_limit_conditions(r));
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_calendars IS 'The calendar limits in money that count users or keys of each tier. place 1 is the longest.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_billing(users text[])
 RETURNS TABLE (counted text, unit text, zone text, day int) LANGUAGE plpgsql STABLE AS $$
@@ -1345,14 +1330,8 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_billing IS 'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. '
-	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, or else the longest calendar limit in money of the user''s tier, or else are months in UTC. users NULL: '
-	'all users of the policy, and the empty name for who is not in it.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE RETURN (SELECT CASE WHEN e.early AT TIME ZONE $2 = $1 THEN e.early ELSE l.late END
 	FROM (SELECT $1 AT TIME ZONE $2 AS late) l, LATERAL (SELECT l.late - interval '24 h' AS before) b, LATERAL (SELECT ($1 - (b.before AT TIME ZONE $2 - b.before AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early) e);
---;
-COMMENT ON FUNCTION rate_limit_midnight IS 'When a day starts in a time zone.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day int, "from" timestamptz,
 	until timestamptz) RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
@@ -1361,14 +1340,10 @@ CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day
 	WHERE p.starts <= $5 AND p.ends > $4 ORDER BY 1
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_calendar_periods IS 'The periods of a result of rate_limit_billing in a time, as a whole.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
 	SELECT p.* FROM rate_limit_billing(ARRAY[rate_limit_counted_user($1)]) b, rate_limit_calendar_periods(b.unit, b.zone, b.day, $2, $3) p ORDER BY 1
 $$;
---;
-COMMENT ON FUNCTION rate_limit_whole_periods IS 'The billing periods of a user in a time, as a whole.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
@@ -1385,8 +1360,6 @@ BEGIN
 	RETURN QUERY SELECT greatest(p.starts, $2), least(p.ends, $3) FROM rate_limit_whole_periods($1, coalesce($2, now()), coalesce($3, now())) p
 		WHERE p.starts <= now() AND p.starts < coalesce($3, 'infinity') ORDER BY 1;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL, by_user boolean DEFAULT false)
 RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
@@ -1411,15 +1384,35 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model; by_user: and by who has sent the requests, with its parent then. '
-	'Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money. '
-	'corrects is the start of a period that was billed again. NULL: requests of the period itself.';
+COMMENT ON FUNCTION rate_limit_money IS 'An amount of money in millionths, and rest in thousandths of one, as a number with nine decimals.';
 --;
-CALL rate_limit_describe('rate_limit_forgotten', $$
-The names that were forgotten within a day, as digests. Upkeep forgets them again where a request has brought them back that ran then.
-digest: The SHA-256 of user:, key_id: or text: and the name.
-at: When it was last forgotten.
-$$);
+COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
+--;
+COMMENT ON FUNCTION rate_limit_user_of IS 'The present name of a user who counts by a name. NULL: an unknown user.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_lines IS 'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one for each further model of its response (line 1 and so on), without charges. Corrections that were made in that time have rows of their own, by kind. user_id selects the requests of a user, and with below also of all who were below it then.';
+--;
+COMMENT ON FUNCTION rate_limit_open_totals IS 'The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.';
+--;
+COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model.';
+--;
+COMMENT ON FUNCTION rate_limit_require_user IS 'Fails if neither the policy nor the history nor the ledger knows a user.';
+--;
+COMMENT ON FUNCTION rate_limit_calendars IS 'The calendar limits in money that count users or keys of each tier. place 1 is the longest.';
+--;
+COMMENT ON FUNCTION rate_limit_billing IS 'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. Months start on a day, or on their last one. They follow period_start and time_zone of the user, or else the longest calendar limit in money of the user''s tier, or else are months in UTC. users NULL: all users of the policy, and the empty name for who is not in it.';
+--;
+COMMENT ON FUNCTION rate_limit_midnight IS 'When a day starts in a time zone.';
+--;
+COMMENT ON FUNCTION rate_limit_calendar_periods IS 'The periods of a result of rate_limit_billing in a time, as a whole.';
+--;
+COMMENT ON FUNCTION rate_limit_whole_periods IS 'The billing periods of a user in a time, as a whole.';
+--;
+COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
+--;
+COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model; by_user: and by who has sent the requests, with its parent then. Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money. corrects is the start of a period that was billed again. NULL: requests of the period itself.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
 	texts text[]) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -1436,8 +1429,6 @@ BEGIN
 	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted) OR t.ancestors && counted;
 	RETURN rows;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_forget_in_ledger IS 'Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows changed.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false, until timestamptz DEFAULT NULL)
@@ -1582,11 +1573,6 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One '
-	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
-	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key. '
-	'If requests of the person hold units, a last row has a number that is not above theirs. until: forgets only what requests until then have made, and no overrides and bans.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_forget_again() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	first timestamptz;
@@ -1615,21 +1601,17 @@ EXCEPTION WHEN lock_not_available THEN
 	NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_forget_again IS 'Forgets again the names that requests have brought back that ran when they were forgotten, within a day. rate_limit_ledger_upkeep calls it.';
+COMMENT ON TABLE rate_limit_forgotten IS 'The names that were forgotten within a day, as digests. Upkeep forgets them again where a request has brought them back that ran then.';
 --;
-CALL rate_limit_describe('rate_limit_nodes', $$
-The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is
-	silent is deleted after a day. A crash of the server empties the table, and running proxies then write
-	their rows again.
-node: The name of the proxy, the same after each start. Several proxies may have the same name.
-epoch: A number of the process, which is new after each start.
-seen: When the proxy renewed this row. The proxy is silent 10 seconds later.
-ended: When the proxy stopped in order. NULL: the proxy runs, or was killed.
-system: The system identifier of the server that the proxy wrote to. A row with another identifier is from a restored copy and has no meaning here.
-report: The proxy's report about itself, which rate_limit_proxies has as columns. Times in the report are
-	microseconds by the proxy's clock, and clock is the time of that clock at seen.
-role: The role that wrote the row. Other proxies cannot change the row.
-$$);
+COMMENT ON COLUMN rate_limit_forgotten.digest IS 'The SHA-256 of user:, key_id: or text: and the name.';
+--;
+COMMENT ON COLUMN rate_limit_forgotten.at IS 'When it was last forgotten.';
+--;
+COMMENT ON FUNCTION rate_limit_forget_in_ledger IS 'Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows changed.';
+--;
+COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key. If requests of the person hold units, a last row has a number that is not above theirs. until: forgets only what requests until then have made, and no overrides and bans.';
+--;
+COMMENT ON FUNCTION rate_limit_forget_again IS 'Forgets again the names that requests have brought back that ran when they were forgotten, within a day. rate_limit_ledger_upkeep calls it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_heartbeat(node text, epoch bigint, report json) RETURNS void
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -1647,9 +1629,6 @@ BEGIN
 	ON CONFLICT ON CONSTRAINT rate_limit_nodes_pkey DO UPDATE SET seen = now(), ended = NULL, system = excluded.system, report = excluded.report;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_heartbeat IS 'Renews the row of a proxy in rate_limit_nodes, or ends it if report is NULL. Deletes the rows of the '
-	'calling role for earlier processes with that name, unless they have lost settlements, and the rows that were silent for a day.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE plpgsql STABLE SECURITY DEFINER
 AS $$
 BEGIN
@@ -1657,16 +1636,25 @@ BEGIN
 	AND n.system = (SELECT system_identifier FROM pg_control_system())));
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_live_proxies IS 'The number of running proxies.';
+COMMENT ON TABLE rate_limit_nodes IS 'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is silent is deleted after a day. A crash of the server empties the table, and running proxies then write their rows again.';
 --;
-CALL rate_limit_describe('rate_limit_lost', $$
-Names of processes that were not renewed for 8 seconds and were not ended, with what their running requests held. What these requests cost is not charged if the process was killed.
-processes: The table of the name.
-process: The name.
-units: The units that each limit held, by its prefix. Money is in millionths.
-found_at: When the units were counted.
-reported_at: When a proxy has reported it, 10 seconds later. NULL: not yet.
-$$);
+COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy, the same after each start. Several proxies may have the same name.';
+--;
+COMMENT ON COLUMN rate_limit_nodes.epoch IS 'A number of the process, which is new after each start.';
+--;
+COMMENT ON COLUMN rate_limit_nodes.seen IS 'When the proxy renewed this row. The proxy is silent 10 seconds later.';
+--;
+COMMENT ON COLUMN rate_limit_nodes.ended IS 'When the proxy stopped in order. NULL: the proxy runs, or was killed.';
+--;
+COMMENT ON COLUMN rate_limit_nodes.system IS 'The system identifier of the server that the proxy wrote to. A row with another identifier is from a restored copy and has no meaning here.';
+--;
+COMMENT ON COLUMN rate_limit_nodes.report IS 'The proxy''s report about itself, which rate_limit_proxies has as columns. Times in the report are microseconds by the proxy''s clock, and clock is the time of that clock at seen.';
+--;
+COMMENT ON COLUMN rate_limit_nodes.role IS 'The role that wrote the row. Other proxies cannot change the row.';
+--;
+COMMENT ON FUNCTION rate_limit_heartbeat IS 'Renews the row of a proxy in rate_limit_nodes, or ends it if report is NULL. Deletes the rows of the calling role for earlier processes with that name, unless they have lost settlements, and the rows that were silent for a day.';
+--;
+COMMENT ON FUNCTION rate_limit_live_proxies IS 'The number of running proxies.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_lost_units()
 	RETURNS TABLE (at timestamptz, units numeric, summary text) LANGUAGE plpgsql STABLE AS $$
@@ -1681,8 +1669,6 @@ BEGIN
 			WHERE l.reported_at > now() - interval '1 day' GROUP BY 1, 2) u
 		GROUP BY u.reported_at;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_lost_units IS 'What killed processes held that were reported within a day (at), as a sum and as a sentence.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_lost_upkeep() RETURNS TABLE (units numeric, summary text)
 	LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' SET jit = off AS $$
@@ -1725,6 +1711,20 @@ BEGIN
 	END IF;
 END $$;
 --;
+COMMENT ON TABLE rate_limit_lost IS 'Names of processes that were not renewed for 8 seconds and were not ended, with what their running requests held. What these requests cost is not charged if the process was killed.';
+--;
+COMMENT ON COLUMN rate_limit_lost.processes IS 'The table of the name.';
+--;
+COMMENT ON COLUMN rate_limit_lost.process IS 'The name.';
+--;
+COMMENT ON COLUMN rate_limit_lost.units IS 'The units that each limit held, by its prefix. Money is in millionths.';
+--;
+COMMENT ON COLUMN rate_limit_lost.found_at IS 'When the units were counted.';
+--;
+COMMENT ON COLUMN rate_limit_lost.reported_at IS 'When a proxy has reported it, 10 seconds later. NULL: not yet.';
+--;
+COMMENT ON FUNCTION rate_limit_lost_units IS 'What killed processes held that were reported within a day (at), as a sum and as a sentence.';
+--;
 COMMENT ON FUNCTION rate_limit_lost_upkeep IS 'Returns once what the running requests of a killed process held, as rate_limit_lost_units, or else no row. Proxies run it each second.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied text, log oid, made_before timestamptz DEFAULT 'infinity') RETURNS bigint
@@ -1736,9 +1736,6 @@ EXCEPTION WHEN data_exception OR undefined_table THEN
 	RETURN NULL; -- a proxy may report anything, and this database may lack the policy
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
-	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_has_applied(applied text, log oid, change xid8) RETURNS boolean
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1746,10 +1743,6 @@ BEGIN
 EXCEPTION WHEN data_exception THEN
 	RETURN false;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_has_applied IS 'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. NULL: the proxy has no policy.';
---;
-COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_read_report(report json) RETURNS rate_limit_report
 	LANGUAGE plpgsql STABLE AS $$
@@ -1771,8 +1764,6 @@ EXCEPTION WHEN data_exception THEN
 	RETURN readable;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_read_report IS 'The fields of a proxy''s report. A field that cannot be read is NULL.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_reported_at(seen timestamptz, clock bigint, at bigint)
 	RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
 BEGIN
@@ -1780,8 +1771,6 @@ BEGIN
 EXCEPTION WHEN data_exception THEN
 	RETURN NULL;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which was clock by the clock of the proxy. NULL: there is no such time.';
 --;
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AND n.system = (SELECT system_identifier FROM pg_control_system())) AS live, n.ended, r.cannot, n.epoch, r.applied IS NOT NULL AS policy,
@@ -1791,41 +1780,6 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.no
 		rate_limit_reported_at(n.seen, r.clock, r.open_until) AS open_until, r.open_passed, r.open_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late,
 		coalesce(r.lost, 0) AS lost, rate_limit_reported_at(n.seen, r.clock, r.lost_at) AS lost_at, round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node, m.ended IS NULL ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
---;
-CALL rate_limit_describe('rate_limit_proxies', $$
-The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.
-region: The region in the proxy's configuration, if any.
-version: The version of the proxy's program.
-live: Whether the proxy runs.
-cannot: The statement that would grant the proxy's role the privileges to decide. NULL: the role has the
-	privileges.
-policy: Whether the proxy has a policy.
-behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
-	not read the tables since they were restored.
-local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
-	never.
-local_until: When the proxy last stopped limiting by itself.
-seconds_ago: The seconds since seen.
-problems: The rules that the proxy cannot use, each with the permitted values; sites of the proxy that let
-	requests without an API key pass without a limit; and what a server refuses in the DSN of another database
-	of the proxy.
-admitted: The number of admitted requests since the start of the proxy, including local decisions.
-limited: The same with this outcome.
-blocked: The same with this outcome.
-rejected: The same with this outcome.
-overloaded: The same with this outcome.
-failed: The same with this outcome.
-open_from: When the last series of overloaded and failed requests began. A pause of an hour ends a series.
-open_until: When a request last had no decision. NULL: never since the start of the proxy.
-open_passed: The number of requests in the last series that passed.
-open_refused: The number of requests in the last series that did not pass.
-locally: The number of requests that the proxy decided without the database, at its share of each limit.
-busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted, limited]}.
-late: The number of changes in behind that were made at least 10 seconds before seen.
-lost: The number of settlements since the start of the proxy that may not have arrived: what these requests cost may not be charged. The row of such a proxy stays for a day after its end.
-lost_at: When the last of them was lost.
-seconds_ahead: The seconds by which the clock of the proxy was ahead of the clock of the server.
-$$);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
 	LANGUAGE plpgsql STABLE ROWS 1 AS $$
@@ -1839,8 +1793,6 @@ BEGIN
 		FROM named n WHERE n.name IS NOT NULL AND rate_limit_known_zone(n.name) IS NULL;
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_unknown_zones IS 'The time zones of the policy that the server does not know, with the number of their users, and their limits.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, users bigint)
 	LANGUAGE plpgsql STABLE AS $$
@@ -1857,9 +1809,6 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
-	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_exposed() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF rate_limit_may_read('grants') THEN
@@ -1870,8 +1819,6 @@ BEGIN
 		FROM rate_limit_surplus() s GROUP BY s.role ORDER BY 1;
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_exposed IS 'A sentence about each role with rights that rate_limit_grant has not granted, with the statement that takes them back.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_hidden() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -1885,8 +1832,6 @@ BEGIN
 		GROUP BY r.rolname ORDER BY 1;
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_hidden IS 'A sentence about each role from which row level security hides rows, with the statements that end it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_unpriced() RETURNS TABLE (price text, part text)
 	LANGUAGE plpgsql STABLE AS $$
@@ -1911,8 +1856,6 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_unpriced IS 'The rows of prices that have charged searches, sound or pictures without a price of their own, by the newest such rows of the ledger, of the last 7 days.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_price_age() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF rate_limit_may_read('prices', 'rules', 'rule_limits') THEN
@@ -1922,8 +1865,6 @@ BEGIN
 			WHERE EXISTS (SELECT FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule WHERE l.unit = 'money' AND r.mode <> 'off');
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_price_age IS 'A sentence about the age of the newest price, if rules have limits in money that are not off.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_vacuum_holders() RETURNS SETOF text LANGUAGE sql STABLE AS $$
 	SELECT format('Vacuum keeps what the last %s transactions have replaced, which slows down decisions about busy keys, because of %s%s. %s', h.age, h.who, ', since '
@@ -1945,9 +1886,6 @@ CREATE OR REPLACE FUNCTION rate_limit_vacuum_holders() RETURNS SETOF text LANGUA
 	ORDER BY h.age DESC LIMIT 5
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_vacuum_holders IS 'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this '
-	'server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last 1,000 for more than a minute, with what ends it.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_billing_differs() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF rate_limit_may_read('users') THEN
@@ -1959,8 +1897,6 @@ BEGIN
 		GROUP BY c.rule, c.limit_name, c.zone, b.own, b.zone ORDER BY 1;
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_billing_differs IS 'A sentence about each calendar limit in money with another time zone than invoices of its users.';
 --;
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies AS ( SELECT p.*, p.cannot IS NOT NULL OR coalesce(p.open_until > now() - interval '2 minutes', false) AS open,
 			NOT p.policy AND bool_or(p.policy AND p.live) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live OR p.ended IS NULL AND p.seen > now() - interval '10 minutes' ), problems AS (
@@ -1989,120 +1925,241 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS WITH proxies 
 				count(*) FILTER (WHERE p.live AND NOT p.open AND NOT p.without_policy) AS enforcing, bool_or(p.open AND p.live) AS open, min(p.seconds_ago) FILTER (WHERE NOT p.live) AS silence FROM proxies p) AS a UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node, f.state;
 --;
-CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy, a time zone, a role or a tier.
-state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
-	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
-	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
-	minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
-	unusable: a rule; problem. State of a time zone: unknown zone. State of the server: vacuum, see
-	rate_limit_vacuum_holders. States of a role: hidden, see rate_limit_hidden; exposed, see
-	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
-	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
-	had the price of their neighbor, or none. These three are no reason for a warning.
-node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
-summary: The sentence.
-$$);
+COMMENT ON FUNCTION rate_limit_behind IS 'The number of policy changes before the time made_before that a proxy has not applied yet. applied and log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
 --;
-CALL rate_limit_describe('rate_limit_secrets', $$
-Random texts that the proxies share. Clients must not see them.
-name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and RateLimit-Policy.
-value: The secret.
-$$);
+COMMENT ON FUNCTION rate_limit_has_applied IS 'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. NULL: the proxy has no policy.';
+--;
+COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
+--;
+COMMENT ON FUNCTION rate_limit_read_report IS 'The fields of a proxy''s report. A field that cannot be read is NULL.';
+--;
+COMMENT ON FUNCTION rate_limit_reported_at IS 'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which was clock by the clock of the proxy. NULL: there is no such time.';
+--;
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are left out. Of several proxies with one name, the second one has the suffix #2.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.region IS 'The region in the proxy''s configuration, if any.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.version IS 'The version of the proxy''s program.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether the proxy runs.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.cannot IS 'The statement that would grant the proxy''s role the privileges to decide. NULL: the role has the privileges.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether the proxy has a policy.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.behind IS 'The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has not read the tables since they were restored.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.local_from IS 'When the proxy last started to limit by itself, because the database made no decisions. NULL: never.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.local_until IS 'When the proxy last stopped limiting by itself.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'The seconds since seen.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.problems IS 'The rules that the proxy cannot use, each with the permitted values; sites of the proxy that let requests without an API key pass without a limit; and what a server refuses in the DSN of another database of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.admitted IS 'The number of admitted requests since the start of the proxy, including local decisions.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.limited IS 'The same with this outcome.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.blocked IS 'The same with this outcome.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.rejected IS 'The same with this outcome.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.overloaded IS 'The same with this outcome.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.failed IS 'The same with this outcome.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.open_from IS 'When the last series of overloaded and failed requests began. A pause of an hour ends a series.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.open_until IS 'When a request last had no decision. NULL: never since the start of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.open_passed IS 'The number of requests in the last series that passed.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.open_refused IS 'The number of requests in the last series that did not pass.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.locally IS 'The number of requests that the proxy decided without the database, at its share of each limit.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.busiest IS 'The proxy''s limits with the most requests since its start, at most 20: {prefix: [admitted, limited]}.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.late IS 'The number of changes in behind that were made at least 10 seconds before seen.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.lost IS 'The number of settlements since the start of the proxy that may not have arrived: what these requests cost may not be charged. The row of such a proxy stays for a day after its end.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.lost_at IS 'When the last of them was lost.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.seconds_ahead IS 'The seconds by which the clock of the proxy was ahead of the clock of the server.';
+--;
+COMMENT ON FUNCTION rate_limit_unknown_zones IS 'The time zones of the policy that the server does not know, with the number of their users, and their limits.';
+--;
+COMMENT ON FUNCTION rate_limit_unlimited IS 'The tiers that users or their API keys have and that no rule in force limits, with the numbers of users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.';
+--;
+COMMENT ON FUNCTION rate_limit_exposed IS 'A sentence about each role with rights that rate_limit_grant has not granted, with the statement that takes them back.';
+--;
+COMMENT ON FUNCTION rate_limit_hidden IS 'A sentence about each role from which row level security hides rows, with the statements that end it.';
+--;
+COMMENT ON FUNCTION rate_limit_unpriced IS 'The rows of prices that have charged searches, sound or pictures without a price of their own, by the newest such rows of the ledger, of the last 7 days.';
+--;
+COMMENT ON FUNCTION rate_limit_price_age IS 'A sentence about the age of the newest price, if rules have limits in money that are not off.';
+--;
+COMMENT ON FUNCTION rate_limit_vacuum_holders IS 'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last 1,000 for more than a minute, with what ends it.';
+--;
+COMMENT ON FUNCTION rate_limit_billing_differs IS 'A sentence about each calendar limit in money with another time zone than invoices of its users.';
+--;
+COMMENT ON VIEW rate_limit_state IS 'Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy, a time zone, a role or a tier.';
+--;
+COMMENT ON COLUMN rate_limit_state.state IS 'enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports. States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the database; was open or was local: within the last hour; without a policy; wrong clock: by more than a minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node; unusable: a rule; problem. State of a time zone: unknown zone. State of the server: vacuum, see rate_limit_vacuum_holders. States of a role: hidden, see rate_limit_hidden; exposed, see rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices: prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures had the price of their neighbor, or none. These three are no reason for a warning.';
+--;
+COMMENT ON COLUMN rate_limit_state.node IS 'The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.';
+--;
+COMMENT ON COLUMN rate_limit_state.summary IS 'The sentence.';
+--;
+COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share. Clients must not see them.';
+--;
+COMMENT ON COLUMN rate_limit_secrets.name IS 'The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and RateLimit-Policy.';
+--;
+COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 --;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
 --;
-CALL rate_limit_describe('rate_limit_audit', $$
-The audit log: a row for each recorded request, or for several equal refusals. A refusal that a shadow rule would have made has a row of its own.
-time: The time of the decision, by the clock of the proxy.
-cost: The cost of one request, in millionths for money. For a refused request, the cost that it would have had.
-count: The number of equal refusals within the same second that this row represents. The other columns describe the first of them.
-quota: The full quota. NULL: no limit decided.
-remaining: The units of the quota left after the decision.
-key_id: The id of the API key in rate_limit_api_keys. NULL: none.
-retry_after_ms: For a refusal, the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is unknown.
-duration_us: The time that the decision took, in microseconds.
-weight: The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
-status: The HTTP status of a refusal. NULL: the request passed.
-shadow: Whether a shadow rule would have had this outcome. The request has another row with its own outcome.
-outcome: admitted; limited: refused by a limit; blocked: by a ban or a block rule; rejected: because the API
-	key, the path or the body is not valid; overloaded: not decided in time while others were; failed: not
-	decided.
-reason: The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key, ambiguous_path, upgrade, ambiguous_body, background, batch, binary_stream, slow_body, long_body,
-	gone_body, many_bodies, no_price, banned, blocked, no_quota, timeout or unavailable.
-model: The model that has no price, if the reason is no_price, up to 100 bytes of its name.
-prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
-	applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
-	remaining.
-limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
-key: The stored key of the counter, which is a digest if the key is a secret.
-user_id: The user. NULL: an anonymous request.
-tier: The tier of the user, with a policy.
-address: The address of the client, or its network; see audit_address.
-host: The host of the request.
-method: The method of the request.
-path: The path of the request without the query, up to 500 characters.
-node: The name of the proxy.
-region: The region of the proxy, if its configuration has one.
-also: The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.
-id: A unique number.
-unit: The unit of cost, quota and remaining: tokens, input_tokens, output_tokens or money. NULL: requests, or the unit of a limit that settles.
-$$);
+COMMENT ON TABLE rate_limit_audit IS 'The audit log: a row for each recorded request, or for several equal refusals. A refusal that a shadow rule would have made has a row of its own.';
 --;
-CALL rate_limit_describe('rate_limit_metrics', $$
-Sums of requests by user, API key, deciding limit and endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.
-granularity: minute, hour or day: each request counts in all three.
-time: The start of the minute, hour or day, in UTC.
-user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy in a minute.
-key_id: The id of the API key; 0: none, or (other).
-prefix: As in rate_limit_audit.
-limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
-unit: The unit of settled: tokens, input_tokens, output_tokens or money, in millionths; empty: requests, or the unit of a limit that settles.
-endpoint: The name of the route in the configuration, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.
-region: The region of the proxies, if their configuration has one.
-requests: All requests: the next six columns together. A request counts once, for the limit that refused it or has the least remaining.
-admitted: Requests that passed.
-limited: Requests that a limit refused.
-blocked: Requests that a ban or a block rule refused.
-rejected: Requests that were refused because of their API key, their path or their body.
-overloaded: Requests that were not decided in time while others were.
-failed: Other requests without a decision, whether they passed or not.
-shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
-settled: Units that this limit charged for requests that passed, including requests counted under another limit. If the limit has settle, the actual cost, once their responses end.
-from_memory: Limited requests that a proxy refused from memory, without the database.
-from_lease: Admitted requests that a lease decided, without the database.
-from_database: Requests that the database decided, because neither the memory of the proxy nor a lease could.
-last_request: The time of the last request.
-durations: The numbers of decisions by duration, in buckets; see rate_limit_percentile.
-$$);
+COMMENT ON COLUMN rate_limit_audit.time IS 'The time of the decision, by the clock of the proxy.';
 --;
-CALL rate_limit_describe('rate_limit_writers', $$
-The processes that write the history, and the progress of each. A row that was not renewed for 30 days is deleted.
-writer: A random name of the process.
-node: The name of the proxy.
-region: The region of the proxy, if its configuration has one.
-batch: The number of the last written batch, so that a batch that is sent again after a failure is not written twice.
-written: The number of decisions that the process has written to rate_limit_audit.
-dropped: The number of decisions that the process could not write, because the database was slow or down for too long.
-seen: The time of the last batch.
-$$);
+COMMENT ON COLUMN rate_limit_audit.cost IS 'The cost of one request, in millionths for money. For a refused request, the cost that it would have had.';
 --;
-CALL rate_limit_describe('rate_limit_retention', $$
-The retention of each part of the history. Upkeep deletes older rows. A proxy with a retention in its configuration writes it when it starts.
-what: The part of the history: audit, metrics_minute, metrics_hour or metrics_day.
-keep: The retention. A part without a row is kept for ever.
-set_by: The proxy or the role that set the retention. NULL: it is the default.
-set_at: When the retention was set.
-upkeep_at: When upkeep last ran.
-$$);
+COMMENT ON COLUMN rate_limit_audit.count IS 'The number of equal refusals within the same second that this row represents. The other columns describe the first of them.';
+--;
+COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
+--;
+COMMENT ON COLUMN rate_limit_audit.remaining IS 'The units of the quota left after the decision.';
+--;
+COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'For a refusal, the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is unknown.';
+--;
+COMMENT ON COLUMN rate_limit_audit.duration_us IS 'The time that the decision took, in microseconds.';
+--;
+COMMENT ON COLUMN rate_limit_audit.weight IS 'The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
+--;
+COMMENT ON COLUMN rate_limit_audit.status IS 'The HTTP status of a refusal. NULL: the request passed.';
+--;
+COMMENT ON COLUMN rate_limit_audit.shadow IS 'Whether a shadow rule would have had this outcome. The request has another row with its own outcome.';
+--;
+COMMENT ON COLUMN rate_limit_audit.outcome IS 'admitted; limited: refused by a limit; blocked: by a ban or a block rule; rejected: because the API key, the path or the body is not valid; overloaded: not decided in time while others were; failed: not decided.';
+--;
+COMMENT ON COLUMN rate_limit_audit.reason IS 'The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key, ambiguous_path, upgrade, ambiguous_body, background, batch, binary_stream, slow_body, long_body, gone_body, many_bodies, no_price, banned, blocked, no_quota, timeout or unavailable.';
+--;
+COMMENT ON COLUMN rate_limit_audit.model IS 'The model that has no price, if the reason is no_price, up to 100 bytes of its name.';
+--;
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit applied. If several limits applied, it is the limit that refused, otherwise the limit with the least remaining.';
+--;
+COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
+--;
+COMMENT ON COLUMN rate_limit_audit.key IS 'The stored key of the counter, which is a digest if the key is a secret.';
+--;
+COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: an anonymous request.';
+--;
+COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
+--;
+COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network; see audit_address.';
+--;
+COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
+--;
+COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
+--;
+COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
+--;
+COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
+--;
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_audit.id IS 'A unique number.';
+--;
+COMMENT ON COLUMN rate_limit_audit.unit IS 'The unit of cost, quota and remaining: tokens, input_tokens, output_tokens or money. NULL: requests, or the unit of a limit that settles.';
+--;
+COMMENT ON TABLE rate_limit_metrics IS 'Sums of requests by user, API key, deciding limit and endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.time IS 'The start of the minute, hour or day, in UTC.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.user_id IS 'The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
+--;
+COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.limit_name IS 'The name of the limit of the rule; empty: a limit in a configuration, or none.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.unit IS 'The unit of settled: tokens, input_tokens, output_tokens or money, in millionths; empty: requests, or the unit of a limit that settles.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.endpoint IS 'The name of the route in the configuration, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: the next six columns together. A request counts once, for the limit that refused it or has the least remaining.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.admitted IS 'Requests that passed.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused because of their API key, their path or their body.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.overloaded IS 'Requests that were not decided in time while others were.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.failed IS 'Other requests without a decision, whether they passed or not.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Refusals that shadow rules would have made. Their requests count in the other columns, too.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.settled IS 'Units that this limit charged for requests that passed, including requests counted under another limit. If the limit has settle, the actual cost, once their responses end.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Limited requests that a proxy refused from memory, without the database.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Admitted requests that a lease decided, without the database.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided, because neither the memory of the proxy nor a lease could.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.last_request IS 'The time of the last request.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.durations IS 'The numbers of decisions by duration, in buckets; see rate_limit_percentile.';
+--;
+COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and the progress of each. A row that was not renewed for 30 days is deleted.';
+--;
+COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
+--;
+COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_writers.region IS 'The region of the proxy, if its configuration has one.';
+--;
+COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last written batch, so that a batch that is sent again after a failure is not written twice.';
+--;
+COMMENT ON COLUMN rate_limit_writers.written IS 'The number of decisions that the process has written to rate_limit_audit.';
+--;
+COMMENT ON COLUMN rate_limit_writers.dropped IS 'The number of decisions that the process could not write, because the database was slow or down for too long.';
+--;
+COMMENT ON COLUMN rate_limit_writers.seen IS 'The time of the last batch.';
+--;
+COMMENT ON TABLE rate_limit_retention IS 'The retention of each part of the history. Upkeep deletes older rows. A proxy with a retention in its configuration writes it when it starts.';
+--;
+COMMENT ON COLUMN rate_limit_retention.what IS 'The part of the history: audit, metrics_minute, metrics_hour or metrics_day.';
+--;
+COMMENT ON COLUMN rate_limit_retention.keep IS 'The retention. A part without a row is kept for ever.';
+--;
+COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set the retention. NULL: it is the default.';
+--;
+COMMENT ON COLUMN rate_limit_retention.set_at IS 'When the retention was set.';
+--;
+COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the calling role has the rights of the owner of the history.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
@@ -2113,8 +2170,6 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
---;
-COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with their schemas, starts and ends.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -2156,12 +2211,13 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	RETURN NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_make_partition IS 'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema, '
-	'or NULL if it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 days of today.';
+COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the calling role has the rights of the owner of the history.';
+--;
+COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with their schemas, starts and ends.';
+--;
+COMMENT ON FUNCTION rate_limit_make_partition IS 'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema, or NULL if it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 days of today.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(coalesce(a, 0) + b, 9223372036854775807);
---;
-COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail. NULL in a counts as 0.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
 	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -2173,9 +2229,11 @@ BEGIN
 	RETURN a;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. Missing elements count as 0.';
---;
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+--;
+COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail. NULL in a counts as 0.';
+--;
+COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. Missing elements count as 0.';
 --;
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.';
 --;
@@ -2183,19 +2241,18 @@ CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p float8) RET
 	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::float8 AS upto, least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::float8 AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 --;
-COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to '
-	'0.1 ms, with the result 0.1, bucket i longer times up to 0.1 * 2^((i-1)/4) ms, and bucket 78 all times above 52 s, with the result 52428.8. The result is the geometric middle of its bucket: between 0.1 and '
-	'52428.8 it differs by at most 9.1 % from the exact time. NULL: there are no decisions. To combine several rows, add their buckets with rate_limit_sum.';
---;
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker) AS SELECT rate_limit_percentile(m.durations, 0.5) AS p50_ms, rate_limit_percentile(m.durations, 0.95) AS p95_ms, rate_limit_percentile(m.durations, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
 --;
-CALL rate_limit_describe('rate_limit_traffic', $$
-rate_limit_metrics with percentiles of decision times.
-p50_ms: The median time of a decision, in milliseconds.
-p95_ms: The time that 95 % of the decisions did not exceed, in milliseconds.
-p99_ms: The time that 99 % of the decisions did not exceed, in milliseconds.
-$$);
+COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to 0.1 ms, with the result 0.1, bucket i longer times up to 0.1 * 2^((i-1)/4) ms, and bucket 78 all times above 52 s, with the result 52428.8. The result is the geometric middle of its bucket: between 0.1 and 52428.8 it differs by at most 9.1 % from the exact time. NULL: there are no decisions. To combine several rows, add their buckets with rate_limit_sum.';
+--;
+COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of decision times.';
+--;
+COMMENT ON COLUMN rate_limit_traffic.p50_ms IS 'The median time of a decision, in milliseconds.';
+--;
+COMMENT ON COLUMN rate_limit_traffic.p95_ms IS 'The time that 95 % of the decisions did not exceed, in milliseconds.';
+--;
+COMMENT ON COLUMN rate_limit_traffic.p99_ms IS 'The time that 99 % of the decisions did not exceed, in milliseconds.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
 	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -2209,9 +2266,6 @@ BEGIN
 		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
 	END IF;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if this batch '
-	'or a later batch is already written, so a writer that got no answer can send the batch again. The transaction waits for a lock for at most 1 s. written and dropped are totals.';
 --;
 DO $do$ DECLARE definition text;
 BEGIN FOR definition IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, a.attnum AS n, a.attnotnull AS needed, format_type(a.atttypid, NULL) AS type, a.atttypid IN ('int8'::regtype, 'int4'::regtype, 'timestamptz'::regtype) AS number
@@ -2249,11 +2303,6 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 	END LOOP;
 END $do$;
 --;
-COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and creates the partitions that they need. Times are microseconds since 1970. An empty text and a number below 0 represent NULL.';
---;
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. '
-	'All rows must be of one minute, and no two rows may be of the same user, API key, limit and endpoint. Times are microseconds since 1970.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -2275,6 +2324,12 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
 	RAISE EXCEPTION 'what: %: must be audit, metrics_minute, metrics_hour or metrics_day', to_json($1) USING ERRCODE = 'invalid_parameter_value';
 END $$;
 --;
+COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if this batch or a later batch is already written, so a writer that got no answer can send the batch again. The transaction waits for a lock for at most 1 s. written and dropped are totals.';
+--;
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and creates the partitions that they need. Times are microseconds since 1970. An empty text and a number below 0 represent NULL.';
+--;
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. All rows must be of one minute, and no two rows may be of the same user, API key, limit and endpoint. Times are microseconds since 1970.';
+--;
 COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the history (what) to an interval (keep). Returns NULL, or the reason for a refusal: only a role that may update rate_limit_retention can shorten a retention.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
@@ -2283,16 +2338,11 @@ BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention at a time (now). NULL: the '
-	'part is kept for ever. For a role other than the owner of the tables, now is at most the current time.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
---;
-COMMENT ON FUNCTION rate_limit_holders IS 'The other sessions that have a lock on a table, as text. NULL: none.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
@@ -2335,9 +2385,6 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention. A partition in use stays, and held_by names the sessions that use it. Writers wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER
 	SET lock_timeout = '1s' AS $$
@@ -2382,10 +2429,13 @@ BEGIN
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
-	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs the function, or ran it within the pause). For a role that does not own the '
-	'tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';
+COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention at a time (now). NULL: the part is kept for ever. For a role other than the owner of the tables, now is at most the current time.';
+--;
+COMMENT ON FUNCTION rate_limit_holders IS 'The other sessions that have a lock on a table, as text. NULL: none.';
+--;
+COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are past their retention. A partition in use stays, and held_by names the sessions that use it. Writers wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
+--;
+COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy (another process runs the function, or ran it within the pause). For a role that does not own the tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -2399,27 +2449,14 @@ BEGIN
 	RETURN (SELECT concat_ws(' ', k.name, 'of', k.user_id) FROM rate_limit_api_keys k WHERE k.id = $1);
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a '
-	'counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';
+COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
---;
-COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
 --;
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, rate_limit_decimal(a.cost, a.unit) AS cost, a.count, a.weight, a.count * a.weight AS requests,
 		rate_limit_decimal(a.quota, a.unit) AS quota, rate_limit_decimal(a.remaining, a.unit) AS remaining, a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
 		a.also, a.id, a.xmin, a.model, replace(a.reason, '_', ' ') || coalesce(' of the model ' || to_json(a.model), '') AS cause, a.unit FROM rate_limit_audit a;
---;
-CALL rate_limit_describe('rate_limit_audited', $$
-The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.
-refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests without a decision, even if on_error refused them.
-requests: The number of requests that the row represents, estimated if only a sample is recorded.
-retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is unknown.
-duration: The time that the decision took, in seconds.
-cause: The reason in words, with the model that has no price.
-xmin: The transaction that wrote the row: the last 32 bits of its number.
-$$);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), by text DEFAULT 'sender', limit_prefix text DEFAULT '', max_rows bigint DEFAULT 500000)
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
@@ -2444,11 +2481,6 @@ BEGIN
 	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all, the refused ones, and overloaded and '
-	'failed ones together. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With by => path, the host and the path '
-	'replace the sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows '
-	'=> NULL reads all, at 1.3 seconds for each million rows.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), max_rows int DEFAULT 10) RETURNS TABLE (kind text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 BEGIN
@@ -2463,9 +2495,6 @@ BEGIN
 	WHERE p.place <= $3 ORDER BY p.kind, p.place;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most '
-	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most max_rows rows.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, "from" timestamptz, until timestamptz,
 	prefix text, unit text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -2476,17 +2505,12 @@ BEGIN
 	RETURN NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ledger_sum IS 'What the requests of a user and of all below it have cost on a limit, rule/RULE/LIMIT, in a unit of '
-	'tokens or money, from a time until another, by the ledger: each request once, whoever has the limit. NULL: it has none, or is on another server.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_users_below(user_id text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN ARRAY[$1] || CASE WHEN rate_limit_may_read('users') THEN ARRAY( WITH RECURSIVE below AS (SELECT u.user_id FROM rate_limit_users u WHERE u.parent = $1
 			UNION ALL SELECT u.user_id FROM rate_limit_users u JOIN below b ON u.parent = b.user_id)
 		SELECT b.user_id FROM below b) END;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_users_below IS 'A user, and all who are now below it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_metrics_of(users text[], "from" timestamptz, until timestamptz)
 	RETURNS SETOF rate_limit_metrics LANGUAGE sql STABLE AS $$
@@ -2495,8 +2519,6 @@ CREATE OR REPLACE FUNCTION rate_limit_metrics_of(users text[], "from" timestampt
 	SELECT m.* FROM rate_limit_metrics m WHERE m.granularity = 'hour' AND m.user_id = ANY ($1) AND m.time >= $2 AND m.time < $3 AND (m.time >= date_trunc('day', $3, 'UTC')
 			OR m.time < date_trunc('day', $2 + interval '1 day' - interval '1 us', 'UTC'))
 $$;
---;
-COMMENT ON FUNCTION rate_limit_metrics_of IS 'The metrics of users from a time until another: the whole days in UTC, and the hours that begin in the parts of days, as long as hours are kept.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, until timestamptz) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
@@ -2508,22 +2530,13 @@ CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, un
 	GROUP BY GROUPING SETS ((m.day), (m.key_id), (m.prefix, m.limit_name, m.unit), ()) ORDER BY 1, 2, 3, 4, 5
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_usage IS 'The usage of a user and of all who are now below it, from a time until another, added up in four ways: by day in UTC, by API key (key_id 0: requests without an API key), by limit, and in '
-	'total. In each row, the columns of the other ways are NULL. Only the rows by limit have settled, which for limits of tokens or money is from the ledger. The others are from rate_limit_metrics_of.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT * FROM rate_limit_usage($1, $2::timestamp AT TIME ZONE 'UTC', ($3 + 1)::timestamp AT TIME ZONE 'UTC')
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_usage_between IS 'The rows of rate_limit_usage from first to last, which are days in UTC.';
---;
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited, sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
 		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
---;
-CALL rate_limit_describe('rate_limit_minutes', $$
-The requests of all proxies in each minute with requests, by outcome.
-$$);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota numeric, remaining numeric, retry_after float8, node text, model text, unit text)
@@ -2583,73 +2596,54 @@ BEGIN
 	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request '
-	'that was refused or had no decision. Each row is a sentence about one kind of request and cause, the latest first. requests counts all of the kind, and the other columns describe the latest one. who is a '
-	'user, an address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as 14:05, for the latest one in UTC.';
+COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
 --;
-CALL rate_limit_describe('rate_limit_tiers', $$
-The plans that users can be on, such as free and pro.
-tier: The name, as in rate_limit_rules.tiers.
-rank: The order of tiers in lists, lowest first. It has no effect on requests.
-comment: A note. Proxies ignore it.
-$$);
+COMMENT ON VIEW rate_limit_audited IS 'The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.';
 --;
-CALL rate_limit_describe('rate_limit_users', $$
-The users of the API, each on one tier.
-user_id: The user's name in the application or the proxy. Limits by user count by it.
-tier: The tier until tier_until.
-tier_until: When the tier ends. Then the user has the tier anonymous. infinity: never.
-period_start: A day on which a month of the invoice starts. In limits that count by user or key, the user's months and years start on this day, too. NULL: calendar months and years.
-time_zone: The IANA name of the time zone in which the months of the invoice start at midnight: UTC or a
-	place. A link such as US/Eastern becomes its target. UTC without period_start: see rate_limit_billing.
-comment: A note. Proxies ignore it.
-created_at: When the row was created.
-updated_at: When the row was last changed.
-parent: The user above, such as a team or an organization. Its limits by user apply to the requests of all users below it, too. NULL: none.
-parent_level: The level of the parent. The database sets it.
-level: 1 without a parent, and otherwise one more than the parent's, at most 4. The database sets it.
-counted_as: The first name of a renamed user, by which it counts and is in the ledger. A new user with a name
-	by which another one counts gets another name here. NULL: the user counts by its name.
-$$);
+COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests without a decision, even if on_error refused them.';
+--;
+COMMENT ON COLUMN rate_limit_audited.requests IS 'The number of requests that the row represents, estimated if only a sample is recorded.';
+--;
+COMMENT ON COLUMN rate_limit_audited.retry_after IS 'For a refusal, the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is unknown.';
+--;
+COMMENT ON COLUMN rate_limit_audited.duration IS 'The time that the decision took, in seconds.';
+--;
+COMMENT ON COLUMN rate_limit_audited.cause IS 'The reason in words, with the model that has no price.';
+--;
+COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
+--;
+COMMENT ON FUNCTION rate_limit_top IS 'The requests of each sender in a period, by the audit log: all, the refused ones, and overloaded and failed ones together. A sampled row counts as all requests that it represents. A sender is a user with the key of a limit, or with an address if there is no key. With by => path, the host and the path replace the sender. limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows => NULL reads all, at 1.3 seconds for each million rows.';
+--;
+COMMENT ON FUNCTION rate_limit_refused IS 'The users, keys of limits and addresses with the most refused requests in a period, and the most frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most max_rows rows.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_sum IS 'What the requests of a user and of all below it have cost on a limit, rule/RULE/LIMIT, in a unit of tokens or money, from a time until another, by the ledger: each request once, whoever has the limit. NULL: it has none, or is on another server.';
+--;
+COMMENT ON FUNCTION rate_limit_users_below IS 'A user, and all who are now below it.';
+--;
+COMMENT ON FUNCTION rate_limit_metrics_of IS 'The metrics of users from a time until another: the whole days in UTC, and the hours that begin in the parts of days, as long as hours are kept.';
+--;
+COMMENT ON FUNCTION rate_limit_usage IS 'The usage of a user and of all who are now below it, from a time until another, added up in four ways: by day in UTC, by API key (key_id 0: requests without an API key), by limit, and in total. In each row, the columns of the other ways are NULL. Only the rows by limit have settled, which for limits of tokens or money is from the ledger. The others are from rate_limit_metrics_of.';
+--;
+COMMENT ON FUNCTION rate_limit_usage_between IS 'The rows of rate_limit_usage from first to last, which are days in UTC.';
+--;
+COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute with requests, by outcome.';
+--;
+COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request that was refused or had no decision. Each row is a sentence about one kind of request and cause, the latest first. requests counts all of the kind, and the other columns describe the latest one. who is a user, an address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as 14:05, for the latest one in UTC.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_set_level() RETURNS trigger LANGUAGE plpgsql
 	SET enable_seqscan = off AS $$
 BEGIN
 	SELECT u.level INTO NEW.parent_level FROM rate_limit_users u WHERE u.user_id = NEW.parent;
 	IF NEW.parent_level IS NULL AND NEW.parent IS NOT NULL THEN
-		RAISE foreign_key_violation USING MESSAGE = format('parent: %s: must be in rate_limit_users',
-			to_json(NEW.parent));
+		RAISE foreign_key_violation USING MESSAGE = format('parent: %s: must be in rate_limit_users', to_json(NEW.parent));
 	END IF;
 	NEW.level := coalesce(NEW.parent_level, 0) + 1;
 	RETURN NEW;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_set_level IS 'Sets the level of a user, and of its parent.';
+CREATE OR REPLACE TRIGGER rate_limit_set_level BEFORE INSERT ON rate_limit_users FOR EACH ROW WHEN (NEW.parent_level IS NULL OR current_setting('search_path') NOT IN ('', '""')) EXECUTE FUNCTION rate_limit_set_level();
 --;
-CREATE OR REPLACE TRIGGER rate_limit_set_level BEFORE INSERT ON rate_limit_users FOR EACH ROW
-	WHEN (NEW.parent_level IS NULL OR current_setting('search_path') NOT IN ('', '""'))
-	EXECUTE FUNCTION rate_limit_set_level();
---;
-CREATE OR REPLACE TRIGGER rate_limit_change_level BEFORE UPDATE OF parent, parent_level ON rate_limit_users
-	FOR EACH ROW EXECUTE FUNCTION rate_limit_set_level();
---;
-CALL rate_limit_describe('rate_limit_api_keys', $$
-The API keys of users. Only the digests of keys are stored.
-id: The number of the key. Limits that count by key count by it, unless counted_as is given.
-digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')). If a key of your own begins with
-	prl_, proxies refuse it, because it lacks the checksum of keys create.
-hint: The first characters of the key, to recognize it.
-name: The purpose of the key.
-user_id: The user of the key. All keys of a user share the limits that count by user.
-expires_at: When the key expires. infinity: never.
-revoked_at: When the key is revoked, possibly in the future. NULL: it is not revoked.
-revoked_by: The role or the person that revoked the key.
-replaced_by: The key that replaced this key.
-counted_as: The key with which this key shares its counters in limits that count by key: the first of the
-	keys that replaced each other. NULL: the key has its own counters.
-created_at: When the row was created.
-tier: The tier of requests with the key. NULL: the user's tier.
-$$);
+CREATE OR REPLACE TRIGGER rate_limit_change_level BEFORE UPDATE OF parent, parent_level ON rate_limit_users FOR EACH ROW EXECUTE FUNCTION rate_limit_set_level();
 --;
 DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_lineage(user_id text)
 RETURNS TABLE (user_id text, counts text, place int) LANGUAGE sql STABLE ROWS 2 AS $$
@@ -2661,52 +2655,77 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 --;
+COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
+--;
+COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
+--;
+COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+--;
+COMMENT ON COLUMN rate_limit_tiers.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
+--;
+COMMENT ON COLUMN rate_limit_users.user_id IS 'The user''s name in the application or the proxy. Limits by user count by it.';
+--;
+COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
+--;
+COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. Then the user has the tier anonymous. infinity: never.';
+--;
+COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a month of the invoice starts. In limits that count by user or key, the user''s months and years start on this day, too. NULL: calendar months and years.';
+--;
+COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the months of the invoice start at midnight: UTC or a place. A link such as US/Eastern becomes its target. UTC without period_start: see rate_limit_billing.';
+--;
+COMMENT ON COLUMN rate_limit_users.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was last changed.';
+--;
+COMMENT ON COLUMN rate_limit_users.parent IS 'The user above, such as a team or an organization. Its limits by user apply to the requests of all users below it, too. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_users.parent_level IS 'The level of the parent. The database sets it.';
+--;
+COMMENT ON COLUMN rate_limit_users.level IS '1 without a parent, and otherwise one more than the parent''s, at most 4. The database sets it.';
+--;
+COMMENT ON COLUMN rate_limit_users.counted_as IS 'The first name of a renamed user, by which it counts and is in the ledger. A new user with a name by which another one counts gets another name here. NULL: the user counts by its name.';
+--;
+COMMENT ON FUNCTION rate_limit_set_level IS 'Sets the level of a user, and of its parent.';
+--;
+COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. Only the digests of keys are stored.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number of the key. Limits that count by key count by it, unless counted_as is given.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')). If a key of your own begins with prl_, proxies refuse it, because it lacks the checksum of keys create.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, to recognize it.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.name IS 'The purpose of the key.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user of the key. All keys of a user share the limits that count by user.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key expires. infinity: never.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key is revoked, possibly in the future. NULL: it is not revoked.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that replaced this key.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.counted_as IS 'The key with which this key shares its counters in limits that count by key: the first of the keys that replaced each other. NULL: the key has its own counters.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key. NULL: the user''s tier.';
+--;
 COMMENT ON FUNCTION rate_limit_lineage IS 'A user, the users above it, and the names by which they count. place is 0 for the user itself.';
 --;
-CALL rate_limit_describe('rate_limit_prices', $$
-The prices of language models, for limits in money. Each is for a million tokens, in the currency of your choice.
-model: The model as requests name it, without regard to the case of ASCII letters and to blanks at its ends.
-	A name that ends in * is a pattern of the names that begin with the rest. A name goes before patterns,
-	and a longer pattern before a shorter one.
-valid: When the price holds. If several of a model hold, the one that became valid last does.
-input: The price of input.
-cache_read: The price of input from a cache. NULL: the price of input.
-cache_write: The price of input that is written to a cache. NULL: the price of input.
-output: The price of output.
-above: A number of tokens of input, from a cache or not. A request with more of them has the following prices for all its tokens. NULL: none.
-above_input: As input, above that number.
-above_cache_read: As cache_read, above that number.
-above_cache_write: As cache_write, above that number.
-above_output: As output, above that number.
-max_output: The largest output of the model. A request holds at most this, whatever it names. NULL: unknown.
-parts: Prices of further parts of an answer, as PART=PRICE: cache_read, cache_write, cache_write_1h,
-	audio_input, audio_cache_read, audio_output, image_input, image_output; and search and request, which
-	are for one. PART@N=PRICE, also of input and output, holds for all tokens if all input is more than N
-	tokens. The last N that is exceeded does. What has no price costs what its neighbor does:
-	cache_write_1h as cache_write; audio_cache_read as audio_input, or as cache_read if sound has no price;
-	caches, audio_input and image_input as input; audio_output and image_output as output; search and
-	request nothing. A neighbor in the same step goes before a price without a step.
-tiers: Prices of tiers of service, which the response names: TIER=FACTOR of the prices of tokens, and
-	TIER.PART=PRICE or TIER.PART@N=PRICE in its place, also for neighbors of that part. Any other tier has
-	the prices without one. If the response names no tier, the dearer of standard and the one of the request
-	holds.
-comment: A note. Proxies ignore it.
-source: The list that prices import had the row from. NULL: made by hand.
-created_at: When the row was created.
-updated_at: When the row was last changed.
-$$);
---;
 CREATE OR REPLACE FUNCTION rate_limit_model(model text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(btrim(model, E' \t\n\x0B\f\r') COLLATE "C");
---;
-COMMENT ON FUNCTION rate_limit_model IS 'The name of a model, as prices have it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_set_model() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.model := rate_limit_model(NEW.model);
 	RETURN NEW;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_set_model IS 'Sets the name of a model in the form that prices have.';
 --;
 CREATE OR REPLACE TRIGGER rate_limit_set_model BEFORE INSERT OR UPDATE OF model ON rate_limit_prices FOR EACH ROW EXECUTE FUNCTION rate_limit_set_model();
 --;
@@ -2721,11 +2740,51 @@ CREATE OR REPLACE FUNCTION rate_limit_rates(price rate_limit_prices) RETURNS jso
 		UNION ALL SELECT split_part(e, '=', 1) || CASE WHEN e LIKE '%.%=%' THEN '' ELSE '.' END, split_part(e, '=', 2) FROM unnest($1.tiers) e) AS r(name, rate)
 $$;
 --;
+COMMENT ON TABLE rate_limit_prices IS 'The prices of language models, for limits in money. Each is for a million tokens, in the currency of your choice.';
+--;
+COMMENT ON COLUMN rate_limit_prices.model IS 'The model as requests name it, without regard to the case of ASCII letters and to blanks at its ends. A name that ends in * is a pattern of the names that begin with the rest. A name goes before patterns, and a longer pattern before a shorter one.';
+--;
+COMMENT ON COLUMN rate_limit_prices.valid IS 'When the price holds. If several of a model hold, the one that became valid last does.';
+--;
+COMMENT ON COLUMN rate_limit_prices.input IS 'The price of input.';
+--;
+COMMENT ON COLUMN rate_limit_prices.cache_read IS 'The price of input from a cache. NULL: the price of input.';
+--;
+COMMENT ON COLUMN rate_limit_prices.cache_write IS 'The price of input that is written to a cache. NULL: the price of input.';
+--;
+COMMENT ON COLUMN rate_limit_prices.output IS 'The price of output.';
+--;
+COMMENT ON COLUMN rate_limit_prices.above IS 'A number of tokens of input, from a cache or not. A request with more of them has the following prices for all its tokens. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_prices.above_input IS 'As input, above that number.';
+--;
+COMMENT ON COLUMN rate_limit_prices.above_cache_read IS 'As cache_read, above that number.';
+--;
+COMMENT ON COLUMN rate_limit_prices.above_cache_write IS 'As cache_write, above that number.';
+--;
+COMMENT ON COLUMN rate_limit_prices.above_output IS 'As output, above that number.';
+--;
+COMMENT ON COLUMN rate_limit_prices.max_output IS 'The largest output of the model. A request holds at most this, whatever it names. NULL: unknown.';
+--;
+COMMENT ON COLUMN rate_limit_prices.parts IS 'Prices of further parts of an answer, as PART=PRICE: cache_read, cache_write, cache_write_1h, audio_input, audio_cache_read, audio_output, image_input, image_output; and search and request, which are for one. PART@N=PRICE, also of input and output, holds for all tokens if all input is more than N tokens. The last N that is exceeded does. What has no price costs what its neighbor does: cache_write_1h as cache_write; audio_cache_read as audio_input, or as cache_read if sound has no price; caches, audio_input and image_input as input; audio_output and image_output as output; search and request nothing. A neighbor in the same step goes before a price without a step.';
+--;
+COMMENT ON COLUMN rate_limit_prices.tiers IS 'Prices of tiers of service, which the response names: TIER=FACTOR of the prices of tokens, and TIER.PART=PRICE or TIER.PART@N=PRICE in its place, also for neighbors of that part. Any other tier has the prices without one. If the response names no tier, the dearer of standard and the one of the request holds.';
+--;
+COMMENT ON COLUMN rate_limit_prices.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_prices.source IS 'The list that prices import had the row from. NULL: made by hand.';
+--;
+COMMENT ON COLUMN rate_limit_prices.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_prices.updated_at IS 'When the row was last changed.';
+--;
+COMMENT ON FUNCTION rate_limit_model IS 'The name of a model, as prices have it.';
+--;
+COMMENT ON FUNCTION rate_limit_set_model IS 'Sets the name of a model in the form that prices have.';
+--;
 COMMENT ON FUNCTION rate_limit_rates IS 'The prices of a row by PART, PART@N, TIER.PART and TIER.PART@N, and the factor of a tier by TIER. with its period.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_money(amount text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN amount ~ '^[0-9]{1,10}([.][0-9]{1,6}0*)?$' THEN amount::numeric <= 9007199254.740992 ELSE false END;
---;
-COMMENT ON FUNCTION rate_limit_is_money IS 'Whether a text is an amount of money that a limit can have.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_units(amount text, unit text) RETURNS bigint LANGUAGE plpgsql IMMUTABLE
 	AS $$
@@ -2739,125 +2798,158 @@ BEGIN
 	RETURN amount;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean) RETURNS jsonb LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$' THEN fields ELSE fields || jsonb_build_object('events', CASE WHEN inward THEN trim_scale((fields ->> 'events')::numeric * 1000000)
 		ELSE trim_scale(rate_limit_decimal((fields ->> 'events')::bigint, 'money')) END) END;
 --;
+COMMENT ON FUNCTION rate_limit_is_money IS 'Whether a text is an amount of money that a limit can have.';
+--;
+COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
+--;
 COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
 --;
-CALL rate_limit_describe('rate_limit_rules', $$
-Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.
-name: The name.
-family: Within a family, only the matching rule with the highest priority applies. NULL: no family.
-priority: The order of rules, highest first.
-mode: enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.
-action: limit: the limits of the rule apply; block: requests are refused; exempt: no limits of rules apply to requests.
-hosts: Host names without a port. *.example.com matches every name below example.com.
-paths: Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches /api/a/b.
-methods: Methods, such as GET.
-networks: Networks that contain the client's address. An unknown address is in none, except that for limit
-	and block it is in {0.0.0.0/0,::/0}.
-tiers: The user's tier must be one of these.
-count_by: What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address.
-	Alternatives such as user|ip use the first that the request has. all: one counter for all requests.
-without_header: For header:NAME in count_by. share: all requests with a missing or empty header share one
-	counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a
-	CORS preflight without the header counts by its client.
-valid: When the rule applies.
-cost: The units that a request charges to each limit of requests.
-settle: How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.
-status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
-message: The text of a refusal. NULL: the proxy's text.
-retry_after: The Retry-After of a refusal. NULL: for limits, the time until the request would pass; for a
-	block, none.
-comment: A note. Proxies ignore it.
-created_at: When the row was created.
-created_by: The role that created the row.
-updated_at: When the row was last changed. Changes of its limits are in rate_limit_changes only.
-counted_as: The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new
-	rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.
-$$);
+CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods, 'networks', r.networks));
 --;
-CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE
-RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods,
-	'networks', r.networks));
+COMMENT ON TABLE rate_limit_rules IS 'Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.';
+--;
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name.';
+--;
+COMMENT ON COLUMN rate_limit_rules.family IS 'Within a family, only the matching rule with the highest priority applies. NULL: no family.';
+--;
+COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
+--;
+COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.';
+--;
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: no limits of rules apply to requests.';
+--;
+COMMENT ON COLUMN rate_limit_rules.hosts IS 'Host names without a port. *.example.com matches every name below example.com.';
+--;
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches /api/a/b.';
+--;
+COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
+--;
+COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks that contain the client''s address. An unknown address is in none, except that for limit and block it is in {0.0.0.0/0,::/0}.';
+--;
+COMMENT ON COLUMN rate_limit_rules.tiers IS 'The user''s tier must be one of these.';
+--;
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address. Alternatives such as user|ip use the first that the request has. all: one counter for all requests.';
+--;
+COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests with a missing or empty header share one counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a CORS preflight without the header counts by its client.';
+--;
+COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
+--;
+COMMENT ON COLUMN rate_limit_rules.cost IS 'The units that a request charges to each limit of requests.';
+--;
+COMMENT ON COLUMN rate_limit_rules.settle IS 'How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.';
+--;
+COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
+--;
+COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: the proxy''s text.';
+--;
+COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits, the time until the request would pass; for a block, none.';
+--;
+COMMENT ON COLUMN rate_limit_rules.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that created the row.';
+--;
+COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was last changed. Changes of its limits are in rate_limit_changes only.';
+--;
+COMMENT ON COLUMN rate_limit_rules.counted_as IS 'The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.';
 --;
 COMMENT ON FUNCTION rate_limit_conditions IS 'The conditions of a rule besides its tiers and times.';
 --;
-CALL rate_limit_describe('rate_limit_rule_limits', $$
-The limits of rules. A request passes only if all limits of its rules admit it.
-rule: The name of the rule.
-name: The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is
-	rule/, the rule's counted_as or name, a slash, and the limit's counted_as or name.
-algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
-events: The quota per window, in millionths for money. For in_flight: the number of concurrent requests. 0:
-	nothing passes. NULL: the limit applies only where an override has an amount.
-per: The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.
-calendar: In place of per: day, week, month or year of the calendar. For users with a period_start, months
-	and years start on that day.
-time_zone: The IANA name of the calendar's time zone, as for users. NULL: UTC. Users with a period_start use their own time zone.
-burst: The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket with a burst below events refills evenly.
-durable: true: the counts survive a crash of the server. NULL: true with a unit of tokens, else false.
-on_exceed: refuse; overage: requests beyond the quota pass, are counted, and have a mark in their responses.
-unit: What is counted: requests, or tokens of language models, which responses report: tokens, input_tokens (from a cache or not), or output_tokens; or money, by the prices of rate_limit_prices.
-output: The tokens of output that a request holds until its response has ended if it names no maximum, with a unit of tokens or money. NULL: 4096.
-batches: refuse: with a unit of tokens or money, requests for batches are refused, because their answers come later; pass: they pass, and cost nothing.
-fields: false: neither fields of responses nor bodies say what is left.
-notify: Percentages of the quota. A counter that reaches one in a window gets a row in rate_limit_notices.
-counted_as: The name by which the limit counts since its unit changed, so that no unit has the counts of another. NULL: the limit counts by its name.
-$$);
+COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request passes only if all limits of its rules admit it.';
 --;
-CALL rate_limit_describe('rate_limit_overrides', $$
-Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies,
-	otherwise the override for the user, otherwise the override for the tier. If several overrides of the same
-	kind are valid, the one that became valid last applies.
-id: The number of the override.
-rule: The rule of the limit.
-limit_name: The name of the limit.
-tier: For all users of this tier.
-user_id: For this user.
-key_id: For this API key.
-events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL:
-	unlimited.
-burst: The burst in place of the limit's burst. NULL: the limit's burst.
-valid: When the override applies.
-reason: A note. Proxies ignore it.
-created_at: When the row was created.
-created_by: The role that created the row.
-$$);
+COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The name of the rule.';
 --;
-DO $do$ BEGIN
-	EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is rule/, the rule''s counted_as or name, a slash, and the limit''s counted_as or name.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'The quota per window, in millionths for money. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'In place of per: day, week, month or year of the calendar. For users with a period_start, months and years start on that day.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the calendar''s time zone, as for users. NULL: UTC. Users with a period_start use their own time zone.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket with a burst below events refills evenly.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server. NULL: true with a unit of tokens, else false.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and have a mark in their responses.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.unit IS 'What is counted: requests, or tokens of language models, which responses report: tokens, input_tokens (from a cache or not), or output_tokens; or money, by the prices of rate_limit_prices.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.output IS 'The tokens of output that a request holds until its response has ended if it names no maximum, with a unit of tokens or money. NULL: 4096.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.batches IS 'refuse: with a unit of tokens or money, requests for batches are refused, because their answers come later; pass: they pass, and cost nothing.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.fields IS 'false: neither fields of responses nor bodies say what is left.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.notify IS 'Percentages of the quota. A counter that reaches one in a window gets a row in rate_limit_notices.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.counted_as IS 'The name by which the limit counts since its unit changed, so that no unit has the counts of another. NULL: the limit counts by its name.';
+--;
+DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
 RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
 	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
-	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4
-		OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
-		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
-			FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
+	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
+		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
 				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
 	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 --;
-COMMENT ON FUNCTION rate_limit_override_of IS
-	'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the '
-	'same way. No row: the limit has its own amount.';
+COMMENT ON TABLE rate_limit_overrides IS 'Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies, otherwise the override for the user, otherwise the override for the tier. If several overrides of the same kind are valid, the one that became valid last applies.';
 --;
-CALL rate_limit_describe('rate_limit_bans', $$
-The banned networks, users and API keys. Deleting the row lifts the ban.
-id: The number of the ban.
-network: All addresses of this network.
-user_id: This user, who need not be in rate_limit_users.
-key_id: This API key.
-until: When the ban ends. infinity: never.
-reason: A note. Clients do not see it.
-banned_at: When rate_limit_ban last set this ban.
-banned_by: The role that last set this ban.
-$$);
+COMMENT ON COLUMN rate_limit_overrides.id IS 'The number of the override.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of the limit''s amount, in millionths for money. 0: nothing passes. NULL: unlimited.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of the limit''s burst. NULL: the limit''s burst.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.reason IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that created the row.';
+--;
+COMMENT ON FUNCTION rate_limit_override_of IS 'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the same way. No row: the limit has its own amount.';
+--;
+COMMENT ON TABLE rate_limit_bans IS 'The banned networks, users and API keys. Deleting the row lifts the ban.';
+--;
+COMMENT ON COLUMN rate_limit_bans.id IS 'The number of the ban.';
+--;
+COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
+--;
+COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, who need not be in rate_limit_users.';
+--;
+COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
+--;
+COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
+--;
+COMMENT ON COLUMN rate_limit_bans.reason IS 'A note. Clients do not see it.';
+--;
+COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When rate_limit_ban last set this ban.';
+--;
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that last set this ban.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_known_zone(zone text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 	SET TimeZone = 'UTC' AS $$
@@ -2875,8 +2967,7 @@ EXCEPTION WHEN invalid_parameter_value THEN
 	RETURN NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_known_zone IS 'The name of a time zone for columns time_zone: UTC, or the name of a place as the server spells it, '
-	'also for a link such as US/Eastern. NULL: the server does not know the zone, or it is no place.';
+COMMENT ON FUNCTION rate_limit_known_zone IS 'The name of a time zone for columns time_zone: UTC, or the name of a place as the server spells it, also for a link such as US/Eastern. NULL: the server does not know the zone, or it is no place.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_check_zone() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -2891,8 +2982,6 @@ BEGIN
 	RETURN NEW;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_check_zone IS 'Replaces the links of time zones, and refuses zones that the server does not know.';
---;
 DO $$
 DECLARE
 	zoned text;
@@ -2903,19 +2992,25 @@ BEGIN
 	END LOOP;
 END $$;
 --;
-CALL rate_limit_describe('rate_limit_changes', $$
-The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.
-seq: The order in which the rows were written. A row may become visible later than rows of other transactions with higher numbers.
-xid: The transaction. Proxies use it to find the changes that became visible since their last poll.
-kind: The kind of the changed row: tier, user, key, rule, limit, override, ban or price.
-ref: The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a
-	key. For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all
-	rows, because one statement changed more than 1,000 rows or emptied the table.
-at: When the transaction started.
-by: The role that made the change, and in parentheses the person in the setting rate_limit.person, if any.
-before: The row before the change. NULL: it is new.
-after: The row after the change. NULL: it was deleted.
-$$);
+COMMENT ON FUNCTION rate_limit_check_zone IS 'Replaces the links of time zones, and refuses zones that the server does not know.';
+--;
+COMMENT ON TABLE rate_limit_changes IS 'The changes of the policy in the last 30 days. Triggers write them, and proxies poll them.';
+--;
+COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the rows were written. A row may become visible later than rows of other transactions with higher numbers.';
+--;
+COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find the changes that became visible since their last poll.';
+--;
+COMMENT ON COLUMN rate_limit_changes.kind IS 'The kind of the changed row: tier, user, key, rule, limit, override, ban or price.';
+--;
+COMMENT ON COLUMN rate_limit_changes.ref IS 'The changed row: the name of a tier or rule, rule/limit, the user, or the hexadecimal digest of a key. For an override or a ban, its target: tier/..., user/..., key/<digest> or network/.... NULL: all rows, because one statement changed more than 1,000 rows or emptied the table.';
+--;
+COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction started.';
+--;
+COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person in the setting rate_limit.person, if any.';
+--;
+COMMENT ON COLUMN rate_limit_changes.before IS 'The row before the change. NULL: it is new.';
+--;
+COMMENT ON COLUMN rate_limit_changes.after IS 'The row after the change. NULL: it was deleted.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -2952,8 +3047,6 @@ BEGIN
 	RETURN NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides with amounts that their limits cannot have, and changes of limits that make existing overrides invalid. Warns of overrides of 0, and of those without an effect.';
---;
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 --;
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
@@ -2979,9 +3072,11 @@ BEGIN
 	RETURN NEW;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_check_limit IS 'Refuses to change the unit of a limit with overrides, gives a limit with another unit other counters, and warns of an amount of 0.';
---;
 CREATE OR REPLACE TRIGGER rate_limit_check_limit BEFORE INSERT OR UPDATE OF unit, events ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_limit();
+--;
+COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides with amounts that their limits cannot have, and changes of limits that make existing overrides invalid. Warns of overrides of 0, and of those without an effect.';
+--;
+COMMENT ON FUNCTION rate_limit_check_limit IS 'Refuses to change the unit of a limit with overrides, gives a limit with another unit other counters, and warns of an amount of 0.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -3004,9 +3099,6 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
-	'has one, or if a rule with settle has a limit of tokens or money, or only limits of requests in flight.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -3022,8 +3114,6 @@ BEGIN
 	RETURN NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_check_complete IS 'Refuses rules with an action that does not suit their limits, at the end of the transaction.';
---;
 DO $$
 DECLARE
 	checked record;
@@ -3036,6 +3126,10 @@ BEGIN
 		END IF;
 	END LOOP;
 END $$;
+--;
+COMMENT ON FUNCTION rate_limit_complete IS 'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule has one, or if a rule with settle has a limit of tokens or money, or only limits of requests in flight.';
+--;
+COMMENT ON FUNCTION rate_limit_check_complete IS 'Refuses rules with an action that does not suit their limits, at the end of the transaction.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -3050,8 +3144,6 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_rename_references IS 'Updates the bans of a renamed user, and the rules for a renamed tier.';
 --;
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
 --;
@@ -3084,11 +3176,13 @@ BEGIN
 	RETURN NEW;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_count_as IS 'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one counts.';
---;
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('name');
 --;
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as ON rate_limit_users FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('user_id');
+--;
+COMMENT ON FUNCTION rate_limit_rename_references IS 'Updates the bans of a renamed user, and the rules for a renamed tier.';
+--;
+COMMENT ON FUNCTION rate_limit_count_as IS 'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one counts.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE kind WHEN 'key' THEN substr(r->>'digest', 3) WHEN 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN 'rule' THEN r->>'name' WHEN 'tier' THEN r->>'tier' WHEN 'user' THEN r->>'user_id'
@@ -3096,8 +3190,6 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		ELSE coalesce('network/' || (r->>'network'), 'user/' || (r->>'user_id'), 'tier/' || (r->>'tier'), concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
 				WHERE k.id = (r->>'key_id')::bigint))) END
 $$;
---;
-COMMENT ON FUNCTION rate_limit_change_ref IS 'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the digest, which the change of the key itself has.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -3126,15 +3218,11 @@ BEGIN
 	RETURN NULL;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_log_changes IS 'Writes rate_limit_changes.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.updated_at := now();
 	RETURN NEW;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
 --;
 DO $$
 DECLARE
@@ -3157,6 +3245,12 @@ BEGIN
 		END LOOP;
 	END LOOP;
 END $$;
+--;
+COMMENT ON FUNCTION rate_limit_change_ref IS 'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the digest, which the change of the key itself has.';
+--;
+COMMENT ON FUNCTION rate_limit_log_changes IS 'Writes rate_limit_changes.';
+--;
+COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_write(statement text, list jsonb, section text DEFAULT NULL)
 	RETURNS bigint LANGUAGE plpgsql AS $$
@@ -3182,8 +3276,6 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 		WHEN list -> 0 -> 'reset' ? missing THEN missing || ': must have a value, and has no default'
 		ELSE missing || ': must be given for a new row' END);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_write IS 'Runs a statement that writes the rows of a list, and returns their number. The error names the row that the server refuses, the field, its value and what it must be.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
 	LANGUAGE plpgsql AS $$
@@ -3218,13 +3310,9 @@ BEGIN
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in reset gets its default. Returns created, changed, or kept: another session deletes the row.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
---;
-COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
 	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
@@ -3246,16 +3334,11 @@ BEGIN
 	RETURN made;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_set_overrides IS 'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns made.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL, parent text DEFAULT NULL) RETURNS text
 	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
 			to_jsonb(f), reset), overrides, user_id)
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
---;
-COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
-	'override is deleted.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL, expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -3267,8 +3350,6 @@ BEGIN
 	RETURN rate_limit_set_overrides(rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
 		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL, batches text DEFAULT NULL)
@@ -3303,9 +3384,6 @@ BEGIN
 				WHERE v IS NULL AND f <> ALL (coalesce($10, '{}'))) END);
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, '
-	'50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, the window, the calendar and the time zone, too.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -3338,9 +3416,6 @@ BEGIN
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_override IS 'Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount '
-	'is a number, or unlimited. A new override without an amount gets the amount of the limit, and keeps that amount when the rule changes.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -3356,12 +3431,8 @@ BEGIN
 		array_remove(ARRAY['banned_at', 'banned_by', CASE WHEN $4 IS NULL THEN 'until' END, CASE WHEN $5 IS NULL THEN 'reason' END], NULL));
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_ban IS 'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this reason.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
---;
-COMMENT ON FUNCTION rate_limit_network IS 'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address unchanged. Proxies treat both forms as equal.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -3370,15 +3441,11 @@ BEGIN
 	RETURN FOUND;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_rules r WHERE r.name = $1;
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it existed.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
@@ -3386,8 +3453,6 @@ BEGIN
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -3398,16 +3463,12 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM rate_limit_refuse_parent($1);
 	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails if the user is the parent of others.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -3416,6 +3477,36 @@ BEGIN
 	RETURN FOUND;
 END $$;
 --;
+COMMENT ON FUNCTION rate_limit_write IS 'Runs a statement that writes the rows of a list, and returns their number. The error names the row that the server refuses, the field, its value and what it must be.';
+--;
+COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in reset gets its default. Returns created, changed, or kept: another session deletes the row.';
+--;
+COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
+--;
+COMMENT ON FUNCTION rate_limit_set_overrides IS 'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns made.';
+--;
+COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the override is deleted.';
+--;
+COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
+--;
+COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, 50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, the window, the calendar and the time zone, too.';
+--;
+COMMENT ON FUNCTION rate_limit_override IS 'Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount is a number, or unlimited. A new override without an amount gets the amount of the limit, and keeps that amount when the rule changes.';
+--;
+COMMENT ON FUNCTION rate_limit_ban IS 'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this reason.';
+--;
+COMMENT ON FUNCTION rate_limit_network IS 'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address unchanged. Proxies treat both forms as equal.';
+--;
+COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it existed.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
+--;
+COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails if the user is the parent of others.';
+--;
 COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rates_in_force() RETURNS jsonb LANGUAGE sql STABLE AS $$
@@ -3423,16 +3514,12 @@ CREATE OR REPLACE FUNCTION rate_limit_rates_in_force() RETURNS jsonb LANGUAGE sq
 		ORDER BY model, lower(valid) DESC NULLS LAST) AS p
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_rates_in_force IS 'The prices in force, by model, as of rate_limit_rates.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT format('%s: %s: must differ by no more than ten times from %s, the price in force, unless it is forced: --force, or in SQL force => true', a.key, trim_scale(n.now), trim_scale(n.was))
 		FROM jsonb_each_text(after) a, LATERAL (SELECT a.value::numeric AS now, (before ->> a.key)::numeric AS was) n
 		WHERE n.now > 10 * n.was OR n.was > 10 * n.now ORDER BY length(a.key), a.key LIMIT 1
 $$;
---;
-COMMENT ON FUNCTION rate_limit_price_fault IS 'What is wrong with prices, as of rate_limit_rates, if one has more than ten times, or less than a tenth of, the price of this name before. NULL: nothing.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL, output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
 	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL, above_cache_read numeric DEFAULT NULL, above_cache_write numeric DEFAULT NULL,
@@ -3457,18 +3544,12 @@ BEGIN
 	RETURN result;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time, by default the one in force: for a '
-	'million tokens of each kind. A new price needs input and output. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in the table. force '
-	'permits a price that differs by more than ten times from the one in force.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_delete_price IS 'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_import_prices(list jsonb, source text, replace boolean DEFAULT false, force boolean DEFAULT false, dry_run boolean DEFAULT false)
 	RETURNS TABLE (model text, what text, price text, before text, after text) LANGUAGE plpgsql AS $$
@@ -3520,9 +3601,15 @@ BEGIN
 	END;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_import_prices IS 'Makes the prices of a list hold from now on, and returns the differences to those in force: a price '
-	'that is created or changed, or that is kept, because its row was made by hand, unless replace. A row in force that differs ends. source names the list. force permits a price that differs by more than ten '
-	'times from the one in force. dry_run checks everything and changes nothing.';
+COMMENT ON FUNCTION rate_limit_rates_in_force IS 'The prices in force, by model, as of rate_limit_rates.';
+--;
+COMMENT ON FUNCTION rate_limit_price_fault IS 'What is wrong with prices, as of rate_limit_rates, if one has more than ten times, or less than a tenth of, the price of this name before. NULL: nothing.';
+--;
+COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time, by default the one in force: for a million tokens of each kind. A new price needs input and output. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in the table. force permits a price that differs by more than ten times from the one in force.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_price IS 'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
+--;
+COMMENT ON FUNCTION rate_limit_import_prices IS 'Makes the prices of a list hold from now on, and returns the differences to those in force: a price that is created or changed, or that is kept, because its row was made by hand, unless replace. A row in force that differs ends. source names the list. force permits a price that differs by more than ten times from the one in force. dry_run checks everything and changes nothing.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_bills("from" timestamptz, until timestamptz, model text DEFAULT NULL, ids uuid[] DEFAULT NULL) RETURNS TABLE (id uuid, "time" timestamptz, user_id text, key_id bigint, ancestors text[], tier text,
 	lines jsonb) LANGUAGE plpgsql STABLE AS $$
@@ -3559,14 +3646,8 @@ BEGIN
 		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')), concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named, whole;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_bills IS 'The requests that were charged from a time on, and came or were charged before another, with what each '
-	'of their lines costs in billionths by the last correction. parts has the columns of the ledger in the order of prices, and then 1 for the request. model selects those with a line of a model, or of the '
-	'models of a pattern. With ids, the first line of a request has its charges.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_came(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE substr(id::text, 15, 1) WHEN '7' THEN timestamptz 'epoch'
 	+ ('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint * interval '1 ms' END;
---;
-COMMENT ON FUNCTION rate_limit_came IS 'When a request of the ledger came, by its number. NULL: its number has no time.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_correct_counters(changes jsonb) RETURNS void LANGUAGE plpgsql
 	SET lock_timeout = '200ms' AS $$
@@ -3602,9 +3683,6 @@ BEGIN
 			WHERE c.prefix = n.prefix AND c.key = n.key', place, moved) USING $1;
 	END LOOP;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_correct_counters IS 'Changes durable counters by charges that cost more or less than they did, if the window of a counter '
-	'has the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, prefix, key and durable.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_correct(bills jsonb, reason text) RETURNS bigint
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -3644,9 +3722,13 @@ BEGIN
 	RETURN corrected;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_correct IS 'Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less '
-	'now, and returns the number of these rows. Durable counters of limits in money change if their window has the charge of the request. bills is a list of objects with the id and the time of a '
-	'request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.';
+COMMENT ON FUNCTION rate_limit_bills IS 'The requests that were charged from a time on, and came or were charged before another, with what each of their lines costs in billionths by the last correction. parts has the columns of the ledger in the order of prices, and then 1 for the request. model selects those with a line of a model, or of the models of a pattern. With ids, the first line of a request has its charges.';
+--;
+COMMENT ON FUNCTION rate_limit_came IS 'When a request of the ledger came, by its number. NULL: its number has no time.';
+--;
+COMMENT ON FUNCTION rate_limit_correct_counters IS 'Changes durable counters by charges that cost more or less than they did, if the window of a counter has the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, prefix, key and durable.';
+--;
+COMMENT ON FUNCTION rate_limit_correct IS 'Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less now, and returns the number of these rows. Durable counters of limits in money change if their window has the charge of the request. bills is a list of objects with the id and the time of a request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
@@ -3702,8 +3784,7 @@ BEGIN
 	RETURN result;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or '
-	'tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
+COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -3721,18 +3802,9 @@ CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker) AS SELECT b.id,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining, b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
 --;
-CALL rate_limit_describe('rate_limit_banned', $$
-The bans that are in force.
-kind: network, user or key.
-banned: The network, the user, or the id of the key.
-remaining: The time until the ban ends. NULL: never.
-$$);
---;
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
---;
-COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
 --;
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, CASE l.unit WHEN 'money' THEN rate_limit_money(u.used, CASE WHEN u.used > 0 THEN c.remainder END)
 			ELSE u.used END AS used, rate_limit_decimal(c.held, l.unit) AS held, rate_limit_decimal(q.quota, l.unit) AS quota, (100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
@@ -3744,26 +3816,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule,
 	CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst,
 		(date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
 --;
-CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an override may replace the amount of the limit.
-rule: The rule.
-algorithm: The algorithm of the limit.
-limit_name: The limit of the rule.
-key: The key of the counter.
-used: The used units of the quota now.
-held: The units that running requests hold, of a limit of tokens or money.
-quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used and held as a percentage of quota, or of 1 if quota is 0.
-resets_at: As in rate_limit_usage_of.
-unit: What the limit counts. NULL: requests.
-$$);
---;
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.held, u.quota, u.percent, u.unit
 	FROM rate_limit_used u WHERE u.used + u.held > 0 AND u.used + u.held >= 0.8 * u.quota;
---;
-CALL rate_limit_describe('rate_limit_near', $$
-The counters of rules with at least 80 % of their quota used or held. Unlimited counters do not appear.
-$$);
 --;
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
 	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL SELECT l.rule, l.name, l.name ||
@@ -3772,12 +3826,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS SELEC
 		AND NOT EXISTS (SELECT FROM rate_limit_rules o WHERE o.family = r.family AND o.priority > r.priority AND o.mode <> 'off') UNION ALL SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
 	FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 --;
-CALL rate_limit_describe('rate_limit_rule_warnings', $$
-Rules that proxies cannot use, or that probably do not have the intended effect.
-field: What the warning is about: a column of the rule, the name of a limit, or proxies.
-warning: The text of the warning.
-$$);
---;
 CREATE OR REPLACE FUNCTION rate_limit_noticed(rule text, limit_name text, keys text[]) RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[])
 	LANGUAGE sql STABLE AS $$
 	SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as, l.name)), u.key, coalesce(l.durable, l.unit <> 'requests'), l.unit,
@@ -3785,6 +3833,46 @@ CREATE OR REPLACE FUNCTION rate_limit_noticed(rule text, limit_name text, keys t
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule AND r.mode <> 'off' JOIN rate_limit_used u ON (u.rule, u.limit_name) = (l.rule, l.name)
 	WHERE l.notify IS NOT NULL AND l.rule = $1 AND l.name = $2 AND u.key = ANY ($3) AND u.quota > 0 AND u.used * 100 >= u.quota * (SELECT min(p) FROM unnest(l.notify) p)
 $$;
+--;
+COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
+--;
+COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
+--;
+COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
+--;
+COMMENT ON COLUMN rate_limit_banned.remaining IS 'The time until the ban ends. NULL: never.';
+--;
+COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
+--;
+COMMENT ON VIEW rate_limit_used IS 'The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an override may replace the amount of the limit.';
+--;
+COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
+--;
+COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
+--;
+COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
+--;
+COMMENT ON COLUMN rate_limit_used.key IS 'The key of the counter.';
+--;
+COMMENT ON COLUMN rate_limit_used.used IS 'The used units of the quota now.';
+--;
+COMMENT ON COLUMN rate_limit_used.held IS 'The units that running requests hold, of a limit of tokens or money.';
+--;
+COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
+--;
+COMMENT ON COLUMN rate_limit_used.percent IS 'used and held as a percentage of quota, or of 1 if quota is 0.';
+--;
+COMMENT ON COLUMN rate_limit_used.resets_at IS 'As in rate_limit_usage_of.';
+--;
+COMMENT ON COLUMN rate_limit_used.unit IS 'What the limit counts. NULL: requests.';
+--;
+COMMENT ON VIEW rate_limit_near IS 'The counters of rules with at least 80 % of their quota used or held. Unlimited counters do not appear.';
+--;
+COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies cannot use, or that probably do not have the intended effect.';
+--;
+COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'What the warning is about: a column of the rule, the name of a limit, or proxies.';
+--;
+COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'The text of the warning.';
 --;
 COMMENT ON FUNCTION rate_limit_noticed IS 'The counters of a limit, among some keys, that have reached one of the percentages of its notify.';
 --;
@@ -3836,10 +3924,6 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
 $$;
 --;
-COMMENT ON FUNCTION rate_limit_spent IS 'What was spent today, in the billing period that is running (this_month) and in the one before it, in lists: all and model (NULL: none named), in days and months in UTC; organization (who '
-	'is above others and below nobody), team (who is between) and person (who has sent requests; name NULL: unknown), each in its own periods. A list has the max_rows names with the most money of this_month, '
-	'and then one row of all others; others is their number. requests, estimated, and corrected, which has what corrections changed, are of this_month. money NULL: nothing had a price.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50) RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month timestamptz, requests bigint,
 	money numeric, total bigint) LANGUAGE plpgsql STABLE SET jit = off AS $$
 BEGIN
@@ -3851,8 +3935,9 @@ BEGIN
 		rate_limit_ledger_source(datemultirange(daterange((date_trunc('month', now() AT TIME ZONE 'UTC') - interval '1 month')::date, 'infinity')), 'AND corrects IS NOT NULL')) USING $1;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_corrections IS 'The corrections of this month and the one before, in UTC, the latest first: the time of the last one, '
-	'who has made them and why, the model and the month of the corrected requests, and how much more these cost. Corrections of one day are together, and total is the number of all rows.';
+COMMENT ON FUNCTION rate_limit_spent IS 'What was spent today, in the billing period that is running (this_month) and in the one before it, in lists: all and model (NULL: none named), in days and months in UTC; organization (who is above others and below nobody), team (who is between) and person (who has sent requests; name NULL: unknown), each in its own periods. A list has the max_rows names with the most money of this_month, and then one row of all others; others is their number. requests, estimated, and corrected, which has what corrections changed, are of this_month. money NULL: nothing had a price.';
+--;
+COMMENT ON FUNCTION rate_limit_corrections IS 'The corrections of this month and the one before, in UTC, the latest first: the time of the last one, who has made them and why, the model and the month of the corrected requests, and how much more these cost. Corrections of one day are together, and total is the number of all rows.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used numeric, held numeric,
 	quota numeric, percent numeric, resets_at timestamptz, unit text, level text)
@@ -3869,8 +3954,6 @@ BEGIN
 		WHERE u.key = ANY (rate_limit_key_forms(keys))
 		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the users above it, which level names.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, limited bigint, blocked bigint, rejected bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
@@ -3890,39 +3973,17 @@ BEGIN
 	END IF;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today, and (this_month) of the user''s '
-	'billing period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused requests of this_month. resets is the latest '
-	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
---;
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment,
 		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1 THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
---;
-CALL rate_limit_describe('rate_limit_tier_states', $$
-The tiers with their users, API keys and rules.
-users: The number of users on the tier.
-keys: The number of API keys with this tier of their own.
-rules: The rules for the tier, including rules that are for other tiers, too.
-problems: That no rule limits its users, as in rate_limit_unlimited.
-$$);
 --;
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
 		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned' WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
 			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent FROM rate_limit_users u;
 --;
-CALL rate_limit_describe('rate_limit_user_states', $$
-The users and their states.
-state: banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.
-$$);
---;
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_lineage(k.user_id) l JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now())
 			THEN 'banned' ELSE 'valid' END AS state, k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
---;
-CALL rate_limit_describe('rate_limit_key_states', $$
-The API keys, without their digests, and their states.
-state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
-$$);
 --;
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header, (SELECT string_agg(concat_ws(' ', l.name,
@@ -3933,13 +3994,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT 
 		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 --;
-CALL rate_limit_describe('rate_limit_rule_states', $$
-The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
-in_force: Whether the rule applies now.
-limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
-problems: The warnings of rate_limit_rule_warnings.
-$$);
---;
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(m.after, m.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
@@ -3949,12 +4003,43 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS SELECT c.se
 			WHERE (l.rule, l.name) = (coalesce(c.after, c.before) ->> 'rule', coalesce(c.after, c.before) ->> 'limit_name')) END AS unit) u, LATERAL (SELECT rate_limit_policy_amount(c.before, coalesce(c.before ->> 'unit', u.unit) = 'money',
 			false) AS before, rate_limit_policy_amount(c.after, coalesce(c.after ->> 'unit', u.unit) = 'money', false) AS after) m;
 --;
-CALL rate_limit_describe('rate_limit_changed', $$
-The changes of the policy as text.
-key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another change.
-which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too old to have the id.
-what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ. An amount of money is a decimal number.
-$$);
+COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the users above it, which level names.';
+--;
+COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today, and (this_month) of the user''s billing period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused requests of this_month. resets is the latest resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
+--;
+COMMENT ON VIEW rate_limit_tier_states IS 'The tiers with their users, API keys and rules.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.users IS 'The number of users on the tier.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.keys IS 'The number of API keys with this tier of their own.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, including rules that are for other tiers, too.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.problems IS 'That no rule limits its users, as in rate_limit_unlimited.';
+--;
+COMMENT ON VIEW rate_limit_user_states IS 'The users and their states.';
+--;
+COMMENT ON COLUMN rate_limit_user_states.state IS 'banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.';
+--;
+COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and their states.';
+--;
+COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, its user, or a user above it is banned.';
+--;
+COMMENT ON VIEW rate_limit_rule_states IS 'The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.';
+--;
+COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
+--;
+COMMENT ON COLUMN rate_limit_rule_states.limits IS 'Each limit as text: its name, events and window, algorithm, and all values that are not defaults.';
+--;
+COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
+--;
+COMMENT ON VIEW rate_limit_changed IS 'The changes of the policy as text.';
+--;
+COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or that has the changed override or ban. NULL: another change.';
+--;
+COMMENT ON COLUMN rate_limit_changed.which IS 'ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too old to have the id.';
+--;
+COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ. An amount of money is a decimal number.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -3974,8 +4059,6 @@ BEGIN
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_delete_tier IS 'Deletes an unused tier, and returns whether it existed. It fails if the tier is used.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
@@ -3998,15 +4081,11 @@ WHEN integrity_constraint_violation THEN
 	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3));
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule keeps its counters.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1 AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_revoke_key IS 'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
@@ -4036,8 +4115,13 @@ BEGIN
 	RETURN NEXT;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_rotate_key IS 'Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. '
-	'The old key ends after the grace. digest is the SHA-256 of the new key, and hint its first characters.';
+COMMENT ON FUNCTION rate_limit_delete_tier IS 'Deletes an unused tier, and returns whether it existed. It fails if the tier is used.';
+--;
+COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule keeps its counters.';
+--;
+COMMENT ON FUNCTION rate_limit_revoke_key IS 'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
+--;
+COMMENT ON FUNCTION rate_limit_rotate_key IS 'Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. The old key ends after the grace. digest is the SHA-256 of the new key, and hint its first characters.';
 --;
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
@@ -4047,21 +4131,6 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS SELE
 		(7, 'prices', 'rate_limit_prices', '{model,valid}') ) AS s(place, section, relation, keys) JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
 	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true WHERE (s.section, a.attname) <> ('limits', 'counted_as')
 		AND a.attidentity = '' AND a.attgenerated = '' AND a.attname NOT IN ('parent_level', 'level') AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
---;
-CALL rate_limit_describe('rate_limit_policy_columns', $$
-The columns of the policy that a document has. Values that the server fills are left out.
-place: The order of the tables. Rows refer only to rows of earlier tables.
-section: The name of the list of rows in a document.
-relation: The table.
-position: The place of the column in the table.
-name: The column.
-type: The type of the column.
-default_value: The default of the column, as SQL. NULL: none.
-key: The place among the columns that name a row. NULL: the column is not one of them.
-needed: Whether each row of a document must have the column.
-is_reference: Whether the column is the id of an API key. A document has the digest of the key in its place.
-description: The meaning of the column.
-$$);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL) RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
@@ -4091,14 +4160,9 @@ BEGIN
 		USING list, s.refs;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of list as the tables would have them: the name for messages, '
-	'the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields that do not have their defaults.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}') || CASE WHEN fields ->> 'time_zone' <> 'UTC' THEN jsonb_build_object('time_zone', coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END
 	|| CASE WHEN fields ? 'model' THEN jsonb_build_object('model', rate_limit_model(fields ->> 'model')) ELSE '{}' END;
---;
-COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys, without links of time zones, and with the name of a model as prices have it.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
 	LANGUAGE sql STABLE AS $$
@@ -4106,8 +4170,6 @@ CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RET
 		UNION ALL SELECT t.rule, t.name, t.unit FROM rate_limit_rule_limits t WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text)
 				WHERE (o.rule, o.name) = (t.rule, t.name))) AS l WHERE l.unit = 'money'
 $$;
---;
-COMMENT ON FUNCTION rate_limit_money_limits IS 'The limits in money, as RULE/LIMIT, with those that the lists of a document have.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
@@ -4125,9 +4187,6 @@ BEGIN
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds the '
-	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -4207,8 +4266,6 @@ BEGIN
 	RETURN result;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields, values of a wrong type, and rows given twice.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -4240,8 +4297,6 @@ BEGIN
 				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for display: the field, its value, and the permitted values; or the message, if the name of the constraint does not describe them.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -4266,8 +4321,6 @@ BEGIN
 		format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, %L)) t', s.relation, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
 			WHERE c.section = rate_limit_policy_write.section AND c.is_reference))), chosen, section);
 END $$;
---;
-COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and the parents of users. The error is about the row that the server refuses.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false, force boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
@@ -4357,9 +4410,45 @@ BEGIN
 	END;
 END $$;
 --;
-COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
-	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default, except counted_as of a rule. Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
-	'dry_run checks everything and changes nothing. force permits prices that differ by more than ten times from those in force.';
+COMMENT ON VIEW rate_limit_policy_columns IS 'The columns of the policy that a document has. Values that the server fills are left out.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.place IS 'The order of the tables. Rows refer only to rows of earlier tables.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column in the table.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.type IS 'The type of the column.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.default_value IS 'The default of the column, as SQL. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.key IS 'The place among the columns that name a row. NULL: the column is not one of them.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.needed IS 'Whether each row of a document must have the column.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS 'Whether the column is the id of an API key. A document has the digest of the key in its place.';
+--;
+COMMENT ON COLUMN rate_limit_policy_columns.description IS 'The meaning of the column.';
+--;
+COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or of list as the tables would have them: the name for messages, the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields that do not have their defaults.';
+--;
+COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys, without links of time zones, and with the name of a model as prices have it.';
+--;
+COMMENT ON FUNCTION rate_limit_money_limits IS 'The limits in money, as RULE/LIMIT, with those that the lists of a document have.';
+--;
+COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds the users, the digests of their API keys, and their overrides. A field that has its default is left out.';
+--;
+COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields, values of a wrong type, and rows given twice.';
+--;
+COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for display: the field, its value, and the permitted values; or the message, if the name of the constraint does not describe them.';
+--;
+COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and the parents of users. The error is about the row that the server refuses.';
+--;
+COMMENT ON FUNCTION rate_limit_apply IS 'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or deleted row, or a changed field of an existing row. A field that the document lacks gets its default, except counted_as of a rule. Rows that the document lacks stay; prune deletes such rows of the sections that the document has. dry_run checks everything and changes nothing. force permits prices that differ by more than ten times from those in force.';
 --;
 DO $$
 DECLARE
@@ -4408,15 +4497,13 @@ SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g JOIN pg_roles r
 --;
 SELECT rate_limit_ledger_upkeep();
 --;
-DROP PROCEDURE rate_limit_describe;
---;
 $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 		EXCEPTION WHEN OTHERS THEN GET STACKED DIAGNOSTICS context = PG_EXCEPTION_CONTEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
 			RAISE EXCEPTION USING ERRCODE = SQLSTATE, DETAIL = detail, HINT = CASE WHEN SQLSTATE = '2BP01' THEN 'Drop what depends on it, and make it again after the migration. ' ELSE coalesce(nullif(hint, '') || ' ', '') END
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 24,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 25,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4507,12 +4594,10 @@ BEGIN
 		RAISE SQLSTATE 'RL001' USING MESSAGE = format('placement %s is not here', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps the placement here until the transaction ends.';
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE object_not_in_prerequisite_state USING MESSAGE = 'the counts of this database are in shards: restart this program, or upgrade it';
 END $$;
-COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Prevents programs without support for shards from counting outside the shards.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8, last_refill timestamptz,
@@ -4539,6 +4624,8 @@ BEGIN
 			'{processes}', '%1$I.rate_limit_processes'), shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
 END $$;
+COMMENT ON FUNCTION rate_limit_guard IS 'Fails unless a placement of the counts is on this server, and keeps the placement here until the transaction ends.';
+COMMENT ON FUNCTION rate_limit_refuse_count IS 'Prevents programs without support for shards from counting outside the shards.';
 `
 
 var numbered = []NumberedFile{

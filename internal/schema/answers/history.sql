@@ -1,10 +1,20 @@
 -- The queries on the history that commands and the page use.
 
+-- An amount for people: at least two of its decimals.
 CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
-COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
 
+-- The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
+-- rate_limit_audit.
+--   refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for
+--     requests without a decision, even if on_error refused them.
+--   requests: The number of requests that the row represents, estimated if only a sample is recorded.
+--   retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed,
+--     it would never pass, or the time is unknown.
+--   duration: The time that the decision took, in seconds.
+--   cause: The reason in words, with the model that has no price.
+--   xmin: The transaction that wrote the row: the last 32 bits of its number.
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 	SELECT a.time, a.outcome, a.shadow,
 		a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
@@ -16,18 +26,14 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 		a.also, a.id, a.xmin, a.model, replace(a.reason, '_', ' ')
 			|| coalesce(' of the model ' || to_json(a.model), '') AS cause, a.unit
 	FROM rate_limit_audit a;
-CALL rate_limit_describe('rate_limit_audited', $$
-The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
-	rate_limit_audit.
-refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests
-	without a decision, even if on_error refused them.
-requests: The number of requests that the row represents, estimated if only a sample is recorded.
-retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed,
-	it would never pass, or the time is unknown.
-duration: The time that the decision took, in seconds.
-cause: The reason in words, with the model that has no price.
-xmin: The transaction that wrote the row: the last 32 bits of its number.
-$$);
+
+-- The requests of each sender in a period, by the audit log: all, the refused ones, and overloaded and failed
+-- ones together. A sampled row counts as all requests that it represents. A sender is a user with the key of
+-- a limit, or with an address if there is no key. With by => path, the host and the path replace the sender.
+-- limit_prefix selects limits, as audit --prefix does. If the period has more than max_rows rows, about as
+-- many are read (percent_read of all), and the numbers are estimates. max_rows => NULL reads all, at 1.3
+-- seconds for each million rows.
+--
 -- No index has the senders, so the numbers of a period with many rows are estimated from a sample of its
 -- pages. COLLATE "C" halves the time of sorting.
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
@@ -62,14 +68,10 @@ BEGIN
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top IS
-	'The requests of each sender in a period, by the audit log: all, the refused ones, and overloaded and '
-	'failed ones together. A sampled row counts as all requests that it represents. A sender is a user with '
-	'the key of a limit, or with an address if there is no key. With by => path, the host and the path '
-	'replace the sender. limit_prefix selects limits, as audit --prefix does. If the period has more than '
-	'max_rows rows, about as many are read (percent_read of all), and the numbers are estimates. max_rows '
-	'=> NULL reads all, at 1.3 seconds for each million rows.';
 
+-- The users, keys of limits and addresses with the most refused requests in a period, and the most frequent
+-- causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most max_rows
+-- rows.
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(),
 	max_rows int DEFAULT 10)
 RETURNS TABLE (kind text, prefix text, name text, requests bigint)
@@ -90,11 +92,11 @@ BEGIN
 		WHERE c.name IS NOT NULL) AS p
 	WHERE p.place <= $3 ORDER BY p.kind, p.place;
 END $$;
-COMMENT ON FUNCTION rate_limit_refused IS
-	'The users, keys of limits and addresses with the most refused requests in a period, and the most '
-	'frequent causes, by the audit log. A cause is a limit, a rule or another reason. Each kind has at most '
-	'max_rows rows.';
 
+-- What the requests of a user and of all below it have cost on a limit, rule/RULE/LIMIT, in a unit of tokens
+-- or money, from a time until another, by the ledger: each request once, whoever has the limit. NULL: it has
+-- none, or is on another server.
+--
 -- The ledger and the policy may be on other servers.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_sum(user_id text, "from" timestamptz, until timestamptz,
 	prefix text, unit text) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
@@ -106,11 +108,8 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_sum IS
-	'What the requests of a user and of all below it have cost on a limit, rule/RULE/LIMIT, in a unit of '
-	'tokens or money, from a time until another, by the ledger: each request once, whoever has the limit. '
-	'NULL: it has none, or is on another server.';
 
+-- A user, and all who are now below it.
 CREATE OR REPLACE FUNCTION rate_limit_users_below(user_id text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN ARRAY[$1] || CASE WHEN rate_limit_may_read('users') THEN ARRAY(
@@ -118,8 +117,9 @@ BEGIN
 			UNION ALL SELECT u.user_id FROM rate_limit_users u JOIN below b ON u.parent = b.user_id)
 		SELECT b.user_id FROM below b) END;
 END $$;
-COMMENT ON FUNCTION rate_limit_users_below IS 'A user, and all who are now below it.';
 
+-- The metrics of users from a time until another: the whole days in UTC, and the hours that begin in the
+-- parts of days, as long as hours are kept.
 CREATE OR REPLACE FUNCTION rate_limit_metrics_of(users text[], "from" timestamptz, until timestamptz)
 	RETURNS SETOF rate_limit_metrics LANGUAGE sql STABLE AS $$
 	SELECT m.* FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = ANY ($1)
@@ -129,10 +129,11 @@ CREATE OR REPLACE FUNCTION rate_limit_metrics_of(users text[], "from" timestampt
 		AND m.time >= $2 AND m.time < $3 AND (m.time >= date_trunc('day', $3, 'UTC')
 			OR m.time < date_trunc('day', $2 + interval '1 day' - interval '1 us', 'UTC'))
 $$;
-COMMENT ON FUNCTION rate_limit_metrics_of IS
-	'The metrics of users from a time until another: the whole days in UTC, and the hours that begin in the '
-	'parts of days, as long as hours are kept.';
 
+-- The usage of a user and of all who are now below it, from a time until another, added up in four ways: by
+-- day in UTC, by API key (key_id 0: requests without an API key), by limit, and in total. In each row, the
+-- columns of the other ways are NULL. Only the rows by limit have settled, which for limits of tokens or
+-- money is from the ledger. The others are from rate_limit_metrics_of.
 CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
@@ -146,30 +147,28 @@ RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text,
 		FROM rate_limit_metrics_of(rate_limit_users_below($1), $2, $3)) m
 	GROUP BY GROUPING SETS ((m.day), (m.key_id), (m.prefix, m.limit_name, m.unit), ()) ORDER BY 1, 2, 3, 4, 5
 $$;
-COMMENT ON FUNCTION rate_limit_usage IS
-	'The usage of a user and of all who are now below it, from a time until another, added '
-	'up in four ways: by day in UTC, by API key (key_id 0: requests without an API key), by limit, and in '
-	'total. In each row, the columns of the other ways are NULL. Only the rows by limit have settled, which '
-	'for limits of tokens or money is from the ledger. The others are from rate_limit_metrics_of.';
 
+-- The rows of rate_limit_usage from first to last, which are days in UTC.
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT * FROM rate_limit_usage($1, $2::timestamp AT TIME ZONE 'UTC',
 		($3 + 1)::timestamp AT TIME ZONE 'UTC')
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between IS
-	'The rows of rate_limit_usage from first to last, which are days in UTC.';
 
+-- The requests of all proxies in each minute with requests, by outcome.
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS
 	SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited,
 		sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
 		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
-CALL rate_limit_describe('rate_limit_minutes', $$
-The requests of all proxies in each minute with requests, by outcome.
-$$);
 
+-- Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request that
+-- was refused or had no decision. Each row is a sentence about one kind of request and cause, the latest
+-- first. requests counts all of the kind, and the other columns describe the latest one. who is a user, an
+-- address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as
+-- 14:05, for the latest one in UTC.
+--
 -- UNION ALL instead of OR lets each of the four ways to find a sender use its index.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now')
 RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
@@ -250,9 +249,3 @@ BEGIN
 			f.status, f.model)) AS a
 	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
 END $$;
-COMMENT ON FUNCTION rate_limit_why IS
-	'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request '
-	'that was refused or had no decision. Each row is a sentence about one kind of request and cause, the '
-	'latest first. requests counts all of the kind, and the other columns describe the latest one. who is a '
-	'user, an address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, '
-	'such as 14:05, for the latest one in UTC.';

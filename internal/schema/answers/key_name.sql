@@ -1,3 +1,5 @@
+-- The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a counter,
+-- if the rule counts by API key. NULL: there is none, or the role may not read the policy.
 CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -11,6 +13,3 @@ BEGIN
 	END IF;
 	RETURN (SELECT concat_ws(' ', k.name, 'of', k.user_id) FROM rate_limit_api_keys k WHERE k.id = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_key_name IS
-	'The name and the user of an API key, as in laptop of ann. Without key_id, it is the API key of a '
-	'counter, if the rule counts by API key. NULL: there is none, or the role may not read the policy.';

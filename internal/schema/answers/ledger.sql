@@ -1,11 +1,12 @@
 -- What users have used and what it cost: the rows of the ledger, their sums, and invoices.
 
+-- An amount of money in millionths, and rest in thousandths of one, as a number with nine decimals.
 CREATE OR REPLACE FUNCTION rate_limit_money(units numeric, rest numeric DEFAULT NULL) RETURNS numeric
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN round((units + coalesce(rest, 0) * 0.001) * 0.000001, 9);
-COMMENT ON FUNCTION rate_limit_money IS
-	'An amount of money in millionths, and rest in thousandths of one, as a number with nine decimals.';
 
+-- The name by which a user counts and is in the ledger: the first one of a renamed user.
+--
 -- The policy may be on another server.
 CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -14,9 +15,8 @@ BEGIN
 	END IF;
 	RETURN $1;
 END $$;
-COMMENT ON FUNCTION rate_limit_counted_user IS
-	'The name by which a user counts and is in the ledger: the first one of a renamed user.';
 
+-- The present name of a user who counts by a name. NULL: an unknown user.
 CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
@@ -25,9 +25,9 @@ BEGIN
 	END IF;
 	RETURN nullif($1, '');
 END $$;
-COMMENT ON FUNCTION rate_limit_user_of IS
-	'The present name of a user who counts by a name. NULL: an unknown user.';
 
+-- A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.
+--
 -- Numbers with nine decimals have the type that archives have, too.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -46,9 +46,12 @@ BEGIN
 		rate_limit_money(l.estimated_money)::numeric(38, 9) AS estimated_money, l.kind, l.corrects,
 		l.corrects_time, l.corrected_by, l.reason FROM (%s) l', source);
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_lines IS
-	'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
 
+-- What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one for
+-- each further model of its response (line 1 and so on), without charges. Corrections that were made in that
+-- time have rows of their own, by kind. user_id selects the requests of a user, and with below also of all
+-- who were below it then.
+--
 -- A day is in UTC, and the session can have any TimeZone.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_rows("from" timestamptz DEFAULT '-infinity',
 	until timestamptz DEFAULT 'infinity', user_id text DEFAULT NULL, below boolean DEFAULT false)
@@ -67,12 +70,8 @@ BEGIN
 				rate_limit_counted_user(user_id)) END))
 		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_rows IS
-	'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one '
-	'for each further model of its response (line 1 and so on), without charges. Corrections that were made '
-	'in that time have rows of their own, by kind. '
-	'user_id selects the requests of a user, and with below also of all who were below it then.';
 
+-- The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.
 CREATE OR REPLACE FUNCTION rate_limit_open_totals(user_id text, "from" timestamptz, until timestamptz,
 	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
 	RETURNS SETOF rate_limit_totals
@@ -106,9 +105,10 @@ BEGIN
 		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC',
 			last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_open_totals IS
-	'The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.';
 
+-- What a user and all who were below it then have used from a time until another, as several rows of
+-- rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests,
+-- by model.
 CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
 	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
 	RETURNS SETOF rate_limit_totals
@@ -131,11 +131,9 @@ BEGIN
 	END IF;
 	RETURN QUERY SELECT * FROM rate_limit_open_totals($1, $2, $3, $4, $5, $6);
 END $$;
-COMMENT ON FUNCTION rate_limit_totals_of IS
-	'What a user and all who were below it then have used from a time until another, as several rows of '
-	'rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent '
-	'requests, by model.';
 
+-- Fails if neither the policy nor the history nor the ledger knows a user.
+--
 -- The policy and the history may be on other servers.
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -155,9 +153,9 @@ BEGIN
 			USING ERRCODE = 'no_data_found';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_require_user IS
-	'Fails if neither the policy nor the history nor the ledger knows a user.';
 
+-- The calendar limits in money that count users or keys of each tier. place 1 is the longest.
+--
 -- A request is taken to match all conditions of a rule but the tiers. No override changes a calendar.
 CREATE OR REPLACE FUNCTION rate_limit_calendars()
 RETURNS TABLE (tier text, place bigint, rule text, limit_name text, unit text, zone text)
@@ -178,9 +176,11 @@ BEGIN
 				AND rate_limit_conditions(r) || rate_limit_conditions(o) = rate_limit_conditions(r));
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_calendars IS
-	'The calendar limits in money that count users or keys of each tier. place 1 is the longest.';
 
+-- The billing periods of users, by the names by which they count: a unit of the calendar in a time zone.
+-- Months start on a day, or on their last one. They follow period_start and time_zone of the user, or else
+-- the longest calendar limit in money of the user's tier, or else are months in UTC. users NULL: all users of
+-- the policy, and the empty name for who is not in it.
 CREATE OR REPLACE FUNCTION rate_limit_billing(users text[])
 RETURNS TABLE (counted text, unit text, zone text, day int) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -197,12 +197,9 @@ BEGIN
 		RETURN QUERY SELECT n.name, 'month', 'UTC', 1 FROM unnest(coalesce($1, '{""}')) n(name);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_billing IS
-	'The billing periods of users, by the names by which they count: a unit of the calendar in a time zone. '
-	'Months start on a day, or on their last one. They follow period_start and time_zone of the user, '
-	'or else the longest calendar limit in money of the user''s tier, or else are months in UTC. users NULL: '
-	'all users of the policy, and the empty name for who is not in it.';
 
+-- When a day starts in a time zone.
+--
 -- As algorithm.firstMomentSQL: Postgres converts a midnight that comes twice to the second one.
 CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz
 	LANGUAGE sql STABLE PARALLEL SAFE
@@ -210,8 +207,8 @@ RETURN (SELECT CASE WHEN e.early AT TIME ZONE $2 = $1 THEN e.early ELSE l.late E
 	FROM (SELECT $1 AT TIME ZONE $2 AS late) l, LATERAL (SELECT l.late - interval '24 h' AS before) b,
 		LATERAL (SELECT ($1 - (b.before AT TIME ZONE $2 - b.before AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC'
 			AS early) e);
-COMMENT ON FUNCTION rate_limit_midnight IS 'When a day starts in a time zone.';
 
+-- The periods of a result of rate_limit_billing in a time, as a whole.
 CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day int, "from" timestamptz,
 	until timestamptz) RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
 	SELECT p.* FROM (SELECT ('1 ' || $1)::interval AS step, interval '1 day' AS one, $3 - 1 AS days) i,
@@ -220,17 +217,15 @@ CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day
 			rate_limit_midnight(least(m + step + days * one, m + step + step - one), $2) AS ends) p
 	WHERE p.starts <= $5 AND p.ends > $4 ORDER BY 1
 $$;
-COMMENT ON FUNCTION rate_limit_calendar_periods IS
-	'The periods of a result of rate_limit_billing in a time, as a whole.';
 
+-- The billing periods of a user in a time, as a whole.
 CREATE OR REPLACE FUNCTION rate_limit_whole_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE sql STABLE ROWS 2 AS $$
 	SELECT p.* FROM rate_limit_billing(ARRAY[rate_limit_counted_user($1)]) b,
 		rate_limit_calendar_periods(b.unit, b.zone, b.day, $2, $3) p ORDER BY 1
 $$;
-COMMENT ON FUNCTION rate_limit_whole_periods IS
-	'The billing periods of a user in a time, as a whole.';
 
+-- The billing periods of a user in a time, cut to it. Without a time, the period that is running.
 CREATE OR REPLACE FUNCTION rate_limit_periods(user_id text, "from" timestamptz, until timestamptz)
 RETURNS TABLE (starts timestamptz, ends timestamptz) LANGUAGE plpgsql STABLE ROWS 2 AS $$
 BEGIN
@@ -249,9 +244,12 @@ BEGIN
 		FROM rate_limit_whole_periods($1, coalesce($2, now()), coalesce($3, now())) p
 		WHERE p.starts <= now() AND p.starts < coalesce($3, 'infinity') ORDER BY 1;
 END $$;
-COMMENT ON FUNCTION rate_limit_periods IS
-	'The billing periods of a user in a time, cut to it. Without a time, the period that is running.';
 
+-- What a user and all who were below it then have used from a time until another, by billing period and
+-- model; by_user: and by who has sent the requests, with its parent then. Without times: in the period that
+-- is running. money NULL: the model had no price. input and the columns of other parts have no tokens in
+-- common. The estimates are parts of input, output and money. corrects is the start of a period that was
+-- billed again. NULL: requests of the period itself.
 CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz DEFAULT NULL,
 	until timestamptz DEFAULT NULL, by_user boolean DEFAULT false)
 RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint,
@@ -282,9 +280,3 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 	GROUP BY t.starts, t.model, t.sender, t.above, c.starts
 	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
 $$;
-COMMENT ON FUNCTION rate_limit_invoice IS
-	'What a user and all who were below it then have used from a time until another, by billing period and '
-	'model; by_user: and by who has sent the requests, with its parent then. '
-	'Without times: in the period that is running. money NULL: the model had no price. input and the '
-	'columns of other parts have no tokens in common. The estimates are parts of input, output and money. '
-	'corrects is the start of a period that was billed again. NULL: requests of the period itself.';

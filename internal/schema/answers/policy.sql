@@ -1,6 +1,10 @@
 -- Views for operators: bans in force, used quotas, and rules that need attention. They have the rights of the
 -- calling role, so that the row-level security of the tables applies.
 
+-- The bans that are in force.
+--   kind: network, user or key.
+--   banned: The network, the user, or the id of the key.
+--   remaining: The time until the ban ends. NULL: never.
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user'
 		ELSE 'key' END AS kind,
@@ -8,13 +12,9 @@ CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker) AS
 			THEN b.until - now() END AS remaining,
 		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
-CALL rate_limit_describe('rate_limit_banned', $$
-The bans that are in force.
-kind: network, user or key.
-banned: The network, the user, or the id of the key.
-remaining: The time until the ban ends. NULL: never.
-$$);
 
+-- Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the
+-- key 2|192.0.2.1 has the dimension ip. No row for more parts.
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
@@ -22,10 +22,19 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
 	WHERE cardinality(count_by) = 1;
 END;
-COMMENT ON FUNCTION rate_limit_counted IS
-	'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, '
-	'the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
 
+-- The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an
+-- override may replace the amount of the limit.
+--   rule: The rule.
+--   algorithm: The algorithm of the limit.
+--   limit_name: The limit of the rule.
+--   key: The key of the counter.
+--   used: The used units of the quota now.
+--   held: The units that running requests hold, of a limit of tokens or money.
+--   quota: The full quota: the burst, or the events. NULL: unlimited.
+--   percent: used and held as a percentage of quota, or of 1 if quota is 0.
+--   resets_at: As in rate_limit_usage_of.
+--   unit: What the limit counts. NULL: requests.
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	-- The result of a function has the collation of the database, but the index of new tables has "C".
 	-- Without COLLATE, a join could not use the index.
@@ -59,28 +68,15 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS
 	CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, a.events, a.burst,
 		(date_part('epoch', l.per) * 1000000)::bigint, c.count, c.prev_count, c.window_start, c.tokens,
 		c.last_refill, c.remainder, c.hits, c.slots, c.expires_at) AS u;
-CALL rate_limit_describe('rate_limit_used', $$
-The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an
-	override may replace the amount of the limit.
-rule: The rule.
-algorithm: The algorithm of the limit.
-limit_name: The limit of the rule.
-key: The key of the counter.
-used: The used units of the quota now.
-held: The units that running requests hold, of a limit of tokens or money.
-quota: The full quota: the burst, or the events. NULL: unlimited.
-percent: used and held as a percentage of quota, or of 1 if quota is 0.
-resets_at: As in rate_limit_usage_of.
-unit: What the limit counts. NULL: requests.
-$$);
 
+-- The counters of rules with at least 80 % of their quota used or held. Unlimited counters do not appear.
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.held, u.quota, u.percent, u.unit
 	FROM rate_limit_used u WHERE u.used + u.held > 0 AND u.used + u.held >= 0.8 * u.quota;
-CALL rate_limit_describe('rate_limit_near', $$
-The counters of rules with at least 80 % of their quota used or held. Unlimited counters do not appear.
-$$);
 
+-- Rules that proxies cannot use, or that probably do not have the intended effect.
+--   field: What the warning is about: a column of the rule, the name of a limit, or proxies.
+--   warning: The text of the warning.
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS
 	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
 		': not in rate_limit_tiers, so no user has them' AS warning
@@ -101,12 +97,9 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker) AS
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
 	FROM rate_limit_proxies p, unnest(p.problems) AS problem,
 		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
-CALL rate_limit_describe('rate_limit_rule_warnings', $$
-Rules that proxies cannot use, or that probably do not have the intended effect.
-field: What the warning is about: a column of the rule, the name of a limit, or proxies.
-warning: The text of the warning.
-$$);
 
+-- The counters of a limit, among some keys, that have reached one of the percentages of its notify.
+--
 -- The counters of limits with notify that have reached one of the percentages, for rate_limit_notice.
 CREATE OR REPLACE FUNCTION rate_limit_noticed(rule text, limit_name text, keys text[])
 RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, percents bigint[])
@@ -119,5 +112,3 @@ RETURNS TABLE (prefix text, key text, durable boolean, unit text, quota bigint, 
 	WHERE l.notify IS NOT NULL AND l.rule = $1 AND l.name = $2 AND u.key = ANY ($3) AND u.quota > 0
 		AND u.used * 100 >= u.quota * (SELECT min(p) FROM unnest(l.notify) p)
 $$;
-COMMENT ON FUNCTION rate_limit_noticed IS
-	'The counters of a limit, among some keys, that have reached one of the percentages of its notify.';

@@ -1,5 +1,8 @@
 -- What proxies report, and the state of the database.
 
+-- The number of policy changes before the time made_before that a proxy has not applied yet. applied and log
+-- are from the proxy's report. NULL: the proxy has no policy, or has read another log of changes.
+--
 -- rate_limit_behind counts the changes that are not visible in the proxy's snapshot. A comparison of the
 -- numbers of changes would not suffice, because a change that is committed late has a lower number than
 -- changes that the proxy has applied before.
@@ -14,9 +17,9 @@ BEGIN
 EXCEPTION WHEN data_exception OR undefined_table THEN
 	RETURN NULL; -- a proxy may report anything, and this database may lack the policy
 END $$;
-COMMENT ON FUNCTION rate_limit_behind IS
-	'The number of policy changes before the time made_before that a proxy has not applied yet. applied and '
-	'log are from the proxy''s report. NULL: the proxy has no policy, or has read another log of changes.';
+
+-- Whether a proxy applies the changes of a transaction. applied and log are from the proxy's report. NULL:
+-- the proxy has no policy.
 CREATE OR REPLACE FUNCTION rate_limit_has_applied(applied text, log oid, change xid8) RETURNS boolean
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -25,10 +28,11 @@ BEGIN
 EXCEPTION WHEN data_exception THEN
 	RETURN false;
 END $$;
-COMMENT ON FUNCTION rate_limit_has_applied IS
-	'Whether a proxy applies the changes of a transaction. applied and log are from the proxy''s report. '
-	'NULL: the proxy has no policy.';
-COMMENT ON TYPE rate_limit_report IS 'The fields of rate_limit_nodes.report.';
+
+-- TYPE rate_limit_report: The fields of rate_limit_nodes.report.
+
+-- The fields of a proxy's report. A field that cannot be read is NULL.
+--
 -- A proxy may report anything, and one odd report must not hide the others.
 CREATE OR REPLACE FUNCTION rate_limit_read_report(report json) RETURNS rate_limit_report
 	LANGUAGE plpgsql STABLE AS $$
@@ -50,8 +54,9 @@ EXCEPTION WHEN data_exception THEN
 	END LOOP;
 	RETURN readable;
 END $$;
-COMMENT ON FUNCTION rate_limit_read_report IS
-	'The fields of a proxy''s report. A field that cannot be read is NULL.';
+
+-- The time at of a proxy's report, by the clock of the database. The report was written at seen, which was
+-- clock by the clock of the proxy. NULL: there is no such time.
 CREATE OR REPLACE FUNCTION rate_limit_reported_at(seen timestamptz, clock bigint, at bigint)
 	RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
 BEGIN
@@ -59,9 +64,43 @@ BEGIN
 EXCEPTION WHEN data_exception THEN
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_reported_at IS
-	'The time at of a proxy''s report, by the clock of the database. The report was written at seen, which '
-	'was clock by the clock of the proxy. NULL: there is no such time.';
+
+-- The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
+-- left out. Of several proxies with one name, the second one has the suffix #2.
+--   region: The region in the proxy's configuration, if any.
+--   version: The version of the proxy's program.
+--   live: Whether the proxy runs.
+--   cannot: The statement that would grant the proxy's role the privileges to decide. NULL: the role has the
+--     privileges.
+--   policy: Whether the proxy has a policy.
+--   behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy,
+--     or has not read the tables since they were restored.
+--   local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
+--     never.
+--   local_until: When the proxy last stopped limiting by itself.
+--   seconds_ago: The seconds since seen.
+--   problems: The rules that the proxy cannot use, each with the permitted values; sites of the proxy that
+--     let requests without an API key pass without a limit; and what a server refuses in the DSN of another
+--     database of the proxy.
+--   admitted: The number of admitted requests since the start of the proxy, including local decisions.
+--   limited: The same with this outcome.
+--   blocked: The same with this outcome.
+--   rejected: The same with this outcome.
+--   overloaded: The same with this outcome.
+--   failed: The same with this outcome.
+--   open_from: When the last series of overloaded and failed requests began. A pause of an hour ends a
+--     series.
+--   open_until: When a request last had no decision. NULL: never since the start of the proxy.
+--   open_passed: The number of requests in the last series that passed.
+--   open_refused: The number of requests in the last series that did not pass.
+--   locally: The number of requests that the proxy decided without the database, at its share of each limit.
+--   busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
+--     limited]}.
+--   late: The number of changes in behind that were made at least 10 seconds before seen.
+--   lost: The number of settlements since the start of the proxy that may not have arrived: what these
+--     requests cost may not be charged. The row of such a proxy stays for a day after its end.
+--   lost_at: When the last of them was lost.
+--   seconds_ahead: The seconds by which the clock of the proxy was ahead of the clock of the server.
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, r.region, r.version,
 		{node_is_live} AS live,
@@ -83,43 +122,10 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 		FROM rate_limit_nodes m
 		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
 	) AS n, rate_limit_read_report(n.report) AS r;
-CALL rate_limit_describe('rate_limit_proxies', $$
-The proxies of this server and their progress. Rows of rate_limit_nodes from a copy of another server are
-	left out. Of several proxies with one name, the second one has the suffix #2.
-region: The region in the proxy's configuration, if any.
-version: The version of the proxy's program.
-live: Whether the proxy runs.
-cannot: The statement that would grant the proxy's role the privileges to decide. NULL: the role has the
-	privileges.
-policy: Whether the proxy has a policy.
-behind: The number of policy changes that the proxy has not applied yet. NULL: the proxy has no policy, or has
-	not read the tables since they were restored.
-local_from: When the proxy last started to limit by itself, because the database made no decisions. NULL:
-	never.
-local_until: When the proxy last stopped limiting by itself.
-seconds_ago: The seconds since seen.
-problems: The rules that the proxy cannot use, each with the permitted values; sites of the proxy that let
-	requests without an API key pass without a limit; and what a server refuses in the DSN of another database
-	of the proxy.
-admitted: The number of admitted requests since the start of the proxy, including local decisions.
-limited: The same with this outcome.
-blocked: The same with this outcome.
-rejected: The same with this outcome.
-overloaded: The same with this outcome.
-failed: The same with this outcome.
-open_from: When the last series of overloaded and failed requests began. A pause of an hour ends a series.
-open_until: When a request last had no decision. NULL: never since the start of the proxy.
-open_passed: The number of requests in the last series that passed.
-open_refused: The number of requests in the last series that did not pass.
-locally: The number of requests that the proxy decided without the database, at its share of each limit.
-busiest: The proxy's limits with the most requests since its start, at most 20: {prefix: [admitted,
-	limited]}.
-late: The number of changes in behind that were made at least 10 seconds before seen.
-lost: The number of settlements since the start of the proxy that may not have arrived: what these requests
-	cost may not be charged. The row of such a proxy stays for a day after its end.
-lost_at: When the last of them was lost.
-seconds_ahead: The seconds by which the clock of the proxy was ahead of the clock of the server.
-$$);
+
+-- The time zones of the policy that the server does not know, with the number of their users, and their
+-- limits.
+--
 -- The policy may be missing, or the role may not read it. The index on time_zone finds the zones of users.
 CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
 	LANGUAGE plpgsql STABLE ROWS 1 AS $$
@@ -138,9 +144,10 @@ BEGIN
 		FROM named n WHERE n.name IS NOT NULL AND rate_limit_known_zone(n.name) IS NULL;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_unknown_zones IS
-	'The time zones of the policy that the server does not know, with the number of their users, and their '
-	'limits.';
+
+-- The tiers that users or their API keys have and that no rule in force limits, with the numbers of users: a
+-- number of 10,000 or more may be too low. The tier anonymous includes users with a tier that has ended.
+--
 -- A rule limits a tier if its tiers name the tier, or if it has no conditions. A tier that an exempt rule
 -- names is meant to be without limits. The policy may be missing, or the role may not read it.
 CREATE OR REPLACE FUNCTION rate_limit_unlimited() RETURNS TABLE (tier text, users bigint)
@@ -163,10 +170,9 @@ BEGIN
 		WHERE n.users > 0 ORDER BY t.rank, t.tier;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_unlimited IS
-	'The tiers that users or their API keys have and that no rule in force limits, with the numbers of '
-	'users: a number of 10,000 or more may be too low. The tier anonymous includes users with a tier that '
-	'has ended.';
+
+-- A sentence about each role with rights that rate_limit_grant has not granted, with the statement that takes
+-- them back.
 CREATE OR REPLACE FUNCTION rate_limit_exposed() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF rate_limit_may_read('grants') THEN
@@ -179,9 +185,9 @@ BEGIN
 		FROM rate_limit_surplus() s GROUP BY s.role ORDER BY 1;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_exposed IS
-	'A sentence about each role with rights that rate_limit_grant has not granted, with the statement that '
-	'takes them back.';
+
+-- A sentence about each role from which row level security hides rows, with the statements that end it.
+--
 -- The owner, members of its role, and roles with BYPASSRLS see all rows.
 CREATE OR REPLACE FUNCTION rate_limit_hidden() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -199,8 +205,10 @@ BEGIN
 		GROUP BY r.rolname ORDER BY 1;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_hidden IS
-	'A sentence about each role from which row level security hides rows, with the statements that end it.';
+
+-- The rows of prices that have charged searches, sound or pictures without a price of their own, by the
+-- newest such rows of the ledger, of the last 7 days.
+--
 -- The policy or the ledger may be missing, or the role may not read them. The newest rows of a week are
 -- enough, because what proxies charge all the time is among them.
 CREATE OR REPLACE FUNCTION rate_limit_unpriced() RETURNS TABLE (price text, part text)
@@ -228,9 +236,8 @@ BEGIN
 			ORDER BY 1, 2', source);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_unpriced IS
-	'The rows of prices that have charged searches, sound or pictures without a price of their own, by the '
-	'newest such rows of the ledger, of the last 7 days.';
+
+-- A sentence about the age of the newest price, if rules have limits in money that are not off.
 CREATE OR REPLACE FUNCTION rate_limit_price_age() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF rate_limit_may_read('prices', 'rules', 'rule_limits') THEN
@@ -244,8 +251,11 @@ BEGIN
 				WHERE l.unit = 'money' AND r.mode <> 'off');
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_price_age IS
-	'A sentence about the age of the newest price, if rules have limits in money that are not off.';
+
+-- A sentence about each of the five oldest sessions, prepared transactions and replication slots of this
+-- server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last 1,000
+-- for more than a minute, with what ends it.
+--
 -- A session holds back vacuum by the number of its transaction, or by its snapshot. All roles see both, but
 -- the rest of a session only those with its role or pg_read_all_stats. VACUUM itself holds back none. A
 -- transaction of a minute is named early. What has no time, or one that is hidden, is named by the number of
@@ -278,10 +288,9 @@ CREATE OR REPLACE FUNCTION rate_limit_vacuum_holders() RETURNS SETOF text LANGUA
 	) h WHERE h.age > CASE WHEN h.since < now() - interval '1 minute' THEN 1000 ELSE 10000 END
 	ORDER BY h.age DESC LIMIT 5
 $$;
-COMMENT ON FUNCTION rate_limit_vacuum_holders IS
-	'A sentence about each of the five oldest sessions, prepared transactions and replication slots of this '
-	'server that keep vacuum from removing what the last 10,000 transactions have replaced, or the last '
-	'1,000 for more than a minute, with what ends it.';
+
+-- A sentence about each calendar limit in money with another time zone than invoices of its users.
+--
 -- The page asks all the time, so of the users with a time zone, 10,000 are looked at.
 CREATE OR REPLACE FUNCTION rate_limit_billing_differs() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -297,8 +306,21 @@ BEGIN
 		GROUP BY c.rule, c.limit_name, c.zone, b.own, b.zone ORDER BY 1;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_billing_differs IS
-	'A sentence about each calendar limit in money with another time zone than invoices of its users.';
+
+-- Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a
+-- proxy, a time zone, a role or a tier.
+--   state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy
+--     reports. States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without
+--     the database; was open or was local: within the last hour; without a policy; wrong clock: by more than
+--     a minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
+--     unusable: a rule; problem. State of a time zone: unknown zone. State of the server: vacuum, see
+--     rate_limit_vacuum_holders. States of a role: hidden, see rate_limit_hidden; exposed, see
+--     rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
+--     prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
+--     had the price of their neighbor, or none. These three are no reason for a warning.
+--   node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
+--   summary: The sentence.
+--
 -- A proxy enforces limits if it reports, makes decisions, and has a policy if other proxies have one. A
 -- silent proxy counts for 10 minutes, because a proxy without the database may still run.
 --
@@ -391,24 +413,8 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker) AS
 			FROM proxies p) AS a
 		UNION ALL SELECT * FROM problems
 	) AS f ORDER BY f.place, f.node, f.state;
-CALL rate_limit_describe('rate_limit_state', $$
-Whether limits are enforced, as a sentence. The first row is about all limits, each other row about a proxy,
-	a time zone, a role or a tier.
-state: enforcing; warning: see the other rows; open: requests have no decision; stopped: no proxy reports.
-	States of a proxy: open; silent: it has not reported for 10 seconds; local: it decides without the
-	database; was open or was local: within the last hour; without a policy; wrong clock: by more than a
-	minute; behind; lost: settlements, within the last day, or units of a killed proxy, without a node;
-	unusable: a rule; problem. State of a time zone: unknown zone. State of the server: vacuum, see
-	rate_limit_vacuum_holders. States of a role: hidden, see rate_limit_hidden; exposed, see
-	rate_limit_exposed. State of a tier that users have and no rule limits: unlimited. States of prices:
-	prices, the age of the newest one if there are limits in money; unpriced: searches, sound or pictures
-	had the price of their neighbor, or none. These three are no reason for a warning.
-node: The proxy of the sentence. NULL: all proxies, or a time zone, a role or a tier.
-summary: The sentence.
-$$);
-CALL rate_limit_describe('rate_limit_secrets', $$
-Random texts that the proxies share. Clients must not see them.
-name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and
-	RateLimit-Policy.
-value: The secret.
-$$);
+
+-- TABLE rate_limit_secrets: Random texts that the proxies share. Clients must not see them.
+--   name: The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and
+--     RateLimit-Policy.
+--   value: The secret.

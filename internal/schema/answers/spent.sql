@@ -1,5 +1,12 @@
 -- What was spent, for people who look at it. It is from the totals, and from the rows of days without totals.
 
+-- What was spent today, in the billing period that is running (this_month) and in the one before it, in
+-- lists: all and model (NULL: none named), in days and months in UTC; organization (who is above others and
+-- below nobody), team (who is between) and person (who has sent requests; name NULL: unknown), each in its
+-- own periods. A list has the max_rows names with the most money of this_month, and then one row of all
+-- others; others is their number. requests, estimated, and corrected, which has what corrections changed, are
+-- of this_month. money NULL: nothing had a price.
+--
 -- A day of the totals is whole, so the day in which a period turns is split by its rows: what came after the
 -- turn is added to the days after it. A row is of the periods that turn from lo to hi. The totals, which may
 -- be millions, are read twice, for names and for models, and each row is added up once. With OFFSET, Postgres
@@ -82,14 +89,10 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 		WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f
 	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
 $$;
-COMMENT ON FUNCTION rate_limit_spent IS
-	'What was spent today, in the billing period that is running (this_month) and in the one before it, in '
-	'lists: all and model (NULL: none named), in days and months in UTC; organization (who '
-	'is above others and below nobody), team (who is between) and person (who has sent requests; name NULL: '
-	'unknown), each in its own periods. A list has the max_rows names with the most money of this_month, '
-	'and then one row of all others; others is their number. requests, estimated, and corrected, which '
-	'has what corrections changed, are of this_month. money NULL: nothing had a price.';
 
+-- The corrections of this month and the one before, in UTC, the latest first: the time of the last one, who
+-- has made them and why, the model and the month of the corrected requests, and how much more these cost.
+-- Corrections of one day are together, and total is the number of all rows.
 CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50)
 RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month timestamptz, requests bigint,
 	money numeric, total bigint) LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -102,7 +105,3 @@ BEGIN
 		rate_limit_ledger_source(datemultirange(daterange((date_trunc('month', now() AT TIME ZONE 'UTC')
 			- interval '1 month')::date, 'infinity')), 'AND corrects IS NOT NULL')) USING $1;
 END $$;
-COMMENT ON FUNCTION rate_limit_corrections IS
-	'The corrections of this month and the one before, in UTC, the latest first: the time of the last one, '
-	'who has made them and why, the model and the month of the corrected requests, and how much more these '
-	'cost. Corrections of one day are together, and total is the number of all rows.';

@@ -1,5 +1,7 @@
 -- Functions and views for the lists of commands. They have the rights of the calling role.
 
+-- The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the
+-- users above it, which level names.
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used numeric, held numeric,
 	quota numeric, percent numeric, resets_at timestamptz, unit text, level text)
@@ -20,10 +22,12 @@ BEGIN
 		WHERE u.key = ANY (rate_limit_key_forms(keys))
 		ORDER BY array_position(keys, d.part), u.rule, u.limit_name, u.key;
 END $$;
-COMMENT ON FUNCTION rate_limit_used_by IS
-	'The rows of rate_limit_used that count a user, or one of its API keys, and then the rows that count the '
-	'users above it, which level names.';
 
+-- The recent requests of a user or of one of its API keys: of today, and (this_month) of the user's billing
+-- period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused requests of
+-- this_month. resets is the latest resets_at in rate_limit_used_by. No row: no usage was recorded, or the
+-- role may not read it.
+--
 -- The history may be missing, or the role may not read the history. The function is in plpgsql, because
 -- Postgres then checks only the statements that run.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
@@ -50,12 +54,12 @@ BEGIN
 		GROUP BY d.starts;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_recent IS
-	'The recent requests of a user or of one of its API keys: of today, and (this_month) of the user''s '
-	'billing period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused '
-	'requests of this_month. resets is the latest '
-	'resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 
+-- The tiers with their users, API keys and rules.
+--   users: The number of users on the tier.
+--   keys: The number of API keys with this tier of their own.
+--   rules: The rules for the tier, including rules that are for other tiers, too.
+--   problems: That no rule limits its users, as in rate_limit_unlimited.
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
@@ -64,25 +68,19 @@ CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS
 		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1
 			THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems
 	FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
-CALL rate_limit_describe('rate_limit_tier_states', $$
-The tiers with their users, API keys and rules.
-users: The number of users on the tier.
-keys: The number of API keys with this tier of their own.
-rules: The rules for the tier, including rules that are for other tiers, too.
-problems: That no rule limits its users, as in rate_limit_unlimited.
-$$);
 
+-- The users and their states.
+--   state: banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or
+--     active.
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS
 	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
 		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
 			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent
 	FROM rate_limit_users u;
-CALL rate_limit_describe('rate_limit_user_states', $$
-The users and their states.
-state: banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.
-$$);
 
+-- The API keys, without their digests, and their states.
+--   state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked'
 		WHEN k.expires_at <= now() THEN 'expired'
@@ -92,11 +90,12 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS
 			THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
 	FROM rate_limit_api_keys k;
-CALL rate_limit_describe('rate_limit_key_states', $$
-The API keys, without their digests, and their states.
-state: valid, expired, revoked, or banned: the key, its user, or a user above it is banned.
-$$);
 
+-- The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
+--   in_force: Whether the rule applies now.
+--   limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
+--   problems: The warnings of rate_limit_rule_warnings.
+--
 -- Proxies try rules in this order.
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 	SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
@@ -119,13 +118,14 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS
 			AS problems, r.counted_as
 	FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
-CALL rate_limit_describe('rate_limit_rule_states', $$
-The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.
-in_force: Whether the rule applies now.
-limits: Each limit as text: its name, events and window, algorithm, and all values that are not defaults.
-problems: The warnings of rate_limit_rule_warnings.
-$$);
 
+-- The changes of the policy as text.
+--   key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another
+--     change.
+--   which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is
+--     too old to have the id.
+--   what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that
+--     differ. An amount of money is a decimal number.
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
@@ -151,12 +151,3 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS
 		LATERAL (SELECT rate_limit_policy_amount(c.before, coalesce(c.before ->> 'unit', u.unit) = 'money',
 			false) AS before, rate_limit_policy_amount(c.after, coalesce(c.after ->> 'unit', u.unit)
 			= 'money', false) AS after) m;
-CALL rate_limit_describe('rate_limit_changed', $$
-The changes of the policy as text.
-key_id: The id of the API key that was changed, or that has the changed override or ban. NULL: another
-	change.
-which: ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too
-	old to have the id.
-what: created or deleted, with the rule, limit and amounts of an override; changed; or the columns that
-	differ. An amount of money is a decimal number.
-$$);

@@ -9,6 +9,8 @@
 DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
 		EXECUTE replace(replace($sql$
+-- The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL:
+-- all. slots is the number of requests in flight, and held the tokens that running requests hold.
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens float8,
 	last_refill timestamptz,
@@ -29,31 +31,27 @@ $$;
 $sql$, '{processes}', '{schema}.rate_limit_processes'), '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters IS
-	'The counters of a prefix in the table of durable or of other counters. keys selects some of them. NULL: '
-	'all. slots is the number of requests in flight, and held the tokens that running requests hold.';
 
+-- The key of a user's counters, as proxies write it.
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
-COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of a user''s counters, as proxies write it.';
 
+-- The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in
+-- 2|text.
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-COMMENT ON FUNCTION rate_limit_key_forms IS
-	'The forms of texts in the keys of counters: unchanged, and after the number of an alternative, as in '
-	'2|text.';
 
+-- The forms of a key in the tables of counters: the key, as lists show it, or its digest.
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')),
 		'hex')],
 	NULL);
-COMMENT ON FUNCTION rate_limit_stored_keys IS
-	'The forms of a key in the tables of counters: the key, as lists show it, or its digest.';
 
+-- The tables of counters, each with the table of the processes that hold slots or units of its counters.
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (counters regclass, processes regclass)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -66,9 +64,10 @@ BEGIN
 		FROM unnest(places) AS s(place),
 			unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables IS
-	'The tables of counters, each with the table of the processes that hold slots or units of its counters.';
 
+-- Deletes counters of a table, except counters with slots that running requests hold. Returns the number of
+-- deleted counters.
+--
 -- The rows are locked in the same order as by proxies, so no deadlock is possible.
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(counters regclass, processes regclass, prefixes text[],
 	keys text[]) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -83,10 +82,9 @@ BEGIN
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_counters IS
-	'Deletes counters of a table, except counters with slots that running requests hold. Returns the '
-	'number of deleted counters.';
 
+-- The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit count.
+-- Any other prefix is returned unchanged.
 CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
@@ -98,10 +96,9 @@ BEGIN
 	END IF;
 	RETURN $1;
 END $$;
-COMMENT ON FUNCTION rate_limit_counted_prefix IS
-	'The prefix of the counters of rule/RULE/LIMIT, which has the names by which the rule and the limit '
-	'count. Any other prefix is returned unchanged.';
 
+-- Resets the counters of a prefix as it is stored, and of keys as they are stored, for rate_limit_reset.
+--
 -- A window of the calendar in a deleted row would begin before the reset again, and rate_limit_correct would
 -- change its counter by what the reset has cleared. So durable rows with a window stay. All is done as the
 -- owner, because Citus refuses a transaction that changes a shard as two roles.
@@ -141,17 +138,19 @@ BEGIN
 	END LOOP;
 	RETURN reset;
 END $$;
-COMMENT ON FUNCTION rate_limit_reset_counters IS
-	'Resets the counters of a prefix as it is stored, and of keys as they are stored, for rate_limit_reset.';
 
+-- Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available again.
+-- Returns their number. It fails while running requests hold slots of a counter.
 CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN rate_limit_reset_counters(rate_limit_counted_prefix($1), rate_limit_stored_keys($2));
 END $$;
-COMMENT ON FUNCTION rate_limit_reset IS
-	'Deletes the counters of a prefix and a key, or sets them to 0, so that the full quota is available '
-	'again. Returns their number. It fails while running requests hold slots of a counter.';
 
+-- The units of a limit that a counter has used at a time. span is the window of the limit in microseconds;
+-- NULL for a calendar window and for in_flight. resets_at is the end of the window; for sliding_log, when the
+-- oldest request leaves the window; for token_bucket and gcra, when the full quota is available again. NULL:
+-- nothing is used, or the time is unknown.
+--
 -- Package algorithm defines all terms, and TestUsedAndLeftAddUpToTheQuota compares both: used is the quota
 -- minus the units that Peek returns as free. A fraction of a unit admits no request, so used is rounded up.
 -- Sums that may exceed a bigint have the type numeric. A row that is too far in the future counts as a new
@@ -214,8 +213,3 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		-- With OFFSET, Postgres computes used only once.
 		END::numeric AS used OFFSET 0) AS u;
 END;
-COMMENT ON FUNCTION rate_limit_usage_of IS
-	'The units of a limit that a counter has used at a time. span is the window of the limit in '
-	'microseconds; NULL for a calendar window and for in_flight. resets_at is the end of the window; for '
-	'sliding_log, when the oldest request leaves the window; for token_bucket and gcra, when the full '
-	'quota is available again. NULL: nothing is used, or the time is unknown.';

@@ -1,12 +1,14 @@
 -- Amounts of money and of tokens, as people write them.
 
+-- Whether a text is an amount of money that a limit can have.
+--
 -- An amount of money is a decimal number for people, and counted in millionths.
 CREATE OR REPLACE FUNCTION rate_limit_is_money(amount text) RETURNS boolean
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN amount ~ '^[0-9]{1,10}([.][0-9]{1,6}0*)?$' THEN amount::numeric <= 9007199254.740992
 	ELSE false END;
-COMMENT ON FUNCTION rate_limit_is_money IS 'Whether a text is an amount of money that a limit can have.';
 
+-- What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.
 CREATE OR REPLACE FUNCTION rate_limit_units(amount text, unit text) RETURNS bigint LANGUAGE plpgsql IMMUTABLE
 	AS $$
 BEGIN
@@ -19,9 +21,9 @@ BEGIN
 	END IF;
 	RETURN amount;
 END $$;
-COMMENT ON FUNCTION rate_limit_units IS
-	'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
 
+-- A row of a document with its amount of money in millionths (inward), or as a decimal number.
+--
 -- A document, and the log of changes for people, have amounts of money as decimal numbers.
 CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boolean, inward boolean)
 	RETURNS jsonb LANGUAGE sql IMMUTABLE
@@ -30,5 +32,3 @@ RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^
 	ELSE fields || jsonb_build_object('events', CASE WHEN inward
 		THEN trim_scale((fields ->> 'events')::numeric * 1000000)
 		ELSE trim_scale(rate_limit_decimal((fields ->> 'events')::bigint, 'money')) END) END;
-COMMENT ON FUNCTION rate_limit_policy_amount IS
-	'A row of a document with its amount of money in millionths (inward), or as a decimal number.';

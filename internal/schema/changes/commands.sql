@@ -1,5 +1,6 @@
 -- Functions that change rows of several tables, or refuse to delete a row in use.
 
+-- Deletes an unused tier, and returns whether it existed. It fails if the tier is used.
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	uses text;
@@ -25,9 +26,9 @@ BEGIN
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier IS
-	'Deletes an unused tier, and returns whether it existed. It fails if the tier is used.';
 
+-- Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A
+-- renamed rule keeps its counters.
 CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,19 +51,17 @@ WHEN integrity_constraint_violation THEN
 	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL,
 		jsonb_build_object('tier', $3, 'name', $3));
 END $$;
-COMMENT ON FUNCTION rate_limit_rename IS
-	'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it '
-	'existed. A renamed rule keeps its counters.';
 
+-- Revokes an API key now. Returns false if the key was revoked before, or does not exist.
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1
 		AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_revoke_key IS
-	'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
 
+-- Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. The old
+-- key ends after the grace. digest is the SHA-256 of the new key, and hint its first characters.
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
 	hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
@@ -100,7 +99,3 @@ BEGIN
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rotate_key IS
-	'Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. '
-	'The old key ends after the grace. digest is the SHA-256 of the new key, and hint its first '
-	'characters.';

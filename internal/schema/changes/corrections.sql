@@ -1,6 +1,10 @@
 -- Corrections of the ledger. A correction is a row of today, so that days that are summed stay as they are.
 -- On Citus it is in the first ledger.
 
+-- The requests that were charged from a time on, and came or were charged before another, with what each of
+-- their lines costs in billionths by the last correction. parts has the columns of the ledger in the order of
+-- prices, and then 1 for the request. model selects those with a line of a model, or of the models of a
+-- pattern. With ids, the first line of a request has its charges.
 CREATE OR REPLACE FUNCTION rate_limit_bills("from" timestamptz, until timestamptz, model text DEFAULT NULL,
 	ids uuid[] DEFAULT NULL)
 RETURNS TABLE (id uuid, "time" timestamptz, user_id text, key_id bigint, ancestors text[], tier text,
@@ -39,19 +43,18 @@ BEGIN
 		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')),
 			concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named, whole;
 END $$;
-COMMENT ON FUNCTION rate_limit_bills IS
-	'The requests that were charged from a time on, and came or were charged before another, with what each '
-	'of their lines costs in billionths by the last correction. parts has the columns of the ledger in the '
-	'order of prices, and then 1 for the request. model selects those with a line of a model, or of the '
-	'models of a pattern. With ids, the first line of a request has its charges.';
 
+-- When a request of the ledger came, by its number. NULL: its number has no time.
+--
 -- See batch.BillID.
 CREATE OR REPLACE FUNCTION rate_limit_came(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE substr(id::text, 15, 1) WHEN '7' THEN timestamptz 'epoch'
 	+ ('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint * interval '1 ms' END;
-COMMENT ON FUNCTION rate_limit_came IS
-	'When a request of the ledger came, by its number. NULL: its number has no time.';
 
+-- Changes durable counters by charges that cost more or less than they did, if the window of a counter has
+-- the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, prefix,
+-- key and durable.
+--
 -- The rows are locked in the same order as by proxies, see sortGroups in package engine. Without the policy,
 -- that order is not known, and whoever has waited for too long tries again. The second statement sees the
 -- rows as they were when they were locked. Package algorithm defines the columns. Other counters than durable
@@ -93,11 +96,13 @@ BEGIN
 			WHERE c.prefix = n.prefix AND c.key = n.key', place, moved) USING $1;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_correct_counters IS
-	'Changes durable counters by charges that cost more or less than they did, if the window of a counter '
-	'has the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, '
-	'prefix, key and durable.';
 
+-- Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less now,
+-- and returns the number of these rows. Durable counters of limits in money change if their window has the
+-- charge of the request. bills is a list of objects with the id and the time of a request, and for each of
+-- its lines, as of rate_limit_bills, the price in billionths and the row of prices: {"id", "time", "lines":
+-- [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.
+--
 -- What a request costs is read under a lock that all corrections take, so that none counts twice. Whoever
 -- forgets a person takes it, too, and then also finds the corrections.
 CREATE OR REPLACE FUNCTION rate_limit_correct(bills jsonb, reason text) RETURNS bigint
@@ -143,10 +148,3 @@ BEGIN
 	PERFORM rate_limit_correct_counters(moved) WHERE moved IS NOT NULL;
 	RETURN corrected;
 END $$;
-COMMENT ON FUNCTION rate_limit_correct IS
-	'Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less '
-	'now, and returns the number of these rows. Durable counters of limits in money change if their window '
-	'has the charge of the request. bills is a list of objects with the id and the time of a '
-	'request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of '
-	'prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line '
-	'without billionths keeps its price.';

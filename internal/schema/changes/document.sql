@@ -2,6 +2,20 @@
 -- to match a document. Both functions read the columns from the catalog, so a new column of a table needs no
 -- change here.
 
+-- The columns of the policy that a document has. Values that the server fills are left out.
+--   place: The order of the tables. Rows refer only to rows of earlier tables.
+--   section: The name of the list of rows in a document.
+--   relation: The table.
+--   position: The place of the column in the table.
+--   name: The column.
+--   type: The type of the column.
+--   default_value: The default of the column, as SQL. NULL: none.
+--   key: The place among the columns that name a row. NULL: the column is not one of them.
+--   needed: Whether each row of a document must have the column.
+--   is_reference: Whether the column is the id of an API key. A document has the digest of the key in its
+--     place.
+--   description: The meaning of the column.
+--
 -- A document has a section for each table, except that the limits of a rule are a list in the rule. The view
 -- leaves out columns that the server numbers, or fills with the time or the role of a change, and recognizes
 -- these columns by their defaults. A reference to an API key is the digest of the key, because the id of the
@@ -30,21 +44,11 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS
 		AND a.attidentity = '' AND a.attgenerated = '' AND a.attname NOT IN ('parent_level', 'level')
 		AND (d.value IS NULL OR d.value NOT IN ('now()',
 		'SESSION_USER'));
-CALL rate_limit_describe('rate_limit_policy_columns', $$
-The columns of the policy that a document has. Values that the server fills are left out.
-place: The order of the tables. Rows refer only to rows of earlier tables.
-section: The name of the list of rows in a document.
-relation: The table.
-position: The place of the column in the table.
-name: The column.
-type: The type of the column.
-default_value: The default of the column, as SQL. NULL: none.
-key: The place among the columns that name a row. NULL: the column is not one of them.
-needed: Whether each row of a document must have the column.
-is_reference: Whether the column is the id of an API key. A document has the digest of the key in its place.
-description: The meaning of the column.
-$$);
 
+-- The rows of a section of the policy, or of list as the tables would have them: the name for messages, the
+-- fields that identify the row (key), its place in the table (at; NULL in a list), and the fields that do not
+-- have their defaults.
+--
 -- The values have the form in which the server writes their types, and fields with their defaults are left
 -- out, so that equal rows are equal documents. A text in place of a digest may be an API key, so names and
 -- errors do not contain such a text.
@@ -84,11 +88,9 @@ BEGIN
 				s.relation) END)
 		USING list, s.refs;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_rows IS
-	'The rows of a section of the policy, or of list as the tables would have them: the name for messages, '
-	'the fields that identify the row (key), its place in the table (at; NULL in a list), and the fields '
-	'that do not have their defaults.';
 
+-- The values of a row of a document, without its references to API keys, without links of time zones, and
+-- with the name of a model as prices have it.
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb
 	LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
@@ -96,10 +98,8 @@ RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE f
 		coalesce(rate_limit_known_zone(fields ->> 'time_zone'), fields ->> 'time_zone')) ELSE '{}' END
 	|| CASE WHEN fields ? 'model' THEN jsonb_build_object('model', rate_limit_model(fields ->> 'model'))
 		ELSE '{}' END;
-COMMENT ON FUNCTION rate_limit_policy_values IS
-	'The values of a row of a document, without its references to API keys, without links of time zones, and '
-	'with the name of a model as prices have it.';
 
+-- The limits in money, as RULE/LIMIT, with those that the lists of a document have.
 CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RETURNS text[]
 	LANGUAGE sql STABLE AS $$
 	SELECT coalesce(array_agg(concat(l.rule, '/', l.name)), '{}') FROM (
@@ -108,9 +108,9 @@ CREATE OR REPLACE FUNCTION rate_limit_money_limits(lists jsonb DEFAULT '{}') RET
 			WHERE NOT EXISTS (SELECT FROM jsonb_to_recordset(lists -> 'limits') AS o(rule text, name text)
 				WHERE (o.rule, o.name) = (t.rule, t.name))) AS l WHERE l.unit = 'money'
 $$;
-COMMENT ON FUNCTION rate_limit_money_limits IS
-	'The limits in money, as RULE/LIMIT, with those that the lists of a document have.';
 
+-- The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds the
+-- users, the digests of their API keys, and their overrides. A field that has its default is left out.
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -130,11 +130,10 @@ BEGIN
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
-COMMENT ON FUNCTION rate_limit_policy IS
-	'The policy as a document: tiers, rules with their limits, overrides for tiers, and prices. users adds '
-	'the '
-	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
+-- The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields,
+-- values of a wrong type, and rows given twice.
+--
 -- rate_limit_policy_lists checks a document before the tables are locked. An error names the row, the field,
 -- its value, and what the value must be, but does not repeat a value that may be an API key.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
@@ -238,10 +237,10 @@ BEGIN
 	END IF;
 	RETURN result;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists IS
-	'The rows of rate_limit_policy_rows of a document, by section. It fails for unknown or missing fields, '
-	'values of a wrong type, and rows given twice.';
 
+-- The error of a constraint for display: the field, its value, and the permitted values; or the message, if
+-- the name of the constraint does not describe them.
+--
 -- The name of a constraint begins with a column and says what the value must be, or says what the row must
 -- be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
@@ -286,10 +285,10 @@ BEGIN
 				regexp_matches(pg_get_constraintdef(oid), '''([a-z_]+)''', 'g') AS name
 				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_fault IS
-	'The error of a constraint for display: the field, its value, and the permitted values; or the '
-	'message, if the name of the constraint does not describe them.';
 
+-- Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and
+-- the parents of users. The error is about the row that the server refuses.
+--
 -- One statement changes all rows of a list. An element of the list has the ctid of its row as at (NULL: a new
 -- row), the document (NULL: a row to delete), and the name. API keys refer to each other, and so do users, so
 -- INSERT leaves these references to an UPDATE.
@@ -323,11 +322,13 @@ BEGIN
 			(SELECT array_agg(c.name) FROM rate_limit_policy_columns c
 			WHERE c.section = rate_limit_policy_write.section AND c.is_reference))), chosen, section);
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_write IS
-	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides '
-	'and the parents of users. '
-	'The error is about the row that the server refuses.';
 
+-- Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or deleted
+-- row, or a changed field of an existing row. A field that the document lacks gets its default, except
+-- counted_as of a rule. Rows that the document lacks stay; prune deletes such rows of the sections that the
+-- document has. dry_run checks everything and changes nothing. force permits prices that differ by more than
+-- ten times from those in force.
+--
 -- Tables are locked in the same order as by other commands, so that no deadlock is possible. Overrides,
 -- limits and rules are deleted first, because a new one may have the name of an old one, or count by it. An
 -- override must suit its limit after each statement, so overrides that change have no amount while limits
@@ -455,10 +456,3 @@ BEGIN
 			FROM '^The rule is ''(.*)''\.$') || '": ', fault);
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_apply IS
-	'Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or '
-	'deleted row, or a changed field of an existing row. A field that the document lacks gets its default, '
-	'except counted_as of a rule. '
-	'Rows that the document lacks stay; prune deletes such rows of the sections that the document has. '
-	'dry_run checks everything and changes nothing. force permits prices that differ by more than ten times '
-	'from those in force.';

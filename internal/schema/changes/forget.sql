@@ -1,13 +1,13 @@
 -- Deletes all stored data about a person. The function has the rights of the calling role, so only the owner
 -- of the tables can use it. It skips parts that the database lacks, such as a policy or a history.
 
-CALL rate_limit_describe('rate_limit_forgotten', $$
-The names that were forgotten within a day, as digests. Upkeep forgets them again where a request has brought
-	them back that ran then.
-digest: The SHA-256 of user:, key_id: or text: and the name.
-at: When it was last forgotten.
-$$);
+-- TABLE rate_limit_forgotten: The names that were forgotten within a day, as digests. Upkeep forgets them
+-- again where a request has brought them back that ran then.
+--   digest: The SHA-256 of user:, key_id: or text: and the name.
+--   at: When it was last forgotten.
 
+-- Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows changed.
+--
 -- A day that is summed refuses changes by others, see totals.sql. Its sums are made again by upkeep. See
 -- rate_limit_ledger_drop for the settings.
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
@@ -26,10 +26,14 @@ BEGIN
 	DELETE FROM rate_limit_totals t WHERE t.user_id = ANY (counted) OR t.ancestors && counted;
 	RETURN rows;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget_in_ledger IS
-	'Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows '
-	'changed.';
 
+-- Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the
+-- overrides and the bans. One argument names the person: user_id (with its API keys), key_id (an API key),
+-- key (an API key, or the key of a counter) or address. account also deletes the user and the API keys.
+-- Returns for each table the number of rows that were deleted, or that a dry run would delete, and of kept
+-- rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user,
+-- API key and key. If requests of the person hold units, a last row has a number that is not above theirs.
+-- until: forgets only what requests until then have made, and no overrides and bans.
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false, until timestamptz DEFAULT NULL)
@@ -213,16 +217,10 @@ BEGIN
 		RETURN NEXT;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget_person IS
-	'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, '
-	'the overrides and the bans. One '
-	'argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the '
-	'key of a counter) or address. account also deletes the user and the API keys. Returns for each table '
-	'the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which '
-	'proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key. '
-	'If requests of the person hold units, a last row has a number that is not above theirs. until: forgets '
-	'only what requests until then have made, and no overrides and bans.';
 
+-- Forgets again the names that requests have brought back that ran when they were forgotten, within a day.
+-- rate_limit_ledger_upkeep calls it.
+--
 -- A request that runs while its sender is forgotten brings the name back with its settlement. The number of
 -- the request has the time of its start, by the clock of a proxy.
 CREATE OR REPLACE FUNCTION rate_limit_forget_again() RETURNS void LANGUAGE plpgsql AS $$
@@ -254,6 +252,3 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
 	NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget_again IS
-	'Forgets again the names that requests have brought back that ran when they were forgotten, within a '
-	'day. rate_limit_ledger_upkeep calls it.';

@@ -2,6 +2,9 @@
 -- NULL keeps the value of an existing row, and gives a new row the default. reset names columns that get
 -- their defaults. Only rate_limit_set, which the functions below call, builds statements from names.
 
+-- Runs a statement that writes the rows of a list, and returns their number. The error names the row that the
+-- server refuses, the field, its value and what it must be.
+--
 -- An element of list has the document of a row, and the name of the row for errors. If the server refuses the
 -- statement, the function calls itself with each half of the list, until the error is about one row.
 CREATE OR REPLACE FUNCTION rate_limit_write(statement text, list jsonb, section text DEFAULT NULL)
@@ -30,10 +33,9 @@ EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 		WHEN list -> 0 -> 'reset' ? missing THEN missing || ': must have a value, and has no default'
 		ELSE missing || ': must be given for a new row' END);
 END $$;
-COMMENT ON FUNCTION rate_limit_write IS
-	'Runs a statement that writes the rows of a list, and returns their number. The error names the row that '
-	'the server refuses, the field, its value and what it must be.';
 
+-- Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in
+-- reset gets its default. Returns created, changed, or kept: another session deletes the row.
 CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[])
 	RETURNS text
 	LANGUAGE plpgsql AS $$
@@ -75,16 +77,15 @@ BEGIN
 	END LOOP;
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 END $$;
-COMMENT ON FUNCTION rate_limit_set IS
-	'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in '
-	'reset gets its default. Returns created, changed, or kept: another session deletes the row.';
 
+-- Creates or changes a tier.
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
 	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
-COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
 
+-- Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns
+-- made.
 CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
 	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -108,10 +109,10 @@ BEGIN
 	END LOOP;
 	RETURN made;
 END $$;
-COMMENT ON FUNCTION rate_limit_set_overrides IS
-	'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. '
-	'Returns made.';
 
+-- Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000,
+-- free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the override is
+-- deleted.
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL,
@@ -119,11 +120,9 @@ CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
 			to_jsonb(f), reset), overrides, user_id)
 		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
-COMMENT ON FUNCTION rate_limit_user IS
-	'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, '
-	'free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the '
-	'override is deleted.';
 
+-- Changes an API key. overrides are as in rate_limit_user. reset => '{revoked_at}' restores a revoked key.
+--
 -- A constraint allows revoked_by only with revoked_at, so a reset of revoked_at clears both columns.
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
@@ -137,10 +136,10 @@ BEGIN
 		'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
 		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_key IS
-	'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked '
-	'key.';
 
+-- Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, 50
+-- money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, the
+-- window, the calendar and the time zone, too.
 CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
 	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL,
@@ -189,11 +188,11 @@ BEGIN
 				WHERE v IS NULL
 					AND f <> ALL (coalesce($10, '{}'))) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_limit IS
-	'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, '
-	'50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, '
-	'the window, the calendar and the time zone, too.';
 
+-- Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount is a
+-- number, or unlimited. A new override without an amount gets the amount of the limit, and keeps that amount
+-- when the rule changes.
+--
 -- An override with an end starts now, and so precedes a permanent override, which applies again after the
 -- end.
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
@@ -234,11 +233,9 @@ BEGIN
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
-COMMENT ON FUNCTION rate_limit_override IS
-	'Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount '
-	'is a number, or unlimited. A new override without an amount gets the amount of the limit, and keeps '
-	'that amount when the rule changes.';
 
+-- Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this
+-- reason.
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -260,18 +257,15 @@ BEGIN
 		array_remove(ARRAY['banned_at', 'banned_by', CASE WHEN $4 IS NULL THEN 'until' END,
 			CASE WHEN $5 IS NULL THEN 'reason' END], NULL));
 END $$;
-COMMENT ON FUNCTION rate_limit_ban IS
-	'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and '
-	'this reason.';
 
+-- An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address
+-- unchanged. Proxies treat both forms as equal.
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
 	ELSE network END;
-COMMENT ON FUNCTION rate_limit_network IS
-	'An IPv4 address or network in IPv6 form, such as ::ffff:192.0.2.1, as IPv4, and any other address '
-	'unchanged. Proxies treat both forms as equal.';
 
+-- Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -279,27 +273,24 @@ BEGIN
 		OR rate_limit_network(b.network) = rate_limit_network($1);
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_unban IS
-	'Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.';
 
+-- Deletes a rule with its limits and overrides, and returns whether it existed.
 CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_rules r WHERE r.name = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_rule IS
-	'Deletes a rule with its limits and overrides, and returns whether it existed.';
 
+-- Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep
+-- at least one limit.
 CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_limit IS
-	'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must '
-	'keep at least one limit.';
 
+-- Fails if a user is the parent of others.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
@@ -309,18 +300,17 @@ BEGIN
 			'give these %s another parent first', to_json($1), below);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
 
+-- Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails
+-- if the user is the parent of others.
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM rate_limit_refuse_parent($1);
 	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_user IS
-	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It '
-	'fails if the user is the parent of others.';
 
+-- Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -328,5 +318,3 @@ BEGIN
 		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5);
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_override IS
-	'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';

@@ -1,23 +1,22 @@
 -- The rights of roles, by kind. end.sql grants recorded roles their rights on what a migration has added.
 
-CALL rate_limit_describe('rate_limit_grants', $$
-The roles that have rights by rate_limit_grant. Each migration grants these rights again.
-role: The role.
-kind: proxy, administrator or reader.
-$$);
+-- TABLE rate_limit_grants: The roles that have rights by rate_limit_grant. Each migration grants these rights
+-- again.
+--   role: The role.
+--   kind: proxy, administrator or reader.
 
+-- The calling role, even in a function with the rights of the owner.
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)
 $$;
-COMMENT ON FUNCTION rate_limit_caller IS
-	'The calling role, even in a function with the rights of the owner.';
 
+-- Whether tables, by their names without rate_limit_, are in this database, and the role may read them.
 CREATE OR REPLACE FUNCTION rate_limit_may_read(VARIADIC tables text[]) RETURNS boolean LANGUAGE sql STABLE
 RETURN (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || t), 'SELECT'), false))
 	FROM unnest(tables) t);
-COMMENT ON FUNCTION rate_limit_may_read IS
-	'Whether tables, by their names without rate_limit_, are in this database, and the role may read them.';
 
+-- Whether all roles may call a function.
+--
 -- All roles may call functions that compute, and those that views and constraints call with the rights of the
 -- role that reads or writes.
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE
@@ -26,8 +25,8 @@ RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 1
 	'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
 	'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced',
 	'vacuum_holders');
-COMMENT ON FUNCTION rate_limit_is_for_all IS 'Whether all roles may call a function.';
 
+-- The schema of the tables, and then the schemas of the shards.
 CREATE OR REPLACE FUNCTION rate_limit_schemas() RETURNS oid[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	own CONSTANT oid[] := ARRAY(SELECT relnamespace FROM pg_class WHERE oid = 'rate_limit_grants'::regclass);
@@ -37,8 +36,9 @@ BEGIN
 	END IF;
 	RETURN own || ARRAY(SELECT n.oid FROM rate_limit_shards() s JOIN pg_namespace n ON n.nspname = s.schema);
 END $$;
-COMMENT ON FUNCTION rate_limit_schemas IS 'The schema of the tables, and then the schemas of the shards.';
 
+-- The rights of a kind of role, or of all, on tables, views and functions, and on a schema of their own.
+--
 -- The names lack rate_limit_, and a table of a shard has the name shard/NAME. NULL stands for all tables and
 -- views but secrets and forgotten names, or for all functions that run with the rights of their caller.
 -- Nobody gets rights on partitions, also once they are detached. Citus before 13.1 refuses rights on columns
@@ -89,9 +89,9 @@ BEGIN
 		WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v')
 			AND c.relname NOT LIKE 'rate\_limit\_%');
 END $$;
-COMMENT ON FUNCTION rate_limit_rights IS
-	'The rights of a kind of role, or of all, on tables, views and functions, and on a schema of their own.';
 
+-- The rights of roles on tables, columns, sequences and functions that rate_limit_grant has not granted.
+--
 -- Rights on all but schemas. The owner, members of its role and superusers need no grant. ids limits the
 -- objects, which may then be in any schema, and functions for all roles are among them, without what PUBLIC
 -- has. grantor is NULL for the owner. pg_attribute is scanned, because pg_shdepend lacks PUBLIC.
@@ -132,9 +132,8 @@ BEGIN
 				OR o.name = ANY (string_to_array(substring(g.privileges
 					FROM a.privilege_type || ' \(([^)]*)'), ', '))));
 END $$;
-COMMENT ON FUNCTION rate_limit_surplus IS
-	'The rights of roles on tables, columns, sequences and functions that rate_limit_grant has not granted.';
 
+-- Takes back what rate_limit_surplus returns. Migrations and upkeep call it for what they create.
 CREATE OR REPLACE FUNCTION rate_limit_strip(ids oid[], role text DEFAULT NULL) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -147,9 +146,9 @@ BEGIN
 	END LOOP;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_strip IS
-	'Takes back what rate_limit_surplus returns. Migrations and upkeep call it for what they create.';
 
+-- Grants a role the rights of a proxy, of an administrator, who changes the policy, or of a reader, who reads
+-- all but secrets, and records that. Each migration grants them again. For the owner of the tables.
 CREATE OR REPLACE FUNCTION rate_limit_grant(role text, kind text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	it record;
@@ -165,10 +164,9 @@ BEGIN
 	END LOOP;
 	INSERT INTO rate_limit_grants VALUES ($1, $2) ON CONFLICT DO NOTHING;
 END $$;
-COMMENT ON FUNCTION rate_limit_grant IS
-	'Grants a role the rights of a proxy, of an administrator, who changes the policy, or of a reader, who '
-	'reads all but secrets, and records that. Each migration grants them again. For the owner of the tables.';
 
+-- Takes back what rate_limit_grant gave, and what other roles granted, with the grant options for that.
+-- Rights that another kind of the role has too stay. Without kind: takes back all other rights.
 CREATE OR REPLACE FUNCTION rate_limit_revoke(role text, kind text DEFAULT NULL) RETURNS void
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -209,6 +207,3 @@ BEGIN
 			to_json($1), kept USING ERRCODE = 'insufficient_privilege';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_revoke IS
-	'Takes back what rate_limit_grant gave, and what other roles granted, with the grant options for that. '
-	'Rights that another kind of the role has too stay. Without kind: takes back all other rights.';

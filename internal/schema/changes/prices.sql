@@ -1,12 +1,14 @@
 -- Functions that change prices.
 
+-- The prices in force, by model, as of rate_limit_rates.
 CREATE OR REPLACE FUNCTION rate_limit_rates_in_force() RETURNS jsonb LANGUAGE sql STABLE AS $$
 	SELECT coalesce(jsonb_object_agg(p.model, rate_limit_rates(p)), '{}') FROM (
 		SELECT DISTINCT ON (model) * FROM rate_limit_prices WHERE valid @> now()
 		ORDER BY model, lower(valid) DESC NULLS LAST) AS p
 $$;
-COMMENT ON FUNCTION rate_limit_rates_in_force IS 'The prices in force, by model, as of rate_limit_rates.';
 
+-- What is wrong with prices, as of rate_limit_rates, if one has more than ten times, or less than a tenth of,
+-- the price of this name before. NULL: nothing.
 CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT format('%s: %s: must differ by no more than ten times from %s, the price in force, unless it is '
@@ -15,10 +17,11 @@ CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RET
 			LATERAL (SELECT a.value::numeric AS now, (before ->> a.key)::numeric AS was) n
 		WHERE n.now > 10 * n.was OR n.was > 10 * n.now ORDER BY length(a.key), a.key LIMIT 1
 $$;
-COMMENT ON FUNCTION rate_limit_price_fault IS
-	'What is wrong with prices, as of rate_limit_rates, if one has more than ten times, or less than a tenth '
-	'of, the price of this name before. NULL: nothing.';
 
+-- Creates or changes the price of a model that holds in a time, by default the one in force: for a million
+-- tokens of each kind. A new price needs input and output. parts has the prices of other parts and of steps,
+-- and tiers the prices of tiers of service, as in the table. force permits a price that differs by more than
+-- ten times from the one in force.
 CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL,
 	output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
 	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL,
@@ -46,21 +49,20 @@ BEGIN
 	END IF;
 	RETURN result;
 END $$;
-COMMENT ON FUNCTION rate_limit_price IS
-	'Creates or changes the price of a model that holds in a time, by default the one in force: for a '
-	'million tokens of each kind. A new price needs input and output. parts has the prices of other parts '
-	'and of steps, and tiers the prices of tiers of service, as in the table. force '
-	'permits a price that differs by more than ten times from the one in force.';
 
+-- Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.
 CREATE OR REPLACE FUNCTION rate_limit_delete_price(model text, valid tstzrange DEFAULT NULL) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_prices p WHERE p.model = rate_limit_model($1) AND ($2 IS NULL OR p.valid = $2);
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_price IS
-	'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
 
+-- Makes the prices of a list hold from now on, and returns the differences to those in force: a price that is
+-- created or changed, or that is kept, because its row was made by hand, unless replace. A row in force that
+-- differs ends. source names the list. force permits a price that differs by more than ten times from the one
+-- in force. dry_run checks everything and changes nothing.
+--
 -- A row that was made by hand can also be a pattern, but * is for models that have no other row.
 CREATE OR REPLACE FUNCTION rate_limit_import_prices(list jsonb, source text, replace boolean DEFAULT false,
 	force boolean DEFAULT false, dry_run boolean DEFAULT false)
@@ -127,8 +129,3 @@ BEGIN
 		NULL; -- The exception undoes the changes of the block.
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_import_prices IS
-	'Makes the prices of a list hold from now on, and returns the differences to those in force: a price '
-	'that is created or changed, or that is kept, because its row was made by hand, unless replace. A row '
-	'in force that differs ends. source names the list. force permits a price that differs by more than ten '
-	'times from the one in force. dry_run checks everything and changes nothing.';

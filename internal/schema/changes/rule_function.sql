@@ -5,6 +5,9 @@
 -- Constraints and triggers check most values. This function checks what they do not: unknown names in tiers,
 -- amounts out of range, and arguments such as burst that apply to none of the rule's limits.
 
+-- Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or
+-- tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or
+-- changed.
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
 	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
@@ -88,7 +91,3 @@ BEGIN
 	END IF;
 	RETURN result;
 END $$;
-COMMENT ON FUNCTION rate_limit_rule IS
-	'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or '
-	'tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created '
-	'or changed.';

@@ -2,6 +2,8 @@
 -- in any spelling, and some names as abbreviations without summer time. The generator replaces links by
 -- ratelimit.ZoneLinks.
 
+-- The name of a time zone for columns time_zone: UTC, or the name of a place as the server spells it, also
+-- for a link such as US/Eastern. NULL: the server does not know the zone, or it is no place.
 CREATE OR REPLACE FUNCTION rate_limit_known_zone(zone text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 	SET TimeZone = 'UTC' AS $$
 DECLARE
@@ -18,6 +20,3 @@ BEGIN
 EXCEPTION WHEN invalid_parameter_value THEN
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_known_zone IS
-	'The name of a time zone for columns time_zone: UTC, or the name of a place as the server spells it, '
-	'also for a link such as US/Eastern. NULL: the server does not know the zone, or it is no place.';

@@ -1,36 +1,30 @@
 -- The partitions of the ledger.
 
-COMMENT ON TABLE rate_limit_ledger_retention IS
-	'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = '
-	'''2 years''.';
-COMMENT ON COLUMN rate_limit_ledger_retention.keep IS
-	'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS
-	'When rate_limit_notice_upkeep has run.';
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS
-	'The prefix of the counters that it has read last.';
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS
-	'The key at which it goes on. Empty: at the next limit.';
-COMMENT ON COLUMN rate_limit_ledger_retention.currency IS
-	'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE '
-	'rate_limit_ledger_retention SET currency = ''EUR''.';
+-- TABLE rate_limit_ledger_retention: The retention of the ledger: one row. To change it: UPDATE
+-- rate_limit_ledger_retention SET keep = '2 years'.
+--   keep: Days that ended longer ago are dropped. 1,000 years: only an archive drops days.
+--   noticed_at: When rate_limit_notice_upkeep has run.
+--   noticed_limit: The prefix of the counters that it has read last.
+--   noticed_key: The key at which it goes on. Empty: at the next limit.
+--   currency: The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE
+--     rate_limit_ledger_retention SET currency = 'EUR'.
 
+-- When a request in the ledger began, by the clock of its proxy. NULL: another number.
 CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN substr($1::text, 15, 1) = '7'
 	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
-COMMENT ON FUNCTION rate_limit_began IS
-	'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
 
+-- The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one
+-- has what was settled before there were shards.
 CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace)
 		FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n;
 END $$;
-COMMENT ON FUNCTION rate_limit_ledgers IS
-	'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first '
-	'one has what was settled before there were shards.';
 
+-- Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.
+--
 -- Citus passes SET LOCAL on to its workers only in a function that another function calls.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
 	LANGUAGE plpgsql AS $$
@@ -48,9 +42,11 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
 	NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_drop IS
-	'Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.';
 
+-- Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days
+-- (also), which it opens for late settlements. Drops those past their retention, and forgets again who was
+-- forgotten. A proxy runs it each hour.
+--
 -- Only partitions have a primary key, because pg_dump --clean cannot restore one of the whole table. A new
 -- partition is created as a table and then attached, as in the history, so that writers do not wait.
 -- For a drop they wait for up to 100 ms, once a day, also on the workers of Citus. A table that another
@@ -103,7 +99,3 @@ BEGIN
 			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
 		FOR UPDATE OF n SKIP LOCKED));
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_upkeep IS
-	'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 '
-	'days (also), which it opens for late settlements. Drops those past their retention, and forgets again '
-	'who was forgotten. A proxy runs it each hour.';

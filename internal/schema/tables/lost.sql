@@ -1,15 +1,14 @@
 -- What processes held that were killed or cut off. Their names expire without an end.
 
-CALL rate_limit_describe('rate_limit_lost', $$
-Names of processes that were not renewed for 8 seconds and were not ended, with what their running requests
-	held. What these requests cost is not charged if the process was killed.
-processes: The table of the name.
-process: The name.
-units: The units that each limit held, by its prefix. Money is in millionths.
-found_at: When the units were counted.
-reported_at: When a proxy has reported it, 10 seconds later. NULL: not yet.
-$$);
+-- TABLE rate_limit_lost: Names of processes that were not renewed for 8 seconds and were not ended, with what
+-- their running requests held. What these requests cost is not charged if the process was killed.
+--   processes: The table of the name.
+--   process: The name.
+--   units: The units that each limit held, by its prefix. Money is in millionths.
+--   found_at: When the units were counted.
+--   reported_at: When a proxy has reported it, 10 seconds later. NULL: not yet.
 
+-- What killed processes held that were reported within a day (at), as a sum and as a sentence.
 CREATE OR REPLACE FUNCTION rate_limit_lost_units()
 	RETURNS TABLE (at timestamptz, units numeric, summary text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -27,9 +26,10 @@ BEGIN
 			WHERE l.reported_at > now() - interval '1 day' GROUP BY 1, 2) u
 		GROUP BY u.reported_at;
 END $$;
-COMMENT ON FUNCTION rate_limit_lost_units IS
-	'What killed processes held that were reported within a day (at), as a sum and as a sentence.';
 
+-- Returns once what the running requests of a killed process held, as rate_limit_lost_units, or else no row.
+-- Proxies run it each second.
+--
 -- A name that was not renewed for 8 seconds cannot be renewed any more, see package process. What it holds is
 -- free 2 seconds later. Between, no reservation has removed it from the counters, so that it is counted
 -- then. Its process may live: after an outage, it ends the name once it holds the units under another one.
@@ -78,6 +78,3 @@ BEGIN
 		RETURN QUERY SELECT u.units, u.summary FROM rate_limit_lost_units() u WHERE u.at = now();
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_lost_upkeep IS
-	'Returns once what the running requests of a killed process held, as rate_limit_lost_units, or else no '
-	'row. Proxies run it each second.';

@@ -1,12 +1,13 @@
 -- Functions for sums of rate_limit_metrics.
 
+-- The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail. NULL
+-- in a counts as 0.
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN least(coalesce(a, 0) + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add IS
-	'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail. '
-	'NULL in a counts as 0.';
 
+-- The sum of two arrays, element by element. Missing elements count as 0.
+--
 -- The loop takes half the time of an array_agg over unnest. The body repeats the body of rate_limit_add,
 -- because a call of rate_limit_add would depend on the search_path.
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
@@ -18,9 +19,7 @@ BEGIN
 	END LOOP;
 	RETURN a;
 END $$;
-COMMENT ON FUNCTION rate_limit_add_buckets IS
-	'The sum of two arrays, element by element. Missing elements count as 0.';
+
+-- The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
 	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
-COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS
-	'The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.';

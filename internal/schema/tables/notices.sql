@@ -1,33 +1,29 @@
 -- The notices of counters that have reached a percentage of their quota. The percentages are in the policy,
 -- which may be on another server, so that proxies pass them.
 
-COMMENT ON TABLE rate_limit_notices IS
-	'Counters that have reached a percentage of their quota: one row in each period for each quota. '
-	'notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets taken_at. A '
-	'deleted row would come back.';
-COMMENT ON COLUMN rate_limit_notices.rule IS 'The rule, by the name by which it counts.';
-COMMENT ON COLUMN rate_limit_notices.limit_name IS 'The limit.';
-COMMENT ON COLUMN rate_limit_notices.key IS 'The key of the counter, such as the user.';
-COMMENT ON COLUMN rate_limit_notices.period IS 'When the window of the counter began.';
-COMMENT ON COLUMN rate_limit_notices.percent IS 'The percentage, one of notify of the limit.';
-COMMENT ON COLUMN rate_limit_notices.used IS 'What was used of the quota when the row was made.';
-COMMENT ON COLUMN rate_limit_notices.quota IS 'The quota of the counter.';
-COMMENT ON COLUMN rate_limit_notices.at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_notices.resets_at IS
-	'When the window of the counter ends. NULL: it is not known.';
-COMMENT ON COLUMN rate_limit_notices.void_at IS
-	'When upkeep found that it is no longer true, since a reset or a correction has made used smaller: it '
-	'may come again. infinity: it is true, or its window has ended.';
-COMMENT ON COLUMN rate_limit_notices.taken_at IS
-	'When the row was delivered, or a job of yours has taken it. NULL: not yet.';
-COMMENT ON COLUMN rate_limit_notices.id IS 'The idempotency key of each try to deliver the row.';
-COMMENT ON COLUMN rate_limit_notices.tried_at IS 'When it was first tried to deliver the row. NULL: not yet.';
-COMMENT ON COLUMN rate_limit_notices.try_at IS
-	'When notices deliver tries the row again. infinity: it failed for a day and is not tried again.';
-COMMENT ON COLUMN rate_limit_notices.currency IS
-	'The currency of money, as rate_limit_ledger_retention had it. NULL: no money, or it had none.';
-COMMENT ON COLUMN rate_limit_notices.error IS 'Why the last try failed. NULL: it did not.';
+-- TABLE rate_limit_notices: Counters that have reached a percentage of their quota: one row in each period
+-- for each quota. notices deliver, or a job of yours, takes rows with FOR UPDATE SKIP LOCKED, and sets
+-- taken_at. A deleted row would come back.
+--   rule: The rule, by the name by which it counts.
+--   limit_name: The limit.
+--   key: The key of the counter, such as the user.
+--   period: When the window of the counter began.
+--   percent: The percentage, one of notify of the limit.
+--   used: What was used of the quota when the row was made.
+--   quota: The quota of the counter.
+--   at: When the row was made.
+--   resets_at: When the window of the counter ends. NULL: it is not known.
+--   void_at: When upkeep found that it is no longer true, since a reset or a correction has made used
+--     smaller: it may come again. infinity: it is true, or its window has ended.
+--   taken_at: When the row was delivered, or a job of yours has taken it. NULL: not yet.
+--   id: The idempotency key of each try to deliver the row.
+--   tried_at: When it was first tried to deliver the row. NULL: not yet.
+--   try_at: When notices deliver tries the row again. infinity: it failed for a day and is not tried again.
+--   currency: The currency of money, as rate_limit_ledger_retention had it. NULL: no money, or it had none.
+--   error: Why the last try failed. NULL: it did not.
 
+-- Makes the notices of counters, a list of objects with prefix, key, durable, unit, quota and percents, and
+-- returns how many are new. Each new one is also a notification of the channel rate_limit_notices.
 CREATE OR REPLACE FUNCTION rate_limit_notice(counters jsonb) RETURNS bigint LANGUAGE plpgsql
 	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -55,10 +51,10 @@ BEGIN
 	END LOOP;
 	RETURN n;
 END $$;
-COMMENT ON FUNCTION rate_limit_notice IS
-	'Makes the notices of counters, a list of objects with prefix, key, durable, unit, quota and percents, '
-	'and returns how many are new. Each new one is also a notification of the channel rate_limit_notices.';
 
+-- Makes the notices that are missing, marks those that are no longer true, and returns how many are new. It
+-- runs at most every 5 seconds, stops after about 100 ms, and goes on there the next time. Proxies run it.
+--
 -- Finds what proxies that were killed did not report, and marks notices that are no longer true. It needs the
 -- policy in the same database. The counters of a limit are read in slices, in the order of the primary key.
 -- Those that are below each percentage of each quota of the limit are left out first, and those that have all
@@ -145,7 +141,3 @@ BEGIN
 		noticed_key = place.noticed_key;
 	RETURN made;
 END $$;
-COMMENT ON FUNCTION rate_limit_notice_upkeep IS
-	'Makes the notices that are missing, marks those that are no longer true, and returns how many are new. '
-	'It runs at most every 5 seconds, stops after about 100 ms, and goes on there the next time. Proxies run '
-	'it.';

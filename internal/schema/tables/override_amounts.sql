@@ -4,6 +4,8 @@
 -- override, the second one waits, and sees the change of the first. One query checks all rows of a statement,
 -- because a query for each row would be planned for each row.
 
+-- Refuses overrides with amounts that their limits cannot have, and changes of limits that make existing
+-- overrides invalid. Warns of overrides of 0, and of those without an effect.
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -48,9 +50,6 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides IS
-	'Refuses overrides with amounts that their limits cannot have, and changes of limits that make existing '
-	'overrides invalid. Warns of overrides of 0, and of those without an effect.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT ON rate_limit_overrides
 	REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_overrides
@@ -58,6 +57,9 @@ CREATE OR REPLACE TRIGGER rate_limit_still_suits AFTER UPDATE ON rate_limit_over
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE ON rate_limit_rule_limits
 	REFERENCING NEW TABLE AS changed_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_check_overrides();
 
+-- Refuses to change the unit of a limit with overrides, gives a limit with another unit other counters, and
+-- warns of an amount of 0.
+--
 -- A new limit may have the name of one that was deleted, and would have its counts.
 CREATE OR REPLACE FUNCTION rate_limit_check_limit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -81,8 +83,5 @@ BEGIN
 	END IF;
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_limit IS
-	'Refuses to change the unit of a limit with overrides, gives a limit with another unit other counters, '
-	'and warns of an amount of 0.';
 CREATE OR REPLACE TRIGGER rate_limit_check_limit BEFORE INSERT OR UPDATE OF unit, events
 	ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_limit();

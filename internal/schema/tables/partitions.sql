@@ -6,6 +6,8 @@
 -- same partition. There is no DEFAULT partition, because DETACH ... CONCURRENTLY does not work on a table
 -- with a DEFAULT partition, and attaching a new partition would first scan the DEFAULT partition.
 
+-- Whether the calling role has the rights of the owner of the history.
+--
 -- Functions of the history run with the rights of the owner. The next function returns whether the caller may
 -- create or delete what the owner may.
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
@@ -14,9 +16,8 @@ BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
 		WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
-COMMENT ON FUNCTION rate_limit_owns_history IS
-	'Whether the calling role has the rights of the owner of the history.';
 
+-- The partitions of a table of the history, with their schemas, starts and ends.
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
@@ -29,9 +30,11 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions IS
-	'The partitions of a table of the history, with their schemas, starts and ends.';
 
+-- Creates the partition of a table of the history for a day in UTC, and returns its name with the schema, or
+-- NULL if it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by _2 if a
+-- detached table has that name. For a role that does not own the tables, the day must be within 8 days of
+-- today.
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -82,8 +85,3 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition IS
-	'Creates the partition of a table of the history for a day in UTC, and returns its name with the schema, '
-	'or NULL if it exists already. Writers do not wait. The name is rate_limit_audit_YYYYMMDD, followed by '
-	'_2 if a detached table has that name. For a role that does not own the tables, the day must be within 8 '
-	'days of today.';

@@ -1,6 +1,8 @@
 -- Deletes old changes and bans on behalf of proxies. The function has the rights of the owner of the tables,
 -- so that the role of the proxies needs no right to delete.
 
+-- Deletes bans that ended more than 30 days ago, and up to 10,000 changes that are older than 30 days.
+-- Returns the number of deleted changes.
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	forgotten bigint;
@@ -11,6 +13,3 @@ BEGIN
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget IS
-	'Deletes bans that ended more than 30 days ago, and up to 10,000 changes that are older than 30 days. '
-	'Returns the number of deleted changes.';

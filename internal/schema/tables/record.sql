@@ -6,6 +6,9 @@
 -- unnested in a SELECT list, where they advance together, and not in FROM, where Postgres would first store
 -- all elements.
 
+-- The first statement of a transaction that writes a batch. It fails with unique_violation if this batch or a
+-- later batch is already written, so a writer that got no answer can send the batch again. The transaction
+-- waits for a lock for at most 1 s. written and dropped are totals.
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
 	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -22,10 +25,6 @@ BEGIN
 		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_begin_batch IS
-	'The first statement of a transaction that writes a batch. It fails with unique_violation if this batch '
-	'or a later batch is already written, so a writer that got no answer can send the batch again. The '
-	'transaction waits for a lock for at most 1 s. written and dropped are totals.';
 
 -- rate_limit_record_audit and rate_limit_record_metrics are created from the columns of their tables. Each
 -- column that a proxy writes is an argument with the same name, an array with an element for each row. A
@@ -111,14 +110,16 @@ END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
 		EXECUTE definition;
 	END LOOP;
 END $do$;
-COMMENT ON FUNCTION rate_limit_record_audit IS
-	'Writes rows of rate_limit_audit, and creates the partitions that they need. Times are microseconds '
-	'since 1970. An empty text and a number below 0 represent NULL.';
-COMMENT ON FUNCTION rate_limit_record_metrics IS
-	'Adds to the minutes, hours and days of rate_limit_metrics, and creates the partitions that they need. '
-	'All rows must be of one minute, and no two rows may be of the same user, API key, limit and endpoint. '
-	'Times are microseconds since 1970.';
 
+-- FUNCTION rate_limit_record_audit: Writes rows of rate_limit_audit, and creates the partitions that they
+-- need. Times are microseconds since 1970. An empty text and a number below 0 represent NULL.
+
+-- FUNCTION rate_limit_record_metrics: Adds to the minutes, hours and days of rate_limit_metrics, and creates
+-- the partitions that they need. All rows must be of one minute, and no two rows may be of the same user, API
+-- key, limit and endpoint. Times are microseconds since 1970.
+
+-- Sets the retention of a part of the history (what) to an interval (keep). Returns NULL, or the reason for a
+-- refusal: only a role that may update rate_limit_retention can shorten a retention.
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -147,6 +148,3 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
 	RAISE EXCEPTION 'what: %: must be audit, metrics_minute, metrics_hour or metrics_day', to_json($1)
 		USING ERRCODE = 'invalid_parameter_value';
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS
-	'Sets the retention of a part of the history (what) to an interval (keep). Returns NULL, or the reason '
-	'for a refusal: only a role that may update rate_limit_retention can shorten a retention.';

@@ -1,6 +1,7 @@
 -- Renames a user or a tier in rows that refer to it without a foreign key: a ban may name a user without a
 -- row, and the tiers of a rule are a list. A renamed rule or user counts by its first name.
 
+-- Updates the bans of a renamed user, and the rules for a renamed tier.
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
 	LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -19,14 +20,14 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_rename_references IS
-	'Updates the bans of a renamed user, and the rules for a renamed tier.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references
 	AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id)
 	EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW
 	WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 
+-- Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one
+-- counts.
 CREATE OR REPLACE FUNCTION rate_limit_count_as() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 	SET enable_seqscan = off AS $$
 DECLARE
@@ -53,9 +54,6 @@ BEGIN
 	NEW.counted_as := nullif(NEW.counted_as, name);
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_count_as IS
-	'Keeps the name by which a renamed rule or user counts, and gives a new one a name by which no other one '
-	'counts.';
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF name, counted_as ON rate_limit_rules
 	FOR EACH ROW EXECUTE FUNCTION rate_limit_count_as('name');
 CREATE OR REPLACE TRIGGER rate_limit_count_as BEFORE INSERT OR UPDATE OF user_id, counted_as

@@ -1,6 +1,9 @@
 -- The shards of the counts, for migrate --citus. Each shard is a schema with the two tables of counts, which
 -- Citus places on a server and moves. This file creates what all shards share.
 
+-- Fails unless a placement of the counts is on this server, and keeps the placement here until the
+-- transaction ends.
+--
 -- A proxy sends a statement to the server of a placement directly, without Citus. The guard takes the same
 -- lock as a move of the placement, so the statement runs before or after the move. The statement fails if the
 -- placement is not on this server, and if the lock is not free in time, because then a move is in progress.
@@ -18,18 +21,15 @@ BEGIN
 		RAISE SQLSTATE 'RL001' USING MESSAGE = format('placement %s is not here', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_guard(bigint) IS
-	'Fails unless a placement of the counts is on this server, and keeps the placement here until the '
-	'transaction ends.';
 
+-- Prevents programs without support for shards from counting outside the shards.
+--
 -- Programs without support for shards must not count in the tables outside the shards.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE object_not_in_prerequisite_state
 		USING MESSAGE = 'the counts of this database are in shards: restart this program, or upgrade it';
 END $$;
-COMMENT ON FUNCTION rate_limit_refuse_count() IS
-	'Prevents programs without support for shards from counting outside the shards.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral
 	EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable

@@ -8,47 +8,46 @@
 -- rate_limit_ledger_days before the row comes. So each snapshot that has the row has no summed day. Neither a
 -- clock nor the order of commits matters, and a settlement does no more than before.
 
-CALL rate_limit_describe('rate_limit_ledger_days', $$
-The days of the ledger that were closed. Whoever deletes rows of the ledger sets summed to false for their
-	days.
-day: The day.
-summed: Whether rate_limit_totals has the sums of all rows of the day.
-open_until: When the day may be closed again, after a late settlement.
-$$);
-CALL rate_limit_describe('rate_limit_totals', $$
-The sums of the ledger. rate_limit_invoice adds what they lack.
-day: The day of the rows.
-n: The number of the sum in its day.
-user_id: The user who has sent the requests, or who was above that user when they came. Empty: an unknown
-	sender.
-ancestors: Who was above the user then, the nearest first.
-own: Whether the user has sent the requests.
-settled: The day on which the requests were charged, in UTC.
-kind: The kind of the rows.
-model: The model. NULL: none, or a sum by limit.
-prefix: The limit, rule/RULE/LIMIT, by the names by which it counts. NULL: a sum by model.
-unit: The unit of a sum by limit.
-corrects: The quarter of an hour in which the requests were charged that corrections correct. NULL: charges.
-requests: The number of requests, each for the model that it named. Corrections have none.
-units: What they have cost on the limit.
-input: The sum of this column of the ledger.
-cache_read: The sum of this column.
-cache_write: The sum of this column.
-output: The sum of this column.
-money: The sum of this column.
-remainder: The sum of this column.
-cache_write_1h: The sum of this column.
-audio_input: The sum of this column.
-audio_cache_read: The sum of this column.
-audio_output: The sum of this column.
-image_input: The sum of this column.
-image_output: The sum of this column.
-search: The sum of this column.
-estimated_input: The sum of this column.
-estimated_output: The sum of this column.
-estimated_money: The sum of this column.
-$$);
+-- TABLE rate_limit_ledger_days: The days of the ledger that were closed. Whoever deletes rows of the ledger
+-- sets summed to false for their days.
+--   day: The day.
+--   summed: Whether rate_limit_totals has the sums of all rows of the day.
+--   open_until: When the day may be closed again, after a late settlement.
 
+-- TABLE rate_limit_totals: The sums of the ledger. rate_limit_invoice adds what they lack.
+--   day: The day of the rows.
+--   n: The number of the sum in its day.
+--   user_id: The user who has sent the requests, or who was above that user when they came. Empty: an unknown
+--     sender.
+--   ancestors: Who was above the user then, the nearest first.
+--   own: Whether the user has sent the requests.
+--   settled: The day on which the requests were charged, in UTC.
+--   kind: The kind of the rows.
+--   model: The model. NULL: none, or a sum by limit.
+--   prefix: The limit, rule/RULE/LIMIT, by the names by which it counts. NULL: a sum by model.
+--   unit: The unit of a sum by limit.
+--   corrects: The quarter of an hour in which the requests were charged that corrections correct. NULL:
+--     charges.
+--   requests: The number of requests, each for the model that it named. Corrections have none.
+--   units: What they have cost on the limit.
+--   input: The sum of this column of the ledger.
+--   cache_read: The sum of this column.
+--   cache_write: The sum of this column.
+--   output: The sum of this column.
+--   money: The sum of this column.
+--   remainder: The sum of this column.
+--   cache_write_1h: The sum of this column.
+--   audio_input: The sum of this column.
+--   audio_cache_read: The sum of this column.
+--   audio_output: The sum of this column.
+--   image_input: The sum of this column.
+--   image_output: The sum of this column.
+--   search: The sum of this column.
+--   estimated_input: The sum of this column.
+--   estimated_output: The sum of this column.
+--   estimated_money: The sum of this column.
+
+-- The days of the ledger, and whether they are summed.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -58,15 +57,16 @@ BEGIN
 			JOIN pg_class c ON c.oid = i.inhrelid AND c.relname ~ '_[0-9]{8}$') p
 		LEFT JOIN rate_limit_ledger_days d ON d.day = p.day;
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_parts IS 'The days of the ledger, and whether they are summed.';
 
+-- The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after its
+-- time.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_window("from" timestamptz, until timestamptz)
 	RETURNS datemultirange LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC')::date - 8, ($2 AT TIME ZONE 'UTC')::date + 9));
-COMMENT ON FUNCTION rate_limit_ledger_window IS
-	'The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after '
-	'its time.';
 
+-- A query for the requests in days of the ledger, each once, also on Citus. Each further model of a response
+-- is a row without charges, and with its number in lines.
+--
 -- The shards settle their parts of a request at different times, so that the earliest is the time of the
 -- request. All parts have the same numbers, and charges of their own.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_source(days datemultirange, condition text)
@@ -101,10 +101,10 @@ BEGIN
 			'audio_cache_read, audio_output, image_input, image_output, search, lines) > 0 '
 			'AND lines IS NOT NULL'));
 END $$;
-COMMENT ON FUNCTION rate_limit_ledger_source IS
-	'A query for the requests in days of the ledger, each once, also on Citus. Each further model of a '
-	'response is a row without charges, and with its number in lines.';
 
+-- A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, by
+-- model or by limit.
+--
 -- The inner query has a row for each way in which users are above each other, so that the outer one repeats
 -- few rows. Columns that the totals and the ledger have in common are added up. In each zone, a day begins
 -- with a quarter of an hour.
@@ -141,10 +141,9 @@ BEGIN
 				'WHERE u <> '''' OR i = 1 ORDER BY u, i) u'
 			ELSE format('(SELECT %L::text AS u, ''{}''::text[] AS above, false AS own) u', user_id) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_sums IS
-	'A query for the rows of rate_limit_totals of a source, of all users, or of a user with all its rows, '
-	'by model or by limit.';
 
+-- Closes a day of the ledger, or sums a day that is closed, unless another session uses it.
+--
 -- See rate_limit_ledger_drop for the settings. The SHARE lock waits for whoever forgets a person, and keeps
 -- the day from being opened.
 CREATE OR REPLACE FUNCTION rate_limit_sum_day(one date) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -179,15 +178,15 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END $$;
-COMMENT ON FUNCTION rate_limit_sum_day IS
-	'Closes a day of the ledger, or sums a day that is closed, unless another session uses it.';
 
+-- Whether a partition of the ledger is closed for new rows.
 CREATE OR REPLACE FUNCTION rate_limit_is_closed(part regclass) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	RETURN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = part AND k.conname = 'day_is_summed');
 END $$;
-COMMENT ON FUNCTION rate_limit_is_closed IS 'Whether a partition of the ledger is closed for new rows.';
 
+-- Closes or sums the latest day of the ledger that ended an hour ago or earlier, and returns whether it did.
+-- A proxy runs it each hour until it returns false.
 CREATE OR REPLACE FUNCTION rate_limit_totals_upkeep() RETURNS boolean LANGUAGE plpgsql
 	SECURITY DEFINER SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
@@ -201,6 +200,3 @@ BEGIN
 	END IF;
 	RETURN one IS NOT NULL AND rate_limit_sum_day(one);
 END $$;
-COMMENT ON FUNCTION rate_limit_totals_upkeep IS
-	'Closes or sums the latest day of the ledger that ended an hour ago or earlier, and returns whether it '
-	'did. A proxy runs it each hour until it returns false.';

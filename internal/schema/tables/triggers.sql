@@ -9,6 +9,8 @@
 -- user of an override, the row has two lines, like a deletion and an insertion, so that proxies read both
 -- refs. A row without a change has no line.
 
+-- Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the digest,
+-- which the change of the key itself has.
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE kind
 		WHEN 'key' THEN substr(r->>'digest', 3)
@@ -21,10 +23,8 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 			concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
 				WHERE k.id = (r->>'key_id')::bigint))) END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref IS
-	'Returns the ref of a changed row. For a ban or override of a deleted key, it is key/ without the '
-	'digest, which the change of the key itself has.';
 
+-- Writes rate_limit_changes.
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
@@ -60,14 +60,13 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_log_changes IS 'Writes rate_limit_changes.';
 
+-- Sets updated_at.
 CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.updated_at := now();
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
 
 DO $$
 DECLARE

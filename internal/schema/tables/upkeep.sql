@@ -5,6 +5,8 @@
 -- rate_limit_upkeep takes no lock that blocks readers or writers. Only rate_limit_drop_expired drops
 -- partitions, for which it blocks readers and writers.
 
+-- The time before which a part of the history (what) is past its retention at a time (now). NULL: the part is
+-- kept for ever. For a role other than the owner of the tables, now is at most the current time.
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
@@ -12,10 +14,8 @@ BEGIN
 		ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff IS
-	'The time before which a part of the history (what) is past its retention at a time (now). NULL: the '
-	'part is kept for ever. For a role other than the owner of the tables, now is at most the current time.';
 
+-- The other sessions that have a lock on a table, as text. NULL: none.
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
@@ -23,9 +23,10 @@ CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 		WHERE d.datname = current_database()) AND l.relation = $1
 		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
-COMMENT ON FUNCTION rate_limit_holders IS
-	'The other sessions that have a lock on a table, as text. NULL: none.';
 
+-- Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are past
+-- their retention. A partition in use stays, and held_by names the sessions that use it. Writers wait for up
+-- to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -77,11 +78,13 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_drop_expired IS
-	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention. A partition in use stays, and held_by names the sessions that use it. Writers '
-	'wait for up to 100 ms. One of the proxies, or pg_cron, runs this function about once a minute.';
 
+-- Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today and
+-- the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and old rows
+-- of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what is made (a
+-- partition), deleted (rows), skipped (a table that another session has locked), or busy (another process
+-- runs the function, or ran it within the pause). For a role that does not own the tables, now is at most the
+-- current time. One of the proxies, or pg_cron, runs this about once a minute.
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER
 	SET lock_timeout = '1s' AS $$
@@ -133,10 +136,3 @@ BEGIN
 		FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free
 		WHERE r.what = free.what;
 END $$;
-COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Creates the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
-	'and the next 7 days. Deletes up to 20,000 rows of days of rate_limit_metrics past their retention, and '
-	'old rows of rate_limit_writers. Waits for a lock for at most 1 s. Returns a row for each effect. what '
-	'is made (a partition), deleted (rows), skipped (a table that another session has locked), or busy '
-	'(another process runs the function, or ran it within the pause). For a role that does not own the '
-	'tables, now is at most the current time. One of the proxies, or pg_cron, runs this about once a minute.';

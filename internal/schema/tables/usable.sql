@@ -1,6 +1,8 @@
 -- Triggers that compare a rule with its limits. Several commands write a rule and its limits, so the triggers
 -- wait for the end of the transaction. A rule that is off may be incomplete.
 
+-- Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule has
+-- one, or if a rule with settle has a limit of tokens or money, or only limits of requests in flight.
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	r record;
@@ -30,10 +32,8 @@ BEGIN
 		RAISE check_violation USING MESSAGE = fault, DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete IS
-	'Checks a rule that is not off. It fails if a rule with the action limit has no limit, if another rule '
-	'has one, or if a rule with settle has a limit of tokens or money, or only limits of requests in flight.';
 
+-- Refuses rules with an action that does not suit their limits, at the end of the transaction.
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -48,8 +48,6 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_complete IS
-	'Refuses rules with an action that does not suit their limits, at the end of the transaction.';
 DO $$
 DECLARE
 	checked record;

@@ -2,6 +2,7 @@
 -- when its row is written, and not by a constraint, which would refuse a dump on a server that lacks the
 -- zone. A dump has triggers after all rows, or of rows alone, sets the search_path to ''.
 
+-- Replaces the links of time zones, and refuses zones that the server does not know.
 CREATE OR REPLACE FUNCTION rate_limit_check_zone() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	known CONSTANT text := rate_limit_known_zone(NEW.time_zone);
@@ -15,8 +16,6 @@ BEGIN
 	NEW.time_zone := known;
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_zone IS
-	'Replaces the links of time zones, and refuses zones that the server does not know.';
 
 DO $$
 DECLARE
