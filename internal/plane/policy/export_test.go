@@ -20,15 +20,6 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 	return p.policy.due.users, p.policy.due.identities, err
 }
 
-// EvictAll evicts all identities.
-func (c *IdentityCache) EvictAll() { c.evict(&changes{identities: true}) }
-
-// EvictUser evicts a user and the user's keys.
-func (c *IdentityCache) EvictUser(user string) { c.evict(&changes{users: []string{user}}) }
-
-// EvictKey evicts an API key.
-func (c *IdentityCache) EvictKey(digest string) { c.evict(&changes{digests: []string{digest}}) }
-
 // DecodeRules decodes rules and overrides from rows of the database.
 func DecodeRules(texts []string) ([]Rule, []Override, error) {
 	var columns [][]byte

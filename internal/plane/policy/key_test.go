@@ -3,11 +3,11 @@ package policy_test
 import (
 	"crypto/sha256"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 func newKey(t testing.TB) string {
@@ -19,59 +19,37 @@ func newKey(t testing.TB) string {
 	return key
 }
 
-// New keys differ, have the documented form, and have a secret of random bits.
+// New keys differ, have the documented form, and have a secret of random digits.
 func TestNewKeysAreRandom(t *testing.T) {
-	seen := make(map[string]bool)
-	var ones, bits int
+	seen, digits := map[string]bool{}, map[string]int{}
 	for range 1000 {
 		key := newKey(t)
-		if seen[key] {
-			t.Fatalf("NewKey: got %q twice", key)
+		if seen[key] || len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
+			t.Fatalf("NewKey: got %q, want another prl_, 33 characters and a valid checksum", key)
 		}
 		seen[key] = true
-		if len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
-			t.Fatalf("NewKey: got %q, want prl_, 33 characters and a valid checksum", key)
-		}
-		secret, ok := new(big.Int).SetString(swapCase(key[4:31]), 62)
-		if !ok || secret.BitLen() > 161 {
-			t.Fatalf("NewKey: got %q with the secret %v, want at most 161 bits", key, secret)
-		}
-		for i := range 160 {
-			ones += int(secret.Bit(i))
-			bits++
+		for i, digit := range key[5:31] {
+			digits[fmt.Sprintf("%c at %d", digit, i)]++
 		}
 	}
-	// Of 160,000 fair bits, half are set, within 0.0125 (ten standard deviations).
-	if share := float64(ones) / float64(bits); share < 0.4875 || share > 0.5125 {
-		t.Errorf("share of set bits: got %.4f, want 0.5", share)
+	// Each of 62 digits is at each of 26 places 16 times, and with a fair source hardly ever 60 times.
+	for place, n := range digits {
+		if n > 60 {
+			t.Errorf("the digit %s of 1000 keys: got it %d times, want about 16", place, n)
+		}
 	}
-}
-
-// swapCase converts between NewKey's digits and big.Int's digits, in which lower case comes first.
-func swapCase(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return r - 32
-		case r >= 'A' && r <= 'Z':
-			return r + 32
-		}
-		return r
-	}, text)
-}
-
-// Keys that an earlier release created must stay valid.
-func TestKeyOfOtherReleaseStaysValid(t *testing.T) {
-	for _, key := range []string{"prl_0000000000000000000000000003aBIz1",
-		"prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
-		if !policy.Check(key) {
-			t.Errorf("Check(%s): got false, want true", key)
-		}
+	if len(digits) < 60*26 {
+		t.Errorf("got %d different digits at the places of 1000 keys, want 62 at 26", len(digits))
 	}
 }
 
 // The checksum detects every mistyped character and every two swapped neighbors.
 func TestCheckRejectsMistypedKeys(t *testing.T) {
+	// Keys that an earlier release created must stay valid.
+	for _, old := range []string{"prl_0000000000000000000000000003aBIz1",
+		"prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
+		check.Equal(t, "Check("+old+")", policy.Check(old), true)
+	}
 	key := newKey(t)
 	for i := range key {
 		for _, wrong := range []byte("0Aaz_- \x00\xff") {

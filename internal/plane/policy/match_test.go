@@ -7,13 +7,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
@@ -22,13 +20,14 @@ var (
 	requestCount = flag.Int("requests", 3000, "requests in TestManyRulesEqualNaiveLoop")
 )
 
-// Evaluate, with and without a memo, decides like a loop over all rules. The rules are few and similar, so
-// that most requests match several of them.
+// Evaluate, with and without a memo, decides like a loop over all rules, and without a look-up of the sender
+// like a loop over the rules that apply to all senders alike. The rules are few and similar, so that most
+// requests match several of them.
 func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
-		oracle := newNaive(w)
+		oracle, unread := newNaive(w), newNaive(withoutSender(w))
 		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 		if wrong := plain.Unusable(); len(wrong) > 0 {
 			t.Fatalf("Unusable: got %v, want none", wrong)
@@ -45,77 +44,48 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 					id, now = w.Request(pick, &f)
 					f.Path, f.Host, f.Method = path, host, method
 				}
+				same := func(how string, v *policy.Verdict, want string) {
+					if got := policytest.FormatVerdict(v); got != want {
+						t.Fatalf("%s, %+v of %+v at %v:\n got %s\nwant %s", how, f, id, now, got, want)
+					}
+				}
 				want := oracle.decide(&f, id, now)
 				policy.EvaluateFound(plain, &f, id, now, &v)
+				same("without a memo", &v, want)
 				policy.EvaluateFound(memo, &f, id, now, &remembered)
-				got, repeated := policytest.FormatVerdict(&v), policytest.FormatVerdict(&remembered)
-				if got != want || repeated != want {
-					t.Fatalf("%+v of %+v at %v:\n got %s\n and %s with a memo\nwant %s", f, id, now, got,
-						repeated, want)
-				}
+				same("with a memo", &remembered, want)
 				if v.Simple != remembered.Simple || v.Rule != remembered.Rule ||
 					v.Endpoint != remembered.Endpoint {
 					t.Fatalf("%+v of %+v at %v: got %+v with a memo, want %+v", f, id, now, remembered, v)
+				}
+				if got := policy.CountsTokens(plain, &f); got != oracle.countsTokens(&f) {
+					t.Fatalf("%+v: got %t for rules that count tokens, want %t", f, got, !got)
+				}
+				if id != nil && id.Digest == "" {
+					unreadID := &policy.Identity{User: id.User}
+					policy.EvaluateUnknown(memo, &f, unreadID, now, &v)
+					same("without a look-up", &v, unread.decide(&f, unreadID, now))
 				}
 			}
 		}
 	})
 }
 
-// EvaluateUnknown, which does not look up the sender, decides like a loop over the rules that apply to all
-// senders alike.
-func TestEvaluateUnknownEqualsNaiveLoop(t *testing.T) {
-	limited, refused := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
-		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
-		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
-		w.Rules = append(w.Rules, policy.Rule{
-			Name: "everybody", Action: policy.ActionLimit, CountBy: []string{"ip"},
-			Limits: []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 10, Window: time.Hour}}},
+// withoutSender returns the rules and bans of a world that apply to all senders alike.
+func withoutSender(w *policytest.World) *policytest.World {
+	world := &policytest.World{Bans: w.Bans}
+	for _, r := range w.Rules {
+		countsSenders := len(r.CountBy) == 0 || slices.ContainsFunc(r.CountBy, func(part string) bool {
+			return slices.ContainsFunc(strings.Split(part, "|"), func(name string) bool {
+				return slices.Contains([]string{"user", "key", "tier"}, name)
+			})
 		})
-		world := &policytest.World{Bans: w.Bans} // with the rules that need no sender
-		senders := []string{"user", "key", "tier"}
-		for _, r := range w.Rules {
-			countsSenders := len(r.CountBy) == 0
-			for _, name := range r.CountBy {
-				for _, alternative := range strings.Split(name, "|") {
-					countsSenders = countsSenders || slices.Contains(senders, alternative)
-				}
-			}
-			mayCharge := r.Action == policy.ActionLimit && (r.Family != "" || countsSenders)
-			if len(r.Tiers) == 0 && !mayCharge {
-				world.Rules = append(world.Rules, r)
-			}
+		mayCharge := r.Action == policy.ActionLimit && (r.Family != "" || countsSenders)
+		if len(r.Tiers) == 0 && !mayCharge {
+			world.Rules = append(world.Rules, r)
 		}
-		oracle := newNaive(world)
-		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
-		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
-		var f policy.Facts
-		var v policy.Verdict
-		for range 20 {
-			sender, now := w.Request(pick, &f)
-			if sender == nil || sender.Digest != "" {
-				continue
-			}
-			id := &policy.Identity{User: sender.User}
-			want := oracle.decide(&f, id, now)
-			for range 2 {
-				for name, s := range map[string]*policy.Snapshot{"without memo": plain, "with memo": memo} {
-					policy.EvaluateUnknown(s, &f, id, now, &v)
-					if got := policytest.FormatVerdict(&v); got != want {
-						t.Fatalf("%s: %+v of %+v at %v:\n got %s\nwant %s", name, f, id, now, got, want)
-					}
-				}
-			}
-			limited += len(v.Hits)
-			if v.Refused() {
-				refused++
-			}
-		}
-	})
-	if limited == 0 || refused == 0 {
-		t.Errorf("got %d hits and %d refusals, want both above 0", limited, refused)
 	}
+	return world
 }
 
 // Evaluate decides like a loop over all rules, also with thousands of rules.

@@ -16,10 +16,11 @@ func naiveKeys(r *policy.Rule, f *policy.Facts, v *policy.Verdict) []string {
 		by = []string{"user"}
 	}
 	network := "unknown"
-	if f.Address.IsValid() {
-		network = f.Address.Unmap().String()
-		if f.Address.Unmap().Is6() {
-			p, _ := f.Address.Prefix(64)
+	address := clientOf(f.Address.Unmap())
+	if address.IsValid() {
+		network = address.String()
+		if address.Is6() {
+			p, _ := address.Prefix(64)
 			network = p.String()
 		}
 	}
@@ -72,7 +73,7 @@ func naivePart(
 	case "ip/128":
 		one = "unknown"
 		if f.Address.IsValid() {
-			one = f.Address.Unmap().String()
+			one = clientOf(f.Address.Unmap()).String()
 		}
 	case "host":
 		one = f.Host

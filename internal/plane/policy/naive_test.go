@@ -58,7 +58,7 @@ func newNaive(w *policytest.World) *naive {
 // isBanned reports whether a ban of the client's network, the API key or the user is in force.
 func (n *naive) isBanned(f *policy.Facts, id *policy.Identity, now time.Time) bool {
 	for _, b := range n.world.Bans {
-		holds := b.Network.IsValid() && contains(b.Network, f.Address) ||
+		holds := b.Network.IsValid() && containsClient(b.Network, f.Address) ||
 			id != nil &&
 				(b.User != "" && b.User == id.User || b.Digest != "" && b.Digest == id.Digest)
 		if holds && isValid(0, b.Until, now) {
@@ -155,8 +155,9 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			families[r.Family] = true
 		}
 		for i := range len(keys) * len(r.Limits) {
-			hit, terms := n.hitOf(r.Rule, &r.Limits[i%len(r.Limits)], id, v.Tier, now)
-			if hit == nil {
+			l := &r.Limits[i%len(r.Limits)]
+			hit, terms := n.hitOf(r.Rule, l, id, v.Tier, now)
+			if hit == nil || l.Unit == option.Tokens && slices.Contains(withoutAnswer, f.Method) {
 				continue
 			}
 			if hit.Limit.Events == 0 {
@@ -177,6 +178,17 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 	}
 	return fmt.Sprintf("user %q tier %q key %d:%s%s%s",
 		v.User, v.Tier, v.KeyID, hits, shadows, policytest.FormatShadow(v))
+}
+
+// withoutAnswer has the methods of requests that get no new answer of a model.
+var withoutAnswer = []string{"GET", "HEAD", "OPTIONS"}
+
+// countsTokens reports whether a rule with a limit of tokens is for a request from any sender.
+func (n *naive) countsTokens(f *policy.Facts) bool {
+	return slices.ContainsFunc(n.rules, func(r naiveRule) bool {
+		return r.matchesWidely(f) && r.matchesHost(f) && slices.ContainsFunc(r.Limits,
+			func(l policy.RuleLimit) bool { return l.Unit == option.Tokens })
+	})
 }
 
 func isValid(from, until int64, now time.Time) bool {
@@ -212,6 +224,23 @@ func contains(network netip.Prefix, address netip.Addr) bool {
 	return true
 }
 
+// containsClient is contains, also for the IPv4 address in an address of NAT64, unless it is private.
+func containsClient(network netip.Prefix, address netip.Addr) bool {
+	return contains(network, address) || contains(network, clientOf(address))
+}
+
+// clientOf returns the public IPv4 address in an address of NAT64, or the address.
+func clientOf(address netip.Addr) netip.Addr {
+	if !contains(netip.MustParsePrefix("64:ff9b::/96"), address) {
+		return address
+	}
+	bytes := address.As16()
+	if inner := netip.AddrFrom4([4]byte(bytes[12:])); !inner.IsPrivate() {
+		return inner
+	}
+	return address
+}
+
 // anyMatches reports whether a condition of a rule matches. An empty list is no condition.
 func anyMatches[T any](list []T, match func(T) bool) bool {
 	return len(list) == 0 || slices.ContainsFunc(list, match)
@@ -220,20 +249,28 @@ func anyMatches[T any](list []T, match func(T) bool) bool {
 var everyIPv4, everyIPv6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 
 func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
-	matchesTarget := r.matchesWidely
+	matchesTarget, inNetwork := r.matchesWidely, containsClient
 	if r.Action == policy.ActionExempt {
-		matchesTarget = r.matchesExactly
+		matchesTarget, inNetwork = r.matchesExactly, contains
+	}
+	if f.Assumed && len(r.Networks) > 0 &&
+		(r.Action == policy.ActionExempt || r.Action == policy.ActionLimit && r.Family != "") {
+		return false
 	}
 	return isValid(r.From, r.Until, now) &&
 		anyMatches(r.Tiers, func(t string) bool { return t == tier }) &&
 		matchesTarget(f) &&
-		(anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) }) ||
+		(anyMatches(r.Networks, func(n netip.Prefix) bool { return inNetwork(n, f.Address) }) ||
 			!f.Address.IsValid() && r.Action != policy.ActionExempt &&
 				slices.Contains(r.Networks, everyIPv4) && slices.Contains(r.Networks, everyIPv6)) &&
-		anyMatches(r.hosts, func(h string) bool {
-			suffix, below := strings.CutPrefix(h, "*")
-			return h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix
-		})
+		r.matchesHost(f)
+}
+
+func (r *naiveRule) matchesHost(f *policy.Facts) bool {
+	return anyMatches(r.hosts, func(h string) bool {
+		suffix, below := strings.CutPrefix(h, "*")
+		return h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix
+	})
 }
 
 // oneSegment stands for a wildcard before the slash at the end of a pattern: it is not a final wildcard.
@@ -318,6 +355,9 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	hasPeriod := id != nil && !id.PeriodStart.IsZero()
 	if limit.Calendar == ratelimit.Month && byPerson && hasPeriod {
 		limit.Anchor = int64(id.PeriodStart.Day() - 1)
+		if zone, err := time.LoadLocation(id.TimeZone); err == nil && id.TimeZone != "" {
+			limit.TimeZone = zone.String()
+		}
 	}
 	hit := &ratelimit.Hit{Limit: &limit, Cost: r.Cost}
 	if hit.Cost == 0 {

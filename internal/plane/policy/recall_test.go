@@ -40,8 +40,8 @@ func TestRecalledKeysAreBounded(t *testing.T) {
 			known++
 		}
 	}
-	if known != 3 {
-		t.Errorf("recalled keys: got %d, want 3", known)
+	if cached := p.Stats().Identities; known != 3 || cached != 3 {
+		t.Errorf("got %d recalled keys and %d cached, want 3", known, cached)
 	}
 	check.Equal(t, "a key", recallOutcome(p, "key of user19"), "user19 free")
 	d.advance(time.Minute)

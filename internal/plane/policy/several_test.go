@@ -40,7 +40,11 @@ func countedAs(t *testing.T, kind, text string) string {
 	}
 	var keys []string
 	for _, h := range v.Hits {
-		keys = append(keys, h.Key)
+		key := h.Key
+		if h.Secret {
+			key += " (secret)"
+		}
+		keys = append(keys, key)
 	}
 	return strings.Join(keys, ", ")
 }

@@ -195,10 +195,20 @@ func tryVerdictOf(p *policy.Policy, key, user string) (string, error) {
 func verdictText(v *policy.Verdict) string {
 	text := v.User + " " + v.Tier
 	if v.Refused() {
-		return fmt.Sprint(text, " ", v.Status, " ", v.Reason)
+		text = fmt.Sprint(text, " ", v.Status, " ", v.Reason)
+		return strings.TrimSuffix(text+" by "+v.Level, " by ")
 	}
-	for i := range v.Hits {
-		text += fmt.Sprintf(" %s=%d", v.Hits[i].Limit.Prefix, v.Hits[i].Limit.Events)
+	if v.Exempt {
+		return text + " exempt"
+	}
+	for i, h := range v.Hits {
+		text += fmt.Sprintf(" %s=%d", h.Limit.Prefix, h.Limit.Events)
+		if level := v.Terms[i].Level; level != "" {
+			text += "@" + level
+			if h.Key != level {
+				text += fmt.Sprintf("[%s]", h.Key)
+			}
+		}
 	}
 	return text
 }

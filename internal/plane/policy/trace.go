@@ -104,6 +104,11 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 			}
 		case first != "":
 			why = "the rule " + first + " comes first"
+		case r.row.Family == "" || families[r.row.Family] == "":
+			why = "its limits of " + string(r.limits[0].row.Unit) + " do not charge " + f.Method
+			if r.row.Mode != option.Shadow && takesFamily(r, f) {
+				families[r.row.Family] = r.row.Name
+			}
 		default:
 			why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}

@@ -43,7 +43,7 @@ func TestExplainEqualsEvaluate(t *testing.T) {
 				refusals++
 				want = map[string]bool{}
 			}
-			var reasons []string
+			reasons := map[string]string{}
 			for _, r := range trace.Rules {
 				if r.Applies != want[r.Name] || r.Why == "" {
 					t.Fatalf("seed %d: %s: got applies %t (%s), want %t: %s", seed, r.Name, r.Applies,
@@ -52,14 +52,20 @@ func TestExplainEqualsEvaluate(t *testing.T) {
 				if r.Applies {
 					applied++
 				}
-				reasons = append(reasons, r.Why)
+				reasons[r.Name] = r.Why
+				if how, charges := strings.CutSuffix(r.Why, " do not charge "+f.Method); charges &&
+					how != "its limits of tokens" {
+					t.Fatalf("seed %d: %s: got %q, want a limit of tokens", seed, r.Name, r.Why)
+				}
 			}
 			for _, reason := range reasons {
 				if strings.HasPrefix(reason, "family ") {
 					families++
 				}
 				before, isFirst := strings.CutSuffix(reason, " comes first")
-				if at := strings.LastIndexByte(before, ' '); isFirst && !want[before[at+1:]] {
+				name := before[strings.LastIndexByte(before, ' ')+1:]
+				charges := !strings.Contains(reasons[name], " of tokens do not charge ")
+				if isFirst && !want[name] && charges {
 					t.Fatalf("seed %d: got %q, want a rule that applies: %s", seed, reason,
 						policytest.FormatVerdict(&v))
 				}

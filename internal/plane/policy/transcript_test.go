@@ -22,7 +22,7 @@ import (
 //
 //	UPDATE …;               SQL, which continues on lines that begin with a tab. Then the policy polls.
 //	user ann free           creates a user of a tier with the API key "key of ann"
-//	ask user=ann path=/a    a request: its user, key, path and address, where _ is a space. An
+//	ask user=ann path=/a    a request: its user, key, method, path and address, where _ is a space. An
 //	                        unknown key is refused, unless unknown=anonymous, and a request without a
 //	                        key is not, unless without=refuse.
 //	open anonymous          a site lets requests without a key pass as anonymous; close ends that
@@ -168,6 +168,8 @@ func (r *transcriptRun) send(words []string) string {
 			user = value
 		case "path":
 			facts.Path = value
+		case "method":
+			facts.Method = value
 		case "address":
 			facts.Address = netip.MustParseAddr(value)
 		case "unknown":

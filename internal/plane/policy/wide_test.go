@@ -1,15 +1,18 @@
 package policy_test
 
 import (
+	"net/netip"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// matchesExactly reports whether the method and the path match a rule as they are.
+// matchesExactly reports whether the method, the path and a known address match a rule as they are.
 func (r *naiveRule) matchesExactly(f *policy.Facts) bool {
 	path := strings.Split(f.Path, "/")
 	return anyMatches(r.Methods, func(m string) bool { return m == strings.ToUpper(f.Method) }) &&
+		(!f.Address.IsValid() ||
+			anyMatches(r.Networks, func(n netip.Prefix) bool { return contains(n, f.Address) })) &&
 		anyMatches(r.paths, func(p []string) bool { return pathMatches(p, path) })
 }
 

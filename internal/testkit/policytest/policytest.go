@@ -41,10 +41,10 @@ var (
 		{"user|ip"}, {"key|header:X-Tenant|ip/128", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
 	}
 	withouts = []option.Without{option.WithoutShare, option.WithoutSkip}
-	networks = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112",
+	networks = []string{"192.0.2.0/24", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112",
 		"2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
 	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3",
-		"2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
+		"64:ff9b::c000:201", "64:ff9b::a01:203", "2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
 )
 
 // New returns a world of n rules. If selective is set, most rules have a path, a host, a network or a tier
@@ -68,7 +68,7 @@ func New(pick Pick, n int, selective bool) *World {
 		b := policy.Ban{Until: pickTime(pick)}
 		switch pick(3) {
 		case 0:
-			b.Network = netip.MustParsePrefix(networks[pick(7)])
+			b.Network = netip.MustParsePrefix(networks[pick(8)])
 		case 1:
 			b.User = "user" + strconv.Itoa(pick(8))
 		default:
@@ -158,6 +158,9 @@ func newLimit(pick Pick, n int) policy.RuleLimit {
 		l.Limit.Algorithm = ratelimit.FixedWindow
 		l.Limit.Window = 0
 		l.Limit.Calendar = ratelimit.Month
+		l.Limit.TimeZone = []string{"", "Asia/Tokyo"}[pick(2)]
+	case 5, 6:
+		l.Unit = option.Tokens
 	}
 	return l
 }
@@ -242,6 +245,7 @@ func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 	}
 	if pick(4) == 0 {
 		id.PeriodStart = Now
+		id.TimeZone = []string{"", "Europe/Berlin", "Nowhere/Atall"}[pick(3)]
 	}
 	return id
 }
@@ -278,6 +282,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	if pick(3) == 0 {
 		f.Address = netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), byte(pick(256))})
 	}
+	f.Assumed = pick(8) == 0
 	f.Header = http.Header{}
 	for i := pick(3); i > 0; i-- {
 		f.Header.Add("X-Tenant", "tenant"+strconv.Itoa(i))
@@ -311,8 +316,8 @@ func FormatVerdict(v *policy.Verdict) string {
 
 // FormatHit returns a hit and its terms as text.
 func FormatHit(h *ratelimit.Hit, m *policy.Terms) string {
-	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v",
-		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.AmountSource,
+	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d%s quota %d from %s shadow %v overage %v",
+		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, h.Limit.TimeZone, m.Quota, m.AmountSource,
 		m.Shadow, m.Overage)
 }
 
