@@ -61,20 +61,6 @@ func mayCall(kind string) string {
 		WHERE f.oid = r.oid AND NOT f.prosecdef AND rate_limit_is_for_all(f)) THEN 'yes' ELSE 'no' END`
 }
 
-// The views of rules and of the audit log have the columns of their tables.
-func TestViewsHaveTheColumnsOfTheirTables(t *testing.T) {
-	s := sqltest.New(t)
-	for _, c := range []struct{ table, view, others string }{
-		{"rate_limit_rules", "rate_limit_rule_states", "created_at,created_by,updated_at"},
-		{"rate_limit_audit", "rate_limit_audited", "retry_after_ms,duration_us"},
-	} {
-		s.Expect(`SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute a
-			WHERE attrelid = '`+c.table+`'::regclass AND attnum > 0 AND NOT attisdropped
-			AND attname NOT IN (SELECT attname FROM pg_attribute WHERE attrelid = '`+c.view+`'::regclass)`,
-			c.others)
-	}
-}
-
 // tablesOfColumns returns a table of the columns of each table that operators read or change. Values of the
 // policy that the server fills are left out.
 func tablesOfColumns(s *sqltest.DB) string {

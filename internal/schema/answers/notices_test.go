@@ -9,52 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
-// Each quota of a counter has notices of its own, once each. After a reset they may come again.
-func TestNoticeBelongsToItsQuota(t *testing.T) {
-	s := sqltest.New(t)
-	s.Exec("SELECT rate_limit_rule('r', limits => '{l=50 tokens/1mo calendar}', notify => '{80,100}')")
-	uses := func(count, quota int, want string) {
-		t.Helper()
-		s.Exec(fmt.Sprintf(`DELETE FROM rate_limit_overrides;
-			SELECT rate_limit_user('ann', tier => 'free', overrides => '{r/l=%d}');
-			INSERT INTO rate_limit_durable (prefix, key, count, window_start, expires_at)
-				SELECT 'rule/r/l', 'ann', %d, m, m + interval '1 month'
-				FROM date_trunc('month', now(), 'UTC') m
-				ON CONFLICT (prefix, key) DO UPDATE SET count = excluded.count;
-			UPDATE rate_limit_ledger_retention SET noticed_at = '-infinity';
-			SELECT rate_limit_notice_upkeep()`, quota, count))
-		s.Expect(`SELECT string_agg(concat(percent, ' of ', quota), ', ' ORDER BY at, percent)
-			FROM rate_limit_notices WHERE void_at = 'infinity'`, want)
-	}
-	uses(41, 50, "80 of 50")
-	uses(41, 200, "80 of 50")
-	uses(160, 200, "80 of 50, 80 of 200")
-	uses(200, 200, "80 of 50, 80 of 200, 100 of 200")
-	uses(200, 50, "80 of 50, 80 of 200, 100 of 200, 100 of 50")
-	uses(200, 200, "80 of 50, 80 of 200, 100 of 200, 100 of 50")
-	uses(199, 200, "80 of 50, 80 of 200, 100 of 50")
-	s.Exec("SELECT rate_limit_reset('rule/r/l', 'ann')")
-	uses(0, 50, "-")
-	uses(41, 50, "80 of 50")
-	s.Expect("SELECT count(*) FROM rate_limit_notices", "5")
-}
-
-// A notice of money names the currency, where a setting has one.
-func TestNoticeOfMoneyNamesItsCurrency(t *testing.T) {
-	s := sqltest.New(t)
-	s.Exec(`UPDATE rate_limit_ledger_retention SET currency = 'EUR';
-		SELECT rate_limit_rule('r', limits => '{l=5 money/1mo calendar,m=5 tokens/1mo calendar}',
-			notify => '{80}');
-		INSERT INTO rate_limit_durable (prefix, key, count, window_start, expires_at)
-			SELECT 'rule/r/' || l, 'ann', n, m, m + interval '1 month'
-			FROM date_trunc('month', now(), 'UTC') m, (VALUES ('l', 4000000), ('m', 4)) v(l, n);
-		SELECT rate_limit_notice_upkeep(); -- at least one limit
-		UPDATE rate_limit_ledger_retention SET noticed_at = '-infinity';
-		SELECT rate_limit_notice_upkeep()`)
-	s.Expect("SELECT used, quota, currency FROM rate_limit_notices ORDER BY limit_name",
-		"4.000000 5.000000 EUR\n4 5 -")
-}
-
 var noticeCounters = flag.Int("notice-counters", 12_000,
 	"the counters of TestNoticesAreFoundAmongManyCounters")
 

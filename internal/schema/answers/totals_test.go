@@ -119,29 +119,6 @@ func TestInvoiceIsTheSumOfTheRows(t *testing.T) {
 	})
 }
 
-// Who is forgotten is in no sum, and those above keep theirs.
-func TestForgottenUserIsInNoTotal(t *testing.T) {
-	s := sqltest.Open(t, schema.File)
-	s.Exec(emptyLedger)
-	s.Exec(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, money, charges)
-		SELECT (now() AT TIME ZONE 'UTC')::date - 3, gen_random_uuid(), now() - interval '3 days', 'ann',
-			'{org}', 7, '[]' FROM generate_series(1, 2)`)
-	sum := func() {
-		for s.Query("SELECT rate_limit_totals_upkeep()") == "t" {
-		}
-		s.Expect("SELECT money FROM rate_limit_invoice('org', now() - interval '9 days', now())",
-			"0.000014000")
-	}
-	sum()
-	const users = `SELECT string_agg(user_id, ' ' ORDER BY user_id) FROM rate_limit_totals
-		WHERE user_id <> ''`
-	s.Expect(users, "ann org")
-	s.Exec("SELECT rate_limit_forget_person('ann')")
-	s.Expect(users, "org")
-	sum()
-	s.Expect(users, "org")
-}
-
 // The invoice of all requests of a year's ledger reads its totals: it takes less than a fifth of the time of
 // one that reads the rows, with the same result.
 func TestInvoiceOfManyRowsReadsTotals(t *testing.T) {

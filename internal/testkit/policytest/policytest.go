@@ -41,8 +41,8 @@ var (
 		{"user|ip"}, {"key|header:X-Tenant|ip/128", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
 	}
 	withouts = []option.Without{option.WithoutShare, option.WithoutSkip}
-	networks = []string{"192.0.2.0/24", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112",
-		"2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
+	networks = []string{"192.0.2.0/24", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32",
+		"::ffff:10.1.0.0/112", "2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
 	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3",
 		"64:ff9b::c000:201", "64:ff9b::a01:203", "2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
 )
@@ -317,8 +317,8 @@ func FormatVerdict(v *policy.Verdict) string {
 // FormatHit returns a hit and its terms as text.
 func FormatHit(h *ratelimit.Hit, m *policy.Terms) string {
 	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d%s quota %d from %s shadow %v overage %v",
-		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, h.Limit.TimeZone, m.Quota, m.AmountSource,
-		m.Shadow, m.Overage)
+		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, h.Limit.TimeZone,
+		m.Quota, m.AmountSource, m.Shadow, m.Overage)
 }
 
 // FormatShadow returns the effects that shadow rules without hits would have had, as text.

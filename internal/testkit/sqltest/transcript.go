@@ -17,10 +17,10 @@ var pid = regexp.MustCompile(`\bpid \d+`)
 // ReplayTranscripts replays the transcripts in the folder testdata of a package.
 //
 // A transcript is a file of SQL and of the server's answers, on a new database of New. Commands may take
-// several lines, and end with a semicolon at the end of a line. They run as one implicit transaction, so an
-// error undoes them all. The answer follows: a line with "= " for each row, or a line with "! " for an error.
-// "other> " begins commands of a second session, and "#" begins a comment. <DB> is the name of the database,
-// which the names of roles contain.
+// several lines, and end with a semicolon at the end of a line, outside of dollar quotes. They run as one
+// implicit transaction, so an error undoes them all. The answer follows: a line with "= " for each row, or a
+// line with "! " for an error. "other> " begins commands of a second session, and "#" begins a comment. <DB>
+// is the name of the database, which the names of roles contain.
 func ReplayTranscripts(t *testing.T) {
 	golden.ReplayAll(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		return New(t).Replay(text)
@@ -44,7 +44,7 @@ func (s *DB) Replay(transcript string) string {
 			continue
 		}
 		command.WriteString(line)
-		if !strings.HasSuffix(line, ";\n") {
+		if !strings.HasSuffix(line, ";\n") || strings.Count(command.String(), "$$")%2 == 1 {
 			continue
 		}
 		sql, isOther := strings.CutPrefix(strings.TrimSpace(command.String()), "other> ")
