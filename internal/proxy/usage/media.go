@@ -24,6 +24,7 @@ const (
 type request struct {
 	Messages json.RawMessage `json:"messages"` // OpenAI, Anthropic, Bedrock, Mistral, Ollama
 	Input    json.RawMessage `json:"input"`    // OpenAI Responses
+	Inputs   json.RawMessage `json:"inputs"`   // Cohere and Voyage: embeddings
 	Contents json.RawMessage `json:"contents"` // Gemini
 	Content  json.RawMessage `json:"content"`  // Gemini: embeddings
 	System   json.RawMessage `json:"systemInstruction"`
@@ -42,15 +43,12 @@ type block struct {
 	Images  []string        `json:"images"`
 
 	// OpenAI, Mistral, Cohere, Voyage: URLs with data.
-	ImageURL  json.RawMessage `json:"image_url"`
-	Image64   string          `json:"image_base64"`
-	FileData  string          `json:"file_data"`
-	Result    string          `json:"result"` // of image_generation_call
-	AudioData struct {
-		Data   string `json:"data"`
-		Format string `json:"format"`
-	} `json:"input_audio"`
-	File struct {
+	ImageURL json.RawMessage `json:"image_url"`
+	Image64  string          `json:"image_base64"`
+	FileData string          `json:"file_data"`
+	Result   string          `json:"result"`      // of image_generation_call
+	Audio    json.RawMessage `json:"input_audio"` // an object with data, or at Mistral the data
+	File     struct {
 		Data string `json:"file_data"`
 	} `json:"file"`
 
@@ -89,7 +87,7 @@ type bedrock struct {
 
 // mediaKeywords are in each body that has media.
 var mediaKeywords = [][]byte{[]byte(`base64`), []byte(`"data"`), []byte(`"bytes"`), []byte(`"images"`),
-	[]byte(`"image_generation_call"`)}
+	[]byte(`"image_generation_call"`), []byte(`"input_audio"`)}
 
 // readMedia finds media at the places where APIs take them, and counts them in p.
 func readMedia(p *Prompt, text []byte) {
@@ -102,27 +100,29 @@ func readMedia(p *Prompt, text []byte) {
 	}
 	var r request
 	_ = json.Unmarshal(text, &r) // a member of another type has no media
-	places := []json.RawMessage{r.Messages, r.Input, r.Contents, r.Content, r.System}
+	places := []json.RawMessage{r.Messages, r.Input, r.Inputs, r.Contents, r.Content, r.System}
 	for i := range r.Requests {
 		places = append(places, r.Requests[i].Content)
 	}
 	for _, image := range r.Images {
 		addURL(p, image, "image/")
 	}
-	for i := 0; i < len(places); i++ {
-		if len(places[i]) == 0 || places[i][0] == '"' {
-			continue
+	const deepest = 6 // each level is decoded once more
+	for depth := 0; depth < deepest; depth++ {
+		var inner []json.RawMessage
+		for _, place := range places {
+			var blocks []block
+			if len(place) > 0 && place[0] == '{' {
+				blocks = make([]block, 1)
+				_ = json.Unmarshal(place, &blocks[0])
+			} else if len(place) > 0 && place[0] == '[' {
+				_ = json.Unmarshal(place, &blocks)
+			}
+			for j := range blocks {
+				inner = append(inner, readBlock(p, &blocks[j])...)
+			}
 		}
-		var blocks []block
-		if places[i][0] == '{' {
-			blocks = make([]block, 1)
-			_ = json.Unmarshal(places[i], &blocks[0])
-		} else {
-			_ = json.Unmarshal(places[i], &blocks)
-		}
-		for j := range blocks {
-			places = append(places, readBlock(p, &blocks[j])...)
-		}
+		places = inner
 	}
 }
 
@@ -131,36 +131,46 @@ func readBlock(p *Prompt, b *block) []json.RawMessage {
 	for _, image := range b.Images {
 		addURL(p, image, "image/")
 	}
-	address := ""
-	var object struct {
-		URL string `json:"url"`
-	}
-	if len(b.ImageURL) > 0 && b.ImageURL[0] == '"' {
-		_ = json.Unmarshal(b.ImageURL, &address)
-	} else if len(b.ImageURL) > 0 {
-		_ = json.Unmarshal(b.ImageURL, &object)
-		address = object.URL
-	}
-	for _, data := range []string{address, b.Image64, b.FileData, b.File.Data} {
+	for _, data := range []string{textIn(b.ImageURL), b.Image64, b.FileData, b.File.Data} {
 		addURL(p, data, "")
 	}
 	if b.Type == "image_generation_call" {
 		addMedia(p, "image/", len(b.Result), len(b.Result))
 	}
-	if b.AudioData.Data != "" {
-		addMedia(p, "audio/", len(b.AudioData.Data), len(b.AudioData.Data))
-	}
+	sound := textIn(b.Audio)
+	addMedia(p, "audio/", len(sound), len(sound))
 	if b.Source.Type == "base64" {
 		addMedia(p, b.Source.Kind, len(b.Source.Data), len(b.Source.Data))
 	}
 	for _, one := range []inline{b.Inline, b.Inline2} {
-		addMedia(p, one.Kind+one.Kind2, len(one.Data), len(one.Data))
+		kind := one.Kind + one.Kind2
+		if one.Kind != "" && one.Kind2 != "" { // servers differ in which they read
+			kind = ""
+		}
+		addMedia(p, kind, len(one.Data), len(one.Data))
 	}
 	if b.Image.Source.Bytes != "" {
 		addMedia(p, "image/"+b.Image.Format, len(b.Image.Source.Bytes), len(b.Image.Source.Bytes))
 	}
 	addMedia(p, "application/"+b.Document.Format, len(b.Document.Source.Bytes), len(b.Document.Source.Bytes))
 	return []json.RawMessage{b.Content, b.Parts, b.Output, b.Source.Content, b.Tool.Content}
+}
+
+// textIn returns a value that is a text, or the text in one that is an object.
+func textIn(value json.RawMessage) string {
+	var object struct {
+		URL  string `json:"url"`
+		Data string `json:"data"`
+	}
+	if len(value) > 0 && value[0] == '"' {
+		_ = json.Unmarshal(value, &object.URL) // it is valid
+	} else if len(value) > 0 {
+		_ = json.Unmarshal(value, &object)
+	}
+	if object.URL == "" {
+		return object.Data
+	}
+	return object.URL
 }
 
 // addURL counts a URL with data, or with kind also the data alone.
@@ -239,7 +249,10 @@ func readForm(p *Prompt, contentTypes []string, body []byte) error {
 			if err != nil {
 				return ErrAmbiguous
 			}
-			name := strings.ToLower(part.FormName())
+			name := strings.ToLower(strings.TrimSpace(part.FormName()))
+			if name == "" { // perhaps another server reads one
+				return ErrAmbiguous
+			}
 			fields[name]++
 			if name == "model" {
 				model = string(text)

@@ -52,6 +52,8 @@ func TestFormsNameTheirModel(t *testing.T) {
 		{[]string{"prompt"}, " <nil> true"},
 		{[]string{"model", "prompt", "model"}, "- ambiguous body"},
 		{[]string{"model", "Model"}, "- ambiguous body"},
+		{[]string{"model", " model"}, "- ambiguous body"},
+		{[]string{"model", ""}, "- ambiguous body"},
 	} {
 		kind, body := form(c.fields...)
 		p, err := usage.ReadPrompt("/v1/audio/transcriptions", []string{kind}, []byte(body))
