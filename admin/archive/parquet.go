@@ -24,9 +24,8 @@ import (
 func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	read func(parquet.Row) error) error {
 	names := make([]string, len(columns))
-	targets := make([]any, len(columns))
 	for i, c := range columns {
-		names[i], targets[i] = c.sql(), c.kind().target()
+		names[i] = c.sql()
 	}
 	// DescribeExec first asks the server for the types of the columns, so that pgx can request binary values.
 	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ("+p.source+") s",
@@ -34,18 +33,22 @@ func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	if err != nil {
 		return err
 	}
+	defer result.Close()
 	var row parquet.Row
-	_, err = pgx.ForEachRow(result, targets, func() error {
+	for result.Next() {
+		values, err := result.Values()
 		row = row[:0]
-		for i, c := range columns {
-			var err error
-			if row, err = c.appendTo(row, i, targets[i]); err != nil {
-				return err
-			}
+		for i := 0; err == nil && i < len(values); i++ {
+			row, err = columns[i].appendTo(row, i, values[i])
 		}
-		return read(row)
-	})
-	return err
+		if err == nil {
+			err = read(row)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return result.Err()
 }
 
 // These sizes bound memory: writing or reading a file needs the memory of one row group, and the buffers.
@@ -195,27 +198,24 @@ type column struct {
 
 // valueKind describes the representation of a Postgres type in a file.
 type valueKind struct {
-	field  reflect.Type // the type of a field in the schema
-	tag    string       // the tag of that field
-	target func() any   // returns a target for Scan
+	field reflect.Type // the type of a field in the schema
+	tag   string       // the tag of that field
 }
 
 // valueKinds maps Postgres types to kinds. All other types are text.
 var valueKinds = map[string]valueKind{
-	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta",
-		func() any { return new(pgtype.Timestamptz) }},
-	"date":             {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
-	"bigint":           {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
-	"integer":          {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
-	"double precision": {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
-	"numeric(38,9)": {reflect.TypeFor[[decimalBytes]byte](), "decimal(9:38),dict",
-		func() any { return new(pgtype.Numeric) }},
-	"boolean":  {reflect.TypeFor[bool](), "plain", func() any { return new(pgtype.Bool) }},
-	"text[]":   {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
-	"bigint[]": {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
+	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta"},
+	"date":                     {reflect.TypeFor[int32](), "date"},
+	"bigint":                   {reflect.TypeFor[int64](), "dict"},
+	"integer":                  {reflect.TypeFor[int32](), "dict"},
+	"double precision":         {reflect.TypeFor[float64](), "dict"},
+	"numeric(38,9)":            {reflect.TypeFor[[decimalBytes]byte](), "decimal(9:38),dict"},
+	"boolean":                  {reflect.TypeFor[bool](), "plain"},
+	"text[]":                   {reflect.TypeFor[[]*string](), "list"},
+	"bigint[]":                 {reflect.TypeFor[[]*int64](), "list"},
 }
 
-var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
+var textKind = valueKind{reflect.TypeFor[string](), "dict"}
 
 func (c column) kind() valueKind {
 	if k, ok := valueKinds[c.sqlType]; ok {
@@ -295,54 +295,26 @@ const (
 )
 
 // appendTo appends a value from the database to a row. i is the index of the column.
-func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error) {
+func (c column) appendTo(row parquet.Row, i int, from any) (parquet.Row, error) {
 	value := parquet.NullValue()
-	switch v := target.(type) {
-	case *pgtype.Timestamptz:
-		if v.InfinityModifier != pgtype.Finite {
-			return row, &problem{"the column " + c.name + " has a time that is infinite"}
+	switch v := from.(type) {
+	case nil:
+	case pgtype.InfinityModifier:
+		return row, &problem{"the column " + c.name + " has a time that is infinite"}
+	case time.Time:
+		value = parquet.ValueOf(v.UnixMicro())
+		if c.sqlType == "date" {
+			value = parquet.ValueOf(int32(v.Unix() / int64(dayLength/time.Second)))
 		}
-		if v.Valid {
-			value = parquet.ValueOf(v.Time.UnixMicro())
-		}
-	case *pgtype.Date:
-		if v.InfinityModifier != pgtype.Finite {
-			return row, &problem{"the column " + c.name + " has a date that is infinite"}
-		}
-		if v.Valid {
-			value = parquet.ValueOf(int32(v.Time.Unix() / int64(dayLength/time.Second)))
-		}
-	case *pgtype.Int8:
-		if v.Valid {
-			value = parquet.ValueOf(v.Int64)
-		}
-	case *pgtype.Int4:
-		if v.Valid {
-			value = parquet.ValueOf(v.Int32)
-		}
-	case *pgtype.Float8:
-		if v.Valid {
-			value = parquet.ValueOf(v.Float64)
-		}
-	case *pgtype.Bool:
-		if v.Valid {
-			value = parquet.ValueOf(v.Bool)
-		}
-	case *pgtype.Numeric:
+	case pgtype.Numeric:
 		if v.NaN {
 			return row, &problem{"the column " + c.name + " has NaN"}
 		}
-		if v.Valid {
-			value = decimalOf(v)
-		}
-	case *pgtype.Text:
-		if v.Valid {
-			value = parquet.ValueOf(v.String)
-		}
-	case *[]*string:
-		return appendList(row, i, *v), nil
-	case *[]*int64:
-		return appendList(row, i, *v), nil
+		value = decimalOf(&v)
+	case []any:
+		return appendList(row, i, v), nil
+	default:
+		value = parquet.ValueOf(v)
 	}
 	level := 1
 	if c.notNull || value.IsNull() {
@@ -369,20 +341,17 @@ func decimalOf(v *pgtype.Numeric) parquet.Value {
 	return parquet.FixedLenByteArrayValue(n.FillBytes(make([]byte, decimalBytes)))
 }
 
-// appendList appends a list to a row. The list and its elements may be NULL.
-func appendList[T string | int64](row parquet.Row, column int, list []*T) parquet.Row {
-	switch {
-	case list == nil:
-		return append(row, parquet.NullValue().Level(0, 0, column))
-	case len(list) == 0:
+// appendList appends a list to a row. Its elements may be NULL.
+func appendList(row parquet.Row, column int, list []any) parquet.Row {
+	if len(list) == 0 {
 		return append(row, parquet.NullValue().Level(0, levelEmptyList, column))
 	}
 	for i, element := range list {
-		value, level := parquet.NullValue(), levelNullElement
-		if element != nil {
-			value, level = parquet.ValueOf(*element), levelElement
+		level := levelElement
+		if element == nil {
+			level = levelNullElement
 		}
-		row = append(row, value.Level(min(i, 1), level, column))
+		row = append(row, parquet.ValueOf(element).Level(min(i, 1), level, column))
 	}
 	return row
 }
