@@ -2,10 +2,8 @@ package serve_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,12 +63,8 @@ func FuzzAnswersOfUpstreams(f *testing.F) {
 			return
 		}
 		settled := func(settle string, h http.Header, part int) string {
-			s := newSettling(t, settle)
-			serve.ReadHeaders(http.StatusOK, h, s.Settling)
-			for rest := range slices.Chunk(text, part) {
-				_, _ = serve.Write(io.Discard, rest, s.Settling)
-			}
-			return s.settledUnits(t)
+			s, q := newSettled(t, settle)
+			return s.answered(q, http.StatusOK, h, text, part)
 		}
 		for _, contentType := range []string{"application/json", "text/event-stream"} {
 			h := http.Header{"Content-Type": {contentType}}

@@ -23,65 +23,68 @@ func used(n int64) ratelimit.Decision {
 }
 
 var (
-	refused = ratelimit.Decision{Quota: 10, RetryAfter: time.Minute}
-	plain   = &policy.Terms{Status: 429}
-	shadow  = &policy.Terms{Status: 429, Shadow: true}
-	own     = &policy.Terms{Status: 402, Message: "Pay", RetryAfter: time.Hour}
-	overage = &policy.Terms{Overage: true, Quota: 5}
+	refused   = ratelimit.Decision{Quota: 10, Remaining: 2, RetryAfter: time.Minute}
+	undecided = ratelimit.Decision{Source: ratelimit.Undecided, Allowed: true}
+	plain     = &policy.Terms{Status: 429}
+	shadow    = &policy.Terms{Status: 429, Shadow: true}
+	own       = &policy.Terms{Status: 402, Message: "Pay", RetryAfter: time.Hour}
+	overage   = &policy.Terms{Overage: true, Quota: 5}
+	trial     = &policy.Terms{Overage: true, Quota: 5, Shadow: true}
 )
 
-// result describes the response to a client. wait is in seconds.
-type result struct {
-	status                   int
-	remaining, overage, wait int64
+// judged is a decision on a limit, a zone of the configuration or a rule of the policy, with its terms.
+type judged struct {
+	decision ratelimit.Decision
+	terms    *policy.Terms
 }
 
-// outcomeTests lists decisions on a zone and on a rule with terms, and the result of both.
-var outcomeTests = map[string]struct {
-	zone, rule ratelimit.Decision
-	terms      *policy.Terms
-	want       result
-}{
-	"all allowed":    {zone: allowed(3), rule: allowed(2), terms: plain, want: result{remaining: 2}},
-	"a zone refuses": {zone: refused, rule: allowed(2), terms: own, want: result{status: 429, wait: 60}},
-	"a rule refuses": {zone: allowed(3), rule: refused, terms: own, want: result{status: 402, wait: 3600}},
-	"a shadow refuses nothing": {
-		zone: allowed(3), rule: refused, terms: shadow, want: result{remaining: 3},
-	},
-	"within an overage limit": {
-		zone: allowed(3), rule: used(4), terms: overage, want: result{remaining: 1},
-	},
-	"beyond an overage limit": {
-		zone: allowed(3), rule: used(7), terms: overage, want: result{overage: 2},
-	},
-	"refused beside an overage": {
-		zone: refused, rule: used(7), terms: overage, want: result{status: 429, wait: 60},
-	},
-	"refused beside an undecided limit": {
-		zone: refused, rule: ratelimit.Decision{Source: ratelimit.Undecided, Allowed: true}, terms: overage,
-		want: result{status: 429, wait: 60},
-	},
-}
-
-// The tightest limit determines the response, whether a zone of the configuration or a rule of the policy has
-// it. A shadow rule refuses nothing.
+// The tightest limit determines the response, whichever has it. A shadow rule refuses nothing. If a request
+// passes beyond a quota, in a shadow or as an overage, the outcome names the limit and the units beyond.
 func TestOutcomeOfZonesAndRules(t *testing.T) {
-	for name, c := range outcomeTests {
-		limit := &ratelimit.Limit{}
-		o := serve.Judge(&serve.Request{
-			Hits:      []ratelimit.Hit{{Limit: limit}, {Limit: limit, Independent: c.terms.Shadow}},
-			Decisions: []ratelimit.Decision{c.zone, c.rule},
-			Terms:     []*policy.Terms{plain, c.terms},
-		})
-		got := result{o.Status, o.Decision.Remaining, o.Overage, o.RetrySeconds()}
-		if got != c.want {
-			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+	for name, c := range map[string]struct {
+		limits []judged
+		want   string // the status, what remains, the overage, the wait; which limit is exceeded by how much
+	}{
+		"all allowed": {[]judged{{allowed(3), plain}, {allowed(2), plain}},
+			"0 2 0 0, 0 by 0"},
+		"a zone refuses": {[]judged{{refused, plain}, {allowed(2), own}},
+			"429 2 0 60, 0 by 0"},
+		"a rule refuses": {[]judged{{allowed(3), plain}, {refused, own}},
+			"402 2 0 3600, 0 by 0"},
+		"a shadow refuses nothing": {[]judged{{allowed(3), plain}, {refused, shadow}},
+			"0 3 0 0, 1 by 7"},
+		"a shadow alone": {[]judged{{refused, shadow}}, "0 0 0 0, 0 by 7"},
+		"within an overage limit": {[]judged{{allowed(3), plain}, {used(4), overage}},
+			"0 1 0 0, 0 by 0"},
+		"beyond an overage limit": {[]judged{{allowed(3), plain}, {used(7), overage}},
+			"0 0 2 0, 1 by 2"},
+		"an overage":         {[]judged{{used(16), overage}}, "0 0 11 0, 0 by 11"},
+		"a trial of overage": {[]judged{{used(16), trial}}, "0 0 0 0, 0 by 0"},
+		"the one that is exceeded most": {[]judged{{allowed(3), plain}, {used(16), overage},
+			{refused, shadow}}, "0 0 11 0, 1 by 11"},
+		"refused beside an overage": {[]judged{{refused, plain}, {used(7), overage}},
+			"429 2 0 60, 0 by 0"},
+		"refused beside an undecided limit": {[]judged{{refused, plain}, {undecided, overage}},
+			"429 2 0 60, 0 by 0"},
+		"an undecided shadow": {[]judged{{allowed(3), plain}, {undecided, shadow}},
+			"0 3 0 0, 0 by 0"},
+	} {
+		q := &serve.Request{}
+		for _, l := range c.limits {
+			hit := ratelimit.Hit{Limit: &ratelimit.Limit{}, Cost: 1, Independent: l.terms.Shadow}
+			if hit.Independent {
+				hit.Cost = 9
+			}
+			q.Hits, q.Terms = append(q.Hits, hit), append(q.Terms, l.terms)
+			q.Decisions = append(q.Decisions, l.decision)
 		}
-	}
-	o := serve.Judge(&serve.Request{Hits: []ratelimit.Hit{{Independent: true}},
-		Decisions: []ratelimit.Decision{refused}, Terms: []*policy.Terms{shadow}})
-	if o.Status != 0 || o.Decision != nil {
-		t.Errorf("a shadow alone: status %d and decision %v, want 0 and nil", o.Status, o.Decision)
+		o := serve.Judge(q)
+		remaining := int64(0)
+		if o.Decision != nil {
+			remaining = o.Decision.Remaining
+		}
+		check.Equal(t, name, fmt.Sprintf("%d %d %d %d, %d by %d", o.Status, remaining, o.Overage,
+			o.RetrySeconds(), o.Exceeded, o.ExceededBy), c.want)
 	}
 }
 
@@ -106,61 +109,6 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 				Terms: []*policy.Terms{c.terms}}, c.err)
 			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.terms),
 				fmt.Sprintf("%d, retry after %v", o.Status, o.Wait), c.want)
-		}
-	}
-}
-
-// If a request passes beyond a quota, in a shadow or as an overage, the outcome names the limit and the units
-// beyond the quota.
-func TestOutcomeHasExceededLimit(t *testing.T) {
-	trial := &policy.Terms{Overage: true, Quota: 5, Shadow: true}
-	limit := &ratelimit.Limit{}
-	plain := ratelimit.Hit{Limit: limit, Cost: 1}
-	shadow := ratelimit.Hit{Limit: limit, Cost: 9, Independent: true}
-	both, admitted := []ratelimit.Hit{plain, shadow}, allowed(3)
-	refused := ratelimit.Decision{Quota: 10, Remaining: 2, RetryAfter: time.Minute}
-	overageBy11 := used(16)
-	ofBoth := []*policy.Terms{{}, {Shadow: true}}
-	for name, c := range map[string]struct {
-		hits      []ratelimit.Hit
-		decisions []ratelimit.Decision
-		terms     []*policy.Terms
-		exceeded  int
-		excess    int64
-	}{
-		"none": {
-			hits: both, decisions: []ratelimit.Decision{admitted, admitted}, terms: ofBoth,
-		},
-		"a shadow limit": {
-			hits: both, decisions: []ratelimit.Decision{admitted, refused}, terms: ofBoth,
-			exceeded: 1, excess: 7,
-		},
-		"a shadow alone": {
-			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{refused},
-			terms: ofBoth[1:], excess: 7,
-		},
-		"an overage": {
-			hits: []ratelimit.Hit{plain}, decisions: []ratelimit.Decision{overageBy11},
-			terms: []*policy.Terms{overage}, excess: 11,
-		},
-		"a trial of overage": {
-			hits: []ratelimit.Hit{shadow}, decisions: []ratelimit.Decision{overageBy11},
-			terms: []*policy.Terms{trial},
-		},
-		"the one that is exceeded most": {
-			hits:      []ratelimit.Hit{plain, plain, shadow},
-			decisions: []ratelimit.Decision{admitted, overageBy11, refused},
-			terms:     []*policy.Terms{{}, overage, {Shadow: true}}, exceeded: 1, excess: 11,
-		},
-		"undecided": {
-			hits:      both,
-			decisions: []ratelimit.Decision{admitted, {Source: ratelimit.Undecided}}, terms: ofBoth,
-		},
-	} {
-		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions, Terms: c.terms})
-		if o.Exceeded != c.exceeded || o.ExceededBy != c.excess {
-			t.Errorf("%s: exceeded hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.exceeded,
-				c.excess)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -16,10 +15,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -49,22 +45,7 @@ func decided(t *testing.T, s *serve.Site, q *serve.Request) string {
 // uploadSite returns a site with a limit of 1,000,000 tokens, and an output of 500, in a mode.
 func uploadSite(t *testing.T, mode string) *serve.Site {
 	t.Helper()
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := serve.NewZone(settings.Values{"prefix": "p", "limit": "1000000 1h", "algorithm": "fixed_window",
-		"key": "k", "unit": "tokens", "output": "500", "mode": mode}, nil, parse)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z}, MaxBody: 64 << 10,
-		Clients: &reading.Clients{Address: func(r *http.Request) (netip.Addr, bool) {
-			address, _ := netip.ParseAddrPort(r.RemoteAddr)
-			return address.Addr(), false
-		}}}
-	s.Prepare()
-	return s
+	return newMemorySite(t, "unit", "tokens", "output", "500", "mode", mode).Site
 }
 
 // A request is charged a quarter of its length, and the output that it names. The upstream gets its body.
