@@ -89,8 +89,8 @@ func TestRevisionsOnlyGrow(t *testing.T) {
 	}
 }
 
-// Tables of each numbered version, with rows in every table, become those of a new database, by migrate and
-// by psql, and keep all rows.
+// On tables of each numbered version, today's program decides requests of each kind. With rows in every
+// table, they become those of a new database, by migrate and by psql, and keep all rows.
 func TestTablesOfEachVersionAreUpgraded(t *testing.T) {
 	today, fresh := pgRatelimit(t), sqltest.Open(t, schema.File)
 	want := catalogOf(fresh)
@@ -105,6 +105,7 @@ func TestTablesOfEachVersionAreUpgraded(t *testing.T) {
 	added := strings.Fields(commits) // the newest first
 	for _, commit := range added[:len(added)-1] {
 		sql := run(t, treeOf(t, commit+"^"), "go", "run", "./internal/release", "-schema")
+		t.Run("decisions before "+commit, func(t *testing.T) { checkKinds(t, sql, today) })
 		for way, upgrade := range map[string]func(dsn string){
 			"migrate": func(dsn string) { run(t, ".", today, "migrate", "--dsn", dsn) },
 			"psql": func(dsn string) {

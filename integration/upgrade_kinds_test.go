@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
+)
+
+// kindsSQL makes a policy with a rule of each kind, for the path of its name.
+const kindsSQL = `
+SELECT rate_limit_tier('free');
+SELECT rate_limit_user(u, tier => 'free') FROM unnest('{org,banned}'::text[]) u;
+SELECT rate_limit_user('ann', tier => 'free', parent => 'org');
+INSERT INTO rate_limit_api_keys (digest, user_id, name)
+	SELECT sha256(u::bytea), u, 'k' FROM unnest('{ann,banned}'::text[]) u;
+SELECT rate_limit_ban(user_id => 'banned'), rate_limit_rule('block', action => 'block', paths => '{/block}'),
+	rate_limit_rule('exempt', action => 'exempt', paths => '{/exempt}');
+SELECT rate_limit_rule(a, paths => ARRAY['/' || a], algorithm => a, count_by => '{user}', per_day => 3)
+	FROM unnest('{sliding_window,fixed_window,token_bucket,gcra,sliding_log}'::text[]) a;
+SELECT rate_limit_rule('calendar', paths => '{/calendar}', count_by => '{user}', per_month => 3),
+	rate_limit_rule('tier', paths => '{/tier,/exempt}', count_by => '{user}', tiers => '{free}',
+		per_day => 3),
+	rate_limit_rule('key', paths => '{/key}', count_by => '{key}', per_day => 1),
+	rate_limit_rule('hold', paths => '{/hold}', count_by => '{all}', in_flight => 1);
+SELECT rate_limit_override('key', 'per_day', '3', key_id => k.id) FROM rate_limit_api_keys k;
+SELECT rate_limit_price('m', 1, 1), rate_limit_rule('model', paths => '{/model}', methods => '{POST}',
+	count_by => '{user}', limits => '{tokens=1000 tokens/24h,money=1 money/1mo calendar}')`
+
+// kindsOf has by path the statuses of requests before an upgrade, and after it.
+var kindsOf = map[string][2]string{
+	"/sliding_window": {"200 200", "200 429"}, "/fixed_window": {"200 200", "200 429"},
+	"/token_bucket": {"200 200", "200 429"}, "/gcra": {"200 200", "200 429"},
+	"/sliding_log": {"200 200", "200 429"}, "/calendar": {"200 200", "200 429"},
+	"/tier": {"200 200", "200 429"}, "/key": {"200 200", "200 429"},
+	"/exempt": {"200 200 200 200", "200"}, "/block": {"403", "403"},
+}
+
+// startModel starts a model, and returns its URL. Each answer reports 400 tokens, and with the query stream
+// begins at once and ends with end. At other paths it is a holdingUpstream.
+func startModel(t *testing.T, end <-chan struct{}) (url string) {
+	t.Helper()
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.RequestURI() {
+		case "/model?stream":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {}\n\n")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-end:
+			case <-r.Context().Done():
+			}
+			_, _ = fmt.Fprintf(w, "data: "+usageBody+"\n\n", 300, 100)
+		case "/model":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, usageBody, 300, 100)
+		default:
+			holdingUpstream(w, r)
+		}
+	}))
+	t.Cleanup(model.Close)
+	return model.URL
+}
+
+// askModel asks a model through a proxy, and returns the response when it begins.
+func askModel(t *testing.T, url string, headers ...string) *http.Response {
+	t.Helper()
+	request := harness.Get(url, headers...)
+	request.Method = http.MethodPost
+	request.Body = io.NopCloser(strings.NewReader(`{"model": "m", "max_tokens": 100}`))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+// checkKinds lets a Caddy decide requests of each kind on tables that sql has made, and on the upgraded ones,
+// while a request holds a slot, and an answer units. All counts go on.
+func checkKinds(t *testing.T, sql, today string) {
+	s := sqltest.Open(t, sql, kindsSQL)
+	end := make(chan struct{})
+	url := startCaddy(t, s.DSN, route{path: "/leased", limit: decideAlways(object{"prefix": "leased",
+		"limit": "30 1h", "algorithm": "fixed_window", "lease": "50%"})},
+		route{path: "/", backend: startModel(t, end), limit: decideAlways(object{"policy": object{
+			"apiKey": "{header.X-Api-Key}", "withoutKey": "anonymous"}})}).url
+	awaitPolicyApplied(t, s.DSN, 1)
+	ask := func(path string) *http.Response { return askModel(t, url+path, "X-Api-Key", "ann") }
+	awaitUsed := func(tokens int, holds bool) {
+		t.Helper()
+		want := fmt.Sprintf("%d %t, %.4f %[2]t, ", tokens, holds, float64(tokens)/1e6)
+		await(t, want+"to be used and held", func() bool {
+			return s.Query(`SELECT string_agg(concat_ws(' ', trim_scale(used), CASE WHEN held > 0 THEN 'true'
+				ELSE 'false' END), ', ' ORDER BY limit_name DESC) || ', ' FROM rate_limit_used
+				WHERE rule = 'model' AND key = 'org'`) == want
+		})
+	}
+	decide := func(i int) {
+		for path, statuses := range kindsOf {
+			n := strings.Count(statuses[i], " ") + 1
+			check.Equal(t, path, statusesOf(t, n, url+path, "X-Api-Key", "ann"), statuses[i])
+		}
+		check.Equal(t, "an unknown key", statusesOf(t, 1, url+"/key", "X-Api-Key", "unknown"), "401")
+		check.Equal(t, "a ban", statusesOf(t, 1, url+"/key", "X-Api-Key", "banned"), "403")
+		check.Equal(t, "a second slot", statusesOf(t, 1, url+"/hold"), "429")
+		check.Equal(t, "an answer", ask("/model").StatusCode, http.StatusOK)
+	}
+	leased := 0
+	lease := func(least int) {
+		await(t, "leased units", func() bool {
+			leased += strings.Count(statusesOf(t, 10, url+"/leased"), "200")
+			return leased >= least
+		})
+	}
+	_, release := hold(t, url)
+	decide(0)
+	lease(20)
+	awaitUsed(400, false)
+	stream := ask("/model?stream")
+	awaitUsed(400, true)
+	check.Equal(t, "migrate", run(t, ".", today, "migrate", "--dsn", s.DSN), "tables  upgraded")
+	awaitUsed(400, true)
+	decide(1)
+	lease(30)
+	lease(30)
+	check.Equal(t, "passed of a limit of 30 with leases", leased, 30)
+	awaitUsed(800, true)
+	close(end)
+	_, _ = io.Copy(io.Discard, stream.Body)
+	awaitUsed(1200, false)
+	check.Equal(t, "an answer beyond the budget", ask("/model").StatusCode, http.StatusTooManyRequests)
+	s.Expect("SELECT requests, input, output, money FROM rate_limit_invoice('org')", "3 900 300 0.001200000")
+	release()
+	holdSlot(t, url)()
+}
