@@ -181,6 +181,10 @@ const noValue = "-"
 // serverTime matches a time in UTC as the server writes it in JSON.
 var serverTime = regexp.MustCompile(`^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(\+00:00|Z)$`)
 
+// serverRange matches a range of times as the server writes it.
+var serverRange = regexp.MustCompile(
+	`^[[(](?:"(\d{4}-\d\d-\d\d) ([\d:.]+)\+00")?,(?:"(\d{4}-\d\d-\d\d) ([\d:.]+)\+00")?\)$`)
+
 // sixDecimals matches an amount of money. Of its decimals, people read two or more.
 var sixDecimals = regexp.MustCompile(`^(-?\d+\.\d\d\d*?)0+$`)
 
@@ -198,6 +202,9 @@ func cell(value json.RawMessage) string {
 		_ = json.Unmarshal(value, &s)
 		if s == "infinity" { // of a timestamptz
 			return "never"
+		}
+		if r := serverRange.FindStringSubmatch(s); r != nil && s != "(,)" { // as valid= reads it
+			s = strings.ReplaceAll(r[1]+"T"+r[2]+"Z.."+r[3]+"T"+r[4]+"Z", "TZ", "")
 		}
 		return redactAndQuote(serverTime.ReplaceAllString(s, "$1 ${2}Z"))
 	case '[':
