@@ -159,7 +159,13 @@ func (r *rehearsal) page(section string, n int) {
 // decision is not admitted.
 func (r *rehearsal) ask(path string, n int, key string) (admitted int64) {
 	r.t.Helper()
-	result := harness.Run(r.t.Context(), harness.Load{Clients: 4, Requests: n,
+	return r.askEvery(0, path, n, key)
+}
+
+// askEvery is like ask, and sends a request each time an interval has passed.
+func (r *rehearsal) askEvery(interval time.Duration, path string, n int, key string) (admitted int64) {
+	r.t.Helper()
+	result := harness.Run(r.t.Context(), harness.Load{Clients: 4, Requests: n, Every: interval,
 		Request: func(i int) *http.Request {
 			return harness.Get(r.urls[i%2]+path, "X-Key", key)
 		}})
@@ -188,15 +194,15 @@ func (r *rehearsal) number(sql string) int64 { return cluster.Query[int64](r.t, 
 func (r *rehearsal) text(sql string) string { return cluster.Query[string](r.t, r.dsn, sql) }
 
 // startProxies starts a Caddy and a Traefik. Both have a policy, a durable limit with leases, and at /short a
-// limit that is not durable. The limits count by X-Key.
-func (r *rehearsal) startProxies() {
+// limit that is not durable. The limits count by X-Key. more are further routes.
+func (r *rehearsal) startProxies(more ...route) {
 	short := rehearsedLimit("short", rehearsedShort)
 	long := rehearsedLimit("rehearsed", rehearsedQuota)
 	maps.Copy(long, object{"durable": true, "synchronousCommit": true, "lease": "2%",
 		"policy": object{"user": "{header.X-User}"}})
 	r.urls = nil
-	for _, p := range startBoth(r.t, r.dsn, route{path: "/short", limit: short},
-		route{path: "/", limit: long}) {
+	for _, p := range startBoth(r.t, r.dsn, append(more, route{path: "/short", limit: short},
+		route{path: "/", limit: long})...) {
 		r.urls = append(r.urls, p.url)
 	}
 }

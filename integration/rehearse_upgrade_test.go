@@ -3,9 +3,12 @@
 package integration
 
 import (
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +34,8 @@ func rehearseUpgrade(t *testing.T) {
 
 // rehearseReplication upgrades Postgres by logical replication, as the page says, while proxies keep running.
 // Afterwards a durable counter is as it was, one that is not durable has begun again, and a change of the
-// policy reaches the proxies.
+// policy reaches the proxies. Running answers hold their units on the new server, and are charged there once.
+// Of a limit with leases, which are in use all the time, no unit is used twice, and few are lost.
 func rehearseReplication(t *testing.T) {
 	r := newRehearsal(t)
 	bin, err := cluster.Download(t.Context(), "18")
@@ -39,16 +43,38 @@ func rehearseReplication(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.env = append(r.env, "NEW_BIN="+bin)
-	r.startProxies()
+	tokens, end := rehearsedLimit("tokens", 1000), make(chan struct{})
+	tokens["unit"] = "tokens"
+	r.startProxies(route{path: "/model", backend: startModel(t, end), limit: tokens})
 	r.awaitDecisions()
 	r.page("Upgrade by replication", 0)
 	r.awaitDecisions()
 	r.ask("/", rehearsedQuota+500, "spent")
 	r.ask("/short", rehearsedShort+500, "spent")
 	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('before', 1)")
+	var streams []*http.Response
+	for _, url := range r.urls {
+		streams = append(streams, askModel(t, url+"/model?stream", "X-Key", "k"))
+	}
+	const held = "SELECT coalesce(sum(held), 0)::bigint FROM rate_limit_counters('tokens', true)"
+	holds := r.number(held)
+	admitted := int64(0)
+	await(t, "leased units", func() bool {
+		admitted += r.askEvery(20*time.Millisecond, "/", 50, "leased")
+		return r.number(rehearsedCount+" AND key = 'leased'") > admitted
+	})
+	var load sync.WaitGroup
+	var switched atomic.Bool
+	load.Go(func() {
+		for !switched.Load() {
+			admitted += r.askEvery(20*time.Millisecond, "/", 25, "leased")
+		}
+	})
 	began := time.Now()
 	r.page("Upgrade by replication", 1)
 	r.decidedWithin("the switch", began, 10*time.Second)
+	switched.Store(true)
+	load.Wait()
 	if version := r.text("SHOW server_version"); !strings.HasPrefix(version, "18.") {
 		t.Errorf("the proxies' server has the version %s, want 18", version)
 	}
@@ -56,4 +82,17 @@ func rehearseReplication(t *testing.T) {
 		"/short": http.StatusOK}, "spent")
 	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('after', 2)")
 	r.awaitPolicyApplied()
+	await(t, "held units", func() bool { return holds > 0 && r.number(held) == holds })
+	close(end)
+	for _, stream := range streams {
+		_, _ = io.Copy(io.Discard, stream.Body)
+	}
+	await(t, "the answers to be charged", func() bool {
+		return countOf(t, r.dsn, "tokens", "k") == 800 && r.number(held) == 0
+	})
+	sum := admitted + r.ask("/", rehearsedQuota+500, "leased")
+	if t.Logf("%d admitted until the switch, %d in all", admitted, sum); sum > rehearsedQuota ||
+		sum < rehearsedQuota*9/10 {
+		t.Errorf("%d were admitted, want %d at most, and about as many", sum, rehearsedQuota)
+	}
 }
