@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -31,80 +32,42 @@ func fieldsWithoutKeys(hits []ratelimit.Hit, decisions []ratelimit.Decision) (po
 
 // RateLimit-Policy and RateLimit have the syntax of the draft for each kind of limit: names are quoted or
 // escaped, w is left out if the length of the window varies or is not in whole seconds, and t is rounded up.
-func TestFieldsOfDraft(t *testing.T) {
-	for _, test := range []struct {
-		limit         ratelimit.Limit
-		decision      ratelimit.Decision
-		policy, rates string
-	}{
-		{
-			limit:    ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute},
-			decision: ratelimit.Decision{Allowed: true, Quota: 5, Remaining: 5}, policy: `"a\"b\\c";q=5;w=60`,
-			rates: `"a\"b\\c";r=5;t=0`,
-		},
-		{
-			limit:    ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute},
-			decision: ratelimit.Decision{Quota: 5, RetryAfter: 1500 * time.Millisecond},
-			policy:   `"%00%7F%0A%25";q=5;w=60`, rates: `"%00%7F%0A%25";r=0;t=2`,
-		},
-		{
-			limit:    ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond},
-			decision: ratelimit.Decision{Quota: 5, Remaining: 3, RetryAfter: ratelimit.Never},
-			policy:   `"never";q=5`, rates: `"never";r=3`,
-		},
-		{
-			limit:    ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month},
-			decision: ratelimit.Decision{Quota: 5, RetryAfter: time.Hour}, policy: `"month";q=5`,
-			rates: `"month";r=0;t=3600`,
-		},
-		{
-			limit:    ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week},
-			decision: ratelimit.Decision{Quota: 5, RetryAfter: time.Hour}, policy: `"week";q=5;w=604800`,
-			rates: `"week";r=0;t=3600`,
-		},
-		{
-			limit:    ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7},
-			decision: ratelimit.Decision{Quota: 7, RetryAfter: time.Hour}, policy: `"burst";q=7`,
-			rates: `"burst";r=0;t=3600`,
-		},
-		{
-			limit:    ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5},
-			decision: ratelimit.Decision{Quota: 5, RetryAfter: time.Second},
-			policy:   `"flight";q=5;qu="concurrent-requests"`, rates: `"flight";r=0;t=1`,
-		},
-		{
-			limit: ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow,
-				Burst: ratelimit.MaxEvents},
-			decision: ratelimit.Decision{Quota: ratelimit.MaxEvents, RetryAfter: time.Hour},
-			policy:   `"long";q=999999999999999`, rates: `"long";r=0;t=3600`,
-		},
-	} {
-		policy, rates := fieldsWithoutKeys([]ratelimit.Hit{{Limit: &test.limit, Key: "k", Cost: 1}},
-			[]ratelimit.Decision{test.decision})
-		if policy != test.policy || rates != test.rates {
-			t.Errorf("fields are %s and %s, want %s and %s", policy, rates, test.policy, test.rates)
-		}
-	}
-}
-
 // A refused limit is first in both fields. A limit without a decision is last in RateLimit-Policy and is not
 // in RateLimit. A shadow limit is in neither field.
-func TestFieldsOfSeveralLimits(t *testing.T) {
-	var hits []ratelimit.Hit
+func TestFieldsOfDraft(t *testing.T) {
+	text := ""
+	add := func(hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+		policy, rates := fieldsWithoutKeys(hits, decisions)
+		text += policy + " | " + rates + "\n"
+	}
+	for _, c := range []struct {
+		limit ratelimit.Limit
+		wait  time.Duration
+	}{
+		{ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute}, time.Hour},
+		{ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute}, 1500 * time.Millisecond},
+		{ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond}, ratelimit.Never},
+		{ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month}, time.Hour},
+		{ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week}, time.Hour},
+		{ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7}, time.Hour},
+		{ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5}, time.Second},
+		{ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow,
+			Burst: ratelimit.MaxEvents}, time.Hour},
+	} {
+		add([]ratelimit.Hit{{Limit: &c.limit, Key: "k", Cost: 1}},
+			[]ratelimit.Decision{{Quota: c.limit.Capacity(), RetryAfter: c.wait}})
+	}
+	var several []ratelimit.Hit
 	for _, name := range []string{"undecided", "wide", "refused", "shadow"} {
-		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: name, Events: 9,
+		several = append(several, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: name, Events: 9,
 			Window: time.Minute}, Key: "k", Cost: 1, Independent: name == "shadow"})
 	}
-	policy, rates := fieldsWithoutKeys(hits, []ratelimit.Decision{
+	add(several[1:2], []ratelimit.Decision{{Allowed: true, Quota: 9, Remaining: 5}})
+	add(several, []ratelimit.Decision{
 		{Allowed: true, Quota: 9, Source: ratelimit.Undecided}, {Allowed: true, Quota: 9, Remaining: 5},
 		{Quota: 9, RetryAfter: time.Second}, {Quota: 9},
 	})
-	if want := `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60`; policy != want {
-		t.Errorf("RateLimit-Policy is %s, want %s", policy, want)
-	}
-	if want := `"refused";r=0;t=1, "wide";r=5;t=0`; rates != want {
-		t.Errorf("RateLimit is %s, want %s", rates, want)
-	}
+	golden.Check(t, "testdata/fields.txt", text)
 }
 
 // Restore removes the members of an upstream, and keeps the members of a later limit in this proxy.
