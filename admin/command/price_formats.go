@@ -37,7 +37,7 @@ var (
 	// costs matches the names of further fields that can cost something. Units of Databricks are the same
 	// prices once more.
 	costs = regexp.MustCompile(`(?i)cost|pric|(^|_)fee|charge|surcharge|discount|multiplier|uplift|` +
-		`^provider_specific_entry$`)
+		`currency|flat_rate|rate_card|per_request|^provider_specific_entry$`)
 	sameCosts = regexp.MustCompile(`^(in|out)put_dbu_cost_per_token$`)
 )
 
@@ -118,7 +118,11 @@ func (m *listedModel) addRanges(f field) {
 	if m.ignores(f.name) {
 		return
 	}
-	ranges, _ := listOf(f.value)
+	ranges, isList := listOf(f.value)
+	if !isList {
+		m.refuse(f.name, f.value)
+	}
+	last := int64(0)
 	for _, prices := range ranges {
 		var bounds struct{ Range []json.RawMessage }
 		err := json.Unmarshal(prices, &bounds)
@@ -126,11 +130,13 @@ func (m *listedModel) addRanges(f field) {
 			m.fail(f.name, prices, "must have ranges of tokens")
 			return
 		}
-		from, ok := wholeNumber(bounds.Range[0])
-		if !ok {
-			m.fail(f.name, prices, "must have ranges of tokens")
+		from, isFrom := wholeNumber(bounds.Range[0])
+		end, isEnd := wholeNumber(bounds.Range[1])
+		if !isFrom || !isEnd || end <= from || from != last && (last == 0 || from != last+1) {
+			m.fail(f.name, prices, "must have ranges of tokens, each from the end of the one before")
 			return
 		}
+		from, last = last, end
 		for _, price := range objectOf(prices) {
 			if price.name != "range" && !m.addToken(price.name, priceLevel{step: from}, price.value) {
 				m.refuse(f.name+"."+price.name, price.value)
@@ -196,7 +202,10 @@ func (m *listedModel) addContexts(name string, at priceLevel, list json.RawMessa
 	if m.ignores(name) {
 		return
 	}
-	steps, _ := listOf(list)
+	steps, isList := listOf(list)
+	if !isList {
+		m.refuse(name, list)
+	}
 	for _, step := range steps {
 		var of struct {
 			Tier struct {

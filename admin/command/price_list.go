@@ -155,7 +155,7 @@ func (m *listedModel) refuse(field string, value json.RawMessage) {
 	}
 }
 
-// hasAmount reports whether a value has a number other than 0.
+// hasAmount reports whether a value has a number other than 0, or a text that is not 0.
 func hasAmount(value json.RawMessage) bool {
 	if list, isList := listOf(value); isList {
 		return slices.ContainsFunc(list, hasAmount)
@@ -166,19 +166,24 @@ func hasAmount(value json.RawMessage) bool {
 		}
 	}
 	text := strings.Trim(string(value), `"`)
-	_, err := strconv.ParseFloat(text, 64)
-	return (err == nil || errors.Is(err, strconv.ErrRange)) && strings.ContainsAny(text, "123456789")
+	number, err := strconv.ParseFloat(text, 64)
+	if err == nil && number == 0 {
+		return strings.ContainsAny(text, "123456789") // too small
+	}
+	return text != "" && (value[0] == '"' || err == nil || errors.Is(err, strconv.ErrRange))
 }
 
 // of returns the price of a part. What a list leaves out of a tier or a step costs what it does without the
-// tier, else without the step.
-func (m *listedModel) of(at priceLevel, part string) *big.Rat {
-	for _, l := range []priceLevel{at, {step: at.step}, {tier: at.tier}} {
-		if price := m.prices[l][part]; price != nil {
-			return price
+// tier, else in the step before.
+func (m *listedModel) of(at priceLevel, part string) (price *big.Rat) {
+	last := priceLevel{step: -1}
+	for l, prices := range m.prices {
+		if prices[part] != nil && l.step <= at.step && (l.tier == at.tier || l.tier == "") &&
+			(l.step > last.step || l.step == last.step && l.tier != "") {
+			price, last = prices[part], l
 		}
 	}
-	return m.prices[priceLevel{}][part]
+	return price
 }
 
 // row returns the row of a model, without one if there are faults.
