@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,7 @@ func TestCorrectionsReachCountersOnceThroughKillsAndFailover(t *testing.T) {
 	})
 	await(t, "the command to say that requests run", func() bool {
 		out := run(t, ".", caddy, "pg-ratelimit", "--dsn", b.dsn, "prices", "correct", "*", "--from", "1h")
-		return strings.Contains(out, "running") && !strings.Contains(out, "running          0")
+		return regexp.MustCompile(`(?m)^running +[1-9]`).MatchString(out)
 	})
 	b.must(b.servers[0].Kill())
 	b.must(runSQL(b.servers[1].DSN("postgres"), "SELECT pg_promote()",
