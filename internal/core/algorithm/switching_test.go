@@ -21,19 +21,28 @@ func definitionNames() []string {
 	return names
 }
 
-// loosestBound returns the bound of the cost in a period of time microseconds, for windows that may start at
-// any time: after a change of the limit, the windows of the new limit start where the row's windows did.
+// netCost returns the sum of a log's charges and refunds.
+func netCost(log []entry) *big.Int {
+	sum := new(big.Int)
+	for _, e := range log {
+		sum.Add(sum, big.NewInt(e.cost))
+	}
+	return sum
+}
+
+// loosestBound returns the bound of the cost in a period of time microseconds. After a change of the limit,
+// the windows of the new limit start where those of the row did, so a part of a window counts as a whole one.
 func loosestBound(l *ratelimit.Limit, time int64) *big.Int {
 	window := l.Window.Microseconds()
-	switch {
-	case l.Calendar != ratelimit.NoCalendar:
+	if l.Calendar != ratelimit.NoCalendar {
 		window = 23 * 3600 * conformance.Second // no unit of the calendar is shorter
-	case l.Algorithm == ratelimit.SlidingLog || l.Algorithm == ratelimit.TokenBucket ||
-		l.Algorithm == ratelimit.GCRA:
-		return maxCost(l, time)
 	}
-	windows := 1 + (time+window-1)/window
-	return new(big.Int).Mul(big.NewInt(windows), big.NewInt(l.Events))
+	begun := (time + window - 1) / window
+	if l.Algorithm == ratelimit.SlidingLog && time < window {
+		begun = 0
+	}
+	bound := new(big.Int).Mul(big.NewInt(begun), big.NewInt(l.Events))
+	return bound.Add(bound, big.NewInt(l.Capacity()))
 }
 
 // sendHits sends random hits under a limit and checks that the limit holds.

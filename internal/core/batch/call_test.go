@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,9 +21,7 @@ var panicTests = []struct {
 	broken map[string]bool // the owners of the calls for which it panics
 	want   string          // the owners of the calls that are decided
 }{
-	{during: "fill", broken: map[string]bool{}, want: "first a b c"},
 	{during: "fill", broken: map[string]bool{"b": true}, want: "first a c"},
-	{during: "fill", broken: map[string]bool{"a": true, "c": true}, want: "first b"},
 	{during: "fill", broken: map[string]bool{"first": true, "a": true, "b": true, "c": true}, want: ""},
 	{during: "deliver", broken: map[string]bool{"b": true}, want: "first a b c"},
 	{during: "deliver", broken: map[string]bool{"first": true, "a": true, "b": true, "c": true},
@@ -156,38 +153,6 @@ func TestCancelRacesWithFinish(t *testing.T) {
 		if !isDecided && !errors.Is(err, enough) {
 			t.Fatalf("got %v; want the decision or the cause of the end", err)
 		}
-	}
-}
-
-// Many goroutines reuse their calls, and each call is decided once.
-func TestEachCallIsDecidedOnce(t *testing.T) {
-	var mu sync.Mutex
-	decided := 0
-	d := newQueue(batch.Options{Workers: 3}, functions{deliver: func(calls []*batch.Call) {
-		mu.Lock()
-		defer mu.Unlock()
-		decided += len(calls)
-	}}, func(n int) time.Duration { return time.Duration(n%50/49) * 6 * time.Millisecond })
-	var group sync.WaitGroup
-	for i := range 32 {
-		group.Go(func() {
-			c := batch.NewCall()
-			for n := range 300 {
-				cost := int64(1000*i + n)
-				c.Prepare([]ratelimit.Hit{{Cost: cost}, {Cost: -cost}}[:1+n%2], false)
-				c.Owner = i
-				_, err := batch.Enter(t.Context(), d.queue, c, time.Now())
-				if err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
-					t.Errorf("goroutine %d, call %d: got %v, %+v; want cost %d", i, n, err, c.Decisions,
-						cost)
-					return
-				}
-			}
-		})
-	}
-	group.Wait()
-	if decided != 32*300 || d.maxInFlight > 3 {
-		t.Errorf("%d calls, up to %d concurrent batches; want %d and 3", decided, d.maxInFlight, 32*300)
 	}
 }
 
