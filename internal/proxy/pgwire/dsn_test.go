@@ -90,25 +90,12 @@ func TestPassfileHasPasswordInFirstMatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var logged []string
-	c := &config{passfile: path, user: "u", dbname: "d", log: func(s string) { logged = append(logged, s) }}
-	for _, k := range []struct {
-		t            target
-		user, dbname string
-		want         string
-	}{
-		{t: target{host: "h1", port: "5432"}, user: "u", dbname: "d", want: "one"},
-		{t: target{host: "h1", port: "5433"}, user: "u", dbname: "d"},
-		{t: target{host: "h1", port: "5432"}, user: "U", dbname: "d"},
-		{t: target{host: "h:2", port: "1"}, user: "u", dbname: "x", want: `t:w\o`},
-		{t: target{host: "x", port: "1"}, user: "u", dbname: "x"},
-		{t: target{host: "/var/run", port: "5432"}, user: "u", dbname: "d", want: "socket"},
-		{t: target{host: "other", port: "9"}, user: "v", dbname: "d", want: "any"},
-		{t: target{host: "h5", port: "5432"}, user: "u", want: "database is user"},
-	} {
-		c.user, c.dbname = k.user, k.dbname
-		if got := c.passwordFor(k.t); got != k.want {
-			t.Errorf("passwordFor(%v) of user %s and database %q = %q, want %q", k.t, k.user, k.dbname, got,
-				k.want)
+	c := &config{passfile: path, log: func(s string) { logged = append(logged, s) }}
+	for _, line := range readLines(t, "passfile.txt") {
+		fields := strings.Split(line.text, " ")
+		c.user, c.dbname = fields[2], fields[3]
+		if got := c.passwordFor(target{host: fields[0], port: fields[1]}); got != line.want {
+			t.Errorf("the password of %q is %q, want %q", line.text, got, line.want)
 		}
 	}
 	c.password = "given"
