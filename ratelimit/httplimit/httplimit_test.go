@@ -211,8 +211,6 @@ func TestInvalidOptionsNameField(t *testing.T) {
 			Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour, Reserves: true}}},
 		{store: store, field: "prefix",
 			options: httplimit.Options{Limit: &ratelimit.Limit{Events: 1, Window: time.Hour}}},
-		{store: store, field: "events",
-			options: httplimit.Options{Limit: &ratelimit.Limit{Prefix: "p", Window: time.Hour}}},
 		{store: store, options: httplimit.Options{Limit: limit, Timeout: -1}, field: "Timeout"},
 	} {
 		_, err := httplimit.New(test.store, test.options)

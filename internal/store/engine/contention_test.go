@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -28,13 +27,12 @@ const (
 )
 
 // Eight stores, like those of eight processes, take from the same rows. Meanwhile a cleanup runs after each
-// batch, and the npm library sends statements. No statement fails or deadlocks, and the charge of each row is
-// the admitted cost.
+// batch, and rows expire. No statement fails or deadlocks, and the charge of each row is the admitted cost.
 func TestStoresShareQuotas(t *testing.T) {
 	s := newTestDB(t)
 	s.exec(engine.TableSQL)
 	ctx, stop := context.WithCancel(t.Context())
-	others := sendLibraryStatements(ctx, s)
+	others := expireRows(ctx, s)
 	c := &contention{lasting: limitsWithoutReset(), churned: limitsWithShortWindows(),
 		until:    time.Now().Add(time.Duration(conformance.Long()) * 8 * time.Second),
 		admitted: map[string]int64{}}
@@ -150,26 +148,21 @@ func limitsWithShortWindows() []*ratelimit.Limit {
 	return limits
 }
 
-// sendLibraryStatements sends statements of the npm library on four connections until ctx ends.
-func sendLibraryStatements(ctx context.Context, s *testDB) *sync.WaitGroup {
-	var others sync.WaitGroup
-	for other := range 4 {
-		conn := cluster.Connect(s.t, s.dsn)
-		others.Add(1)
-		go func() {
-			defer others.Done()
-			random := rand.New(rand.NewSource(int64(other)))
-			for ctx.Err() == nil {
-				for _, sql := range libraryStatements(other, random) {
-					if _, err := conn.Exec(context.Background(), sql); err != nil {
-						s.t.Errorf("%s: %v", sql, err)
-						return
-					}
-				}
-			}
-		}()
-	}
-	return &others
+// expireRows makes rows in use expire until ctx ends, so that cleanups delete them.
+func expireRows(ctx context.Context, s *testDB) *sync.WaitGroup {
+	var running sync.WaitGroup
+	random, limits := rand.New(rand.NewSource(0)), limitsWithShortWindows()
+	running.Go(func() {
+		for ctx.Err() == nil {
+			l := limits[random.Intn(len(limits))]
+			table := map[bool]string{false: "ephemeral", true: "durable"}[l.Durable]
+			s.exec(fmt.Sprintf(`UPDATE rate_limit_%s SET expires_at = clock_timestamp() - '%d h'::interval,
+				window_start = clock_timestamp() - '%[2]d h'::interval, hits = NULL
+				WHERE prefix = '%s' AND key = '%d'`, table, 1+random.Intn(3), l.Prefix,
+				random.Intn(contendedKeys)))
+		}
+	})
+	return &running
 }
 
 // checkCharges fails the test unless the charge of each row is its admitted cost.
@@ -206,30 +199,4 @@ func (s *testDB) checkCharges(admitted map[string]int64) {
 	if used == 0 {
 		s.t.Error("0 quotas are exhausted, want some")
 	}
-}
-
-// libraryStatements returns statements like the npm library's: one statement for a row (kind 0), or a
-// transaction that locks the row (kinds 1 and 2). Kind 3 makes a row in use expire, so that a cleanup may
-// delete it.
-func libraryStatements(kind int, random *rand.Rand) []string {
-	key := fmt.Sprint(random.Intn(contendedKeys))
-	switch kind {
-	case 0:
-		return []string{`INSERT INTO rate_limit_ephemeral AS r (prefix, key, count, window_start, expires_at)
-			VALUES ('churnefixed_window', '` + key + `', 1, clock_timestamp(), clock_timestamp() + '20 ms')
-			ON CONFLICT (prefix, key) DO UPDATE
-			SET count = CASE WHEN r.expires_at < clock_timestamp() THEN 1 ELSE r.count + 1 END`}
-	case 1, 2:
-		where := " WHERE prefix = 'churnesliding_window' AND key = '" + key + "'"
-		return []string{"BEGIN", `INSERT INTO rate_limit_ephemeral
-			(prefix, key, count, prev_count, window_start, expires_at) VALUES ('churnesliding_window',
-			'` + key + `', 0, 0, clock_timestamp(), clock_timestamp() + '40 ms') ON CONFLICT DO NOTHING`,
-			"SELECT FROM rate_limit_ephemeral" + where + " FOR UPDATE",
-			"UPDATE rate_limit_ephemeral SET count = count + 1, prev_count = 0" + where, "COMMIT"}
-	}
-	l := limitsWithShortWindows()[random.Intn(10)]
-	return []string{fmt.Sprintf(`UPDATE rate_limit_%s SET expires_at = clock_timestamp() - '%d h'::interval,
-		window_start = clock_timestamp() - '%[2]d h'::interval, hits = NULL
-		WHERE prefix = '%s' AND key = '%s'`, []string{"ephemeral", "durable"}[random.Intn(2)],
-		1+random.Intn(3), l.Prefix, key)}
 }

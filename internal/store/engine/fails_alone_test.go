@@ -2,10 +2,13 @@ package engine_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -17,8 +20,10 @@ func TestFailedStatementFailsOnlyItsRequests(t *testing.T) {
 	durable.Durable = true
 	inDurable := func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "rate_limit_durable") }
 	durableHit := func(key string) ratelimit.Hit { return ratelimit.Hit{Limit: &durable, Key: key, Cost: 1} }
-	peek, refund := durableHit("k"), durableHit("k")
-	peek.Peek, refund.Cost = true, -1
+	peek, refund, aside := durableHit("k"), durableHit("k"), durableHit("k")
+	peek.Peek, refund.Cost, aside.Independent = true, -1, true
+	besideOthers := fakeHits("h")
+	besideOthers[0].Independent = true
 	for _, test := range []struct {
 		hits    []ratelimit.Hit
 		decided bool
@@ -31,6 +36,8 @@ func TestFailedStatementFailsOnlyItsRequests(t *testing.T) {
 		{append(fakeHits("d"), peek), false},
 		{append(fakeHits("e"), refund), false},
 		{fakeHits("f", "g"), true},
+		{append(fakeHits("h"), aside), true}, // undecided
+		{append(besideOthers, durableHit("h")), false},
 	} {
 		store := newEngine(t, &fakeDB{answer: failWhere("53100", "disk full", inDurable)}, bareOptions)
 		calls := []*batch.Call{newCall(false, fakeHits("x")...), newCall(false, test.hits...),
@@ -60,42 +67,48 @@ func TestFailedStatementFailsOnlyItsRequests(t *testing.T) {
 	}
 }
 
-// If the server reports that a statement lost a conflict, the store sends the statement again, or its whole
-// transaction, and no other statement.
-func TestLostTransactionsRunAgain(t *testing.T) {
-	durable := *fakeLimit
-	durable.Durable = true
-	for _, code := range []string{"40001", "40P01"} {
+// A value that the database refuses fails the request that has it, and not the others of its statement.
+func TestBadValueFailsOnlyItsRequest(t *testing.T) {
+	store := newEngine(t, &fakeDB{answer: failWhere("22021", "bad value", func(s *pgdb.Statement) bool {
+		return slices.Contains(statementKeys(s), "bad")
+	})}, bareOptions)
+	calls := []*batch.Call{newCall(false, fakeHits("a")...), newCall(false, fakeHits("bad")...),
+		newCall(false, fakeHits("b", "c")...), newCall(false, fakeHits("d", "bad")...)}
+	store.DecideBatch(calls)
+	for i, c := range calls {
+		if (c.Err == nil) != (i%2 == 0) {
+			t.Errorf("request %d: error %v, want one if it has the bad value", i, c.Err)
+		}
+	}
+}
+
+// A statement that lost a conflict or waited too long for a lock is sent again, or its whole transaction, and
+// no other statement, so that no hit is charged twice.
+func TestOnlyFailedStatementsAreRepeated(t *testing.T) {
+	for _, code := range []string{pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable} {
 		for _, several := range []bool{false, true} {
-			tries := map[string]int{}
-			db := &fakeDB{answer: failWhere(code, "lost", func(s *pgdb.Statement) bool {
-				table := "ephemeral"
-				if strings.Contains(s.SQL, "rate_limit_durable") {
-					table = "durable"
-				} else if isCheck(s) {
-					table = "check"
+			sent := map[string]int{}
+			db := &fakeDB{answer: failWhere(code, "another has the row", func(s *pgdb.Statement) bool {
+				for _, key := range statementKeys(s) {
+					sent[key]++
 				}
-				tries[table]++
-				return table == "durable" && tries[table] < 3
+				return slices.Contains(statementKeys(s), "locked") && sent["locked"] == 1
 			})}
-			store := newEngine(t, db, bareOptions)
-			on := ratelimit.Hit{Limit: &durable, Key: "a", Cost: 1}
-			calls, want := []*batch.Call{newCall(false, fakeHits("a")...), newCall(false, on)},
-				"map[durable:3 ephemeral:1]"
+			locked := hitOn("durable", 5, true)
+			locked.Key = "locked"
+			calls, want := []*batch.Call{newCall(false, fakeHits("free")...), newCall(false, locked)},
+				"map[free:1 locked:2]"
 			if several {
-				// The server does not run the third statement after the failure of the second.
-				calls, want = []*batch.Call{newCall(false, append(fakeHits("a"), on)...)},
-					"map[check:1 durable:3 ephemeral:3]"
+				calls, want = []*batch.Call{newCall(false, append(fakeHits("free"), locked)...)},
+					"map[free:2 locked:2]"
 			}
-			store.DecideBatch(calls)
+			newEngine(t, db, bareOptions).DecideBatch(calls)
 			for _, c := range calls {
 				if c.Err != nil || !allAllowed(c.Decisions) {
 					t.Errorf("%s, several %v: %v, %+v; want all allowed", code, several, c.Err, c.Decisions)
 				}
 			}
-			if fmt.Sprint(tries) != want {
-				t.Errorf("%s, several %v: tried %v, want %s", code, several, tries, want)
-			}
+			check.Equal(t, fmt.Sprint(code, ", several ", several, ": sent"), sent, want)
 		}
 	}
 }

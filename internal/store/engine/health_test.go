@@ -14,46 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// While the database fails, all calls fail with ErrUnavailable and the cause. Only the first call sends a
-// statement and waits for its result. When the database answers again, the store detects that by probes,
-// without a call.
-func TestFailingDatabaseGetsOneStatement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broken := errors.New("broken")
-		db := &fakeDB{answer: failWith(broken), probe: failWith(broken)}
-		store := newEngine(t, db, engine.Options{CleanupProbability: -1})
-		q := newQueueCaller(store, time.Second)
-		for start := time.Now(); time.Since(start) < time.Hour; time.Sleep(time.Second) {
-			_, took, err := tryOne(store, time.Second, fakeHits("k")[0])
-			_, queued := q.take(fakeHits("k")...)
-			for _, err := range []error{err, queued,
-				store.Reset(t.Context(), time.Second, fakeHits("k"))} {
-				if !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
-					t.Fatalf("after %v: error %v, want ErrUnavailable and its cause after 0s", took, err)
-				}
-			}
-		}
-		runs, probes := db.count()
-		if runs != 1 || probes < 3600 || probes > 4*3600 {
-			t.Errorf("%d batches and %d probes in an hour, want 1, and 1 to 4 per second", runs, probes)
-		}
-		db.set(nil, nil)
-		time.Sleep(time.Second)
-		_, probes = db.count()
-		time.Sleep(time.Hour)
-		if _, after := db.count(); after != probes {
-			t.Errorf("%d probes after the outage, want none", after-probes)
-		}
-		if _, took, err := tryOne(store, time.Second, fakeHits("k")[0]); err != nil || took != 0 {
-			t.Errorf("when the database is back: error %v after %v, want none after 0s", err, took)
-		}
-		store.Close()
-		if _, err := q.take(fakeHits("k")...); !errors.Is(err, ratelimit.ErrClosed) {
-			t.Errorf("after Close: error %v, want ErrClosed", err)
-		}
-	})
-}
-
 // While the database does not respond, only the first requests wait for their timeouts. If it refuses
 // connections from the start, none waits.
 func TestFewRequestsWaitForHangingDatabase(t *testing.T) {

@@ -86,28 +86,6 @@ func TestBudgetIsUsedToItsEnd(t *testing.T) {
 		"u m 35 0 0 b 35, u m 40 0 0 b 40, u m 5000 0 0 b 5000")
 }
 
-// Many bills below a millionth add up to what they cost, and not to a millionth each: 1,000 embeddings of 8
-// tokens at 0.02 for a million of them cost 0.000160.
-func TestBillsBelowAMillionthAddUpExactly(t *testing.T) {
-	s := newTestDB(t)
-	store := s.openEngine(engine.Options{CleanupProbability: -1})
-	l := budget(1000)
-	slot, _ := reserve(t, store, l, 1)
-	for n := range 1000 {
-		one := bill(n+1, l, 1, slot)
-		one.Charges[0].Rest = 840
-		one.Lines[0].Money = batch.Exact(1, 840)
-		store.Ledger().Settle(one)
-	}
-	awaitSettled(t, store)
-	check.Equal(t, "the count in billionths", s.queryText(`SELECT concat_ws(' ', count,
-		count * 1000 + coalesce(remainder, 0)) FROM rate_limit_durable WHERE prefix = 'b'`), "160 160000")
-	check.Equal(t, "the ledger in billionths", s.queryText(`SELECT concat_ws(' ',
-		sum(money * 1000 + remainder), sum((charges -> 0 ->> 'units')::numeric * 1000))
-		FROM rate_limit_ledger`),
-		"160000 160000.000")
-}
-
 // All limits of a request have something left, or none of them holds anything.
 func TestReservationsOfSeveralLimitsAreAllOrNothing(t *testing.T) {
 	s := newTestDB(t)
@@ -205,22 +183,6 @@ func TestUnitsOfLostProcessAreFree(t *testing.T) {
 	_, d = reserve(t, other, l, 10)
 	check.Equal(t, "after its loss", outcomes(d), "allowed 90 of 100")
 	check.Equal(t, "used and held", s.usedAndHeld(), "0 10")
-}
-
-// After a pause that ended its session, a process holds again what its running requests hold.
-func TestUnitsAreHeldAgainAfterThePauseOfAProcess(t *testing.T) {
-	t.Parallel()
-	s := newTestDB(t)
-	store := s.openEngine(bareOptions)
-	l := budget(100)
-	slot, _ := reserve(t, store, l, 60)
-	s.exec("UPDATE rate_limit_processes SET seen = '-infinity'")
-	s.exec("UPDATE rate_limit_durable SET held = NULL")
-	store.Ledger().Uncertain()
-	await.Within(t, 20*time.Second, "the hold", func() bool { return s.usedAndHeld() == "0 60" })
-	store.Ledger().Settle(bill(1, l, 7, slot))
-	awaitSettled(t, store)
-	check.Equal(t, "used and held", s.usedAndHeld(), "7 0")
 }
 
 // A settlement for a day without a partition makes the partition. A settlement that the ledger refuses makes

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -162,37 +161,5 @@ func TestRequestWaitsForBusyRow(t *testing.T) {
 			}
 			store.Close()
 		})
-	}
-}
-
-// If a statement of a batch reaches its lock timeout, the store sends it again, but not the statements that
-// succeeded, so that no hit is charged twice.
-func TestLockTimeoutChargesNoHitTwice(t *testing.T) {
-	sent := map[string]int{}
-	answer := func(ctx context.Context, statements []*pgdb.Statement) error {
-		if err := admit(ctx, statements); err != nil {
-			return err
-		}
-		for _, s := range statements {
-			for _, key := range statementKeys(s) {
-				sent[key]++
-			}
-			if slices.Contains(statementKeys(s), "locked") && sent["locked"] == 1 {
-				failStatement(s, pg.LockNotAvailable, "canceling statement due to lock timeout")
-			}
-		}
-		return nil
-	}
-	store := newEngine(t, &fakeDB{answer: answer}, bareOptions)
-	free, locked := newCall(false, fakeHits("free")...), newCall(false, hitOn("durable", 5, true))
-	locked.Hits[0].Key = "locked"
-	store.DecideBatch([]*batch.Call{free, locked})
-	for _, c := range []*batch.Call{free, locked} {
-		if c.Err != nil || !allAllowed(c.Decisions) {
-			t.Errorf("%s: %v, %+v; want it allowed", c.Hits[0].Key, c.Err, c.Decisions)
-		}
-	}
-	if sent["free"] != 1 || sent["locked"] != 2 {
-		t.Errorf("statements per key: %v, want free:1 locked:2", sent)
 	}
 }

@@ -24,9 +24,6 @@ const second = conformance.Second
 // start at least two of the longest windows, 200 years, later.
 const minTime = 1_000_000_000 * second
 
-// maxWindowMicros is a hundred years in microseconds.
-const maxWindowMicros = int64(ratelimit.MaxWindow / time.Microsecond)
-
 // model decides requests one after the other with the Go steps.
 type model map[string]*algorithm.Row
 
@@ -108,7 +105,7 @@ type modelTest struct {
 	db    *rowReader
 	n     int // the number of prefixes so far
 
-	retryAfter int64 // the RetryAfter of the last decision, in microseconds
+	retryAfter time.Duration // of the last decision
 }
 
 func newModelTest(t *testing.T) *modelTest {
@@ -190,7 +187,7 @@ func (m *modelTest) checkCall(t failer, c *batch.Call) ratelimit.Decision {
 	if c.Reset {
 		return ratelimit.Decision{}
 	}
-	m.retryAfter = want[0].RetryAfter.Microseconds()
+	m.retryAfter = want[0].RetryAfter
 	return want[0]
 }
 
@@ -213,8 +210,9 @@ func requireEqual(t failer, what string, now int64, h ratelimit.Hit, c *batch.Ca
 func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	l := rapid.SampledFrom(limits).Draw(t, "limit")
 	h := ratelimit.Hit{Limit: l,
-		Key:  rapid.SampledFrom([]string{"k", "l", "", "sha256:k", "\x00"}).Draw(t, "key"),
-		Cost: rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, l.Capacity())).Draw(t, "cost")}
+		Key: rapid.SampledFrom([]string{"k", "l", "", "sha256:k", "\x00"}).Draw(t, "key"),
+		Cost: rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, l.Capacity()),
+			rapid.SampledFrom([]int64{l.Capacity(), l.Capacity() + 1, math.MaxInt64})).Draw(t, "cost")}
 	what := rapid.IntRange(0, 19).Draw(t, "what")
 	switch what {
 	case 1, 2:
@@ -222,7 +220,7 @@ func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	case 3, 4:
 		h.Secret = true
 	case 5, 6, 7, 8:
-		h.Cost = -h.Cost
+		h.Cost = rapid.SampledFrom([]int64{-h.Cost, -h.Cost, math.MinInt64}).Draw(t, "refund")
 	}
 	return newCall(what == 0, h)
 }
@@ -236,11 +234,8 @@ func (m *modelTest) moveClock(t *rapid.T, l *ratelimit.Limit) {
 	case 1, 2:
 		m.clock.Micro = max(m.clock.Micro-conformance.DrawJump(t, l), minTime)
 	}
-	w, retry := conformance.Span(l), m.retryAfter%maxWindowMicros
-	m.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second),
-		rapid.Int64Range(0, 3*w),
-		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}),
-		rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
+	m.clock.Micro += rapid.SampledFrom([]int64{0, 0, -1, -second, -5 * second}).Draw(t, "back") +
+		conformance.DrawAdvance(t, l, m.retryAfter%ratelimit.MaxWindow)
 	if m.clock.Micro > conformance.MaxTime {
 		m.clock.Micro = conformance.NewClock().Micro
 	}

@@ -19,54 +19,50 @@ import (
 // explains that it is normal. A single client causes no error, even if only some of its requests pass. Of
 // many concurrent clients, each new key may cause one error.
 func TestFewRefusalsReachServerLog(t *testing.T) {
-	for _, driver := range []string{"pgxdb", "pgwire"} {
-		s := newTestDB(t)
-		s.exec(engine.TableSQL)
-		var mu sync.Mutex  // guards lines
-		var lines []string // the errors of statements: each is a line in the server's log
-		db := &interceptDB{drivers.All[driver](t, s.dsn),
-			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-				err := send(ctx, statements)
-				mu.Lock()
-				defer mu.Unlock()
-				for _, s := range statements {
-					if s.Code != "" {
-						lines = append(lines, s.Code+" "+s.Err.Error())
-					}
+	s := newTestDB(t)
+	s.exec(engine.TableSQL)
+	var mu sync.Mutex  // guards lines
+	var lines []string // the errors of statements: each is a line in the server's log
+	db := &interceptDB{drivers.All["pgwire"](t, s.dsn),
+		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+			err := send(ctx, statements)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, s := range statements {
+				if s.Code != "" {
+					lines = append(lines, s.Code+" "+s.Err.Error())
 				}
-				return err
-			}}
-		store := s.openEngineOn(db,
-			engine.Options{DisableMigration: true, CleanupProbability: -1, DisableRememberedRefusals: true})
-		refused := int64(0)
-		for _, l := range conformance.Limits("", 3) {
-			closed, open := *l, *l
-			open.Prefix, open.Events, open.Burst = "open "+l.Prefix, 1000, 0
-			for i := range 50 {
-				key := fmt.Sprint("k", i/25)
-				shared := ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}
-				if !takeAll(t, store, shared, ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
-					refused++
-				}
-				takeAll(t, store, shared, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
 			}
-		}
-		if len(lines) > 0 || refused < 100 {
-			t.Errorf("%s: %d sequential refusals, %d errors in the log, want at least 100 and 0: %q", driver,
-				refused, len(lines), lines)
-		}
-		n := refuseConcurrently(t, store)
-		if int64(len(lines))*100 > n {
-			t.Errorf("%s: the log has %d of %d concurrent refusals, want at most 1 %%", driver, len(lines), n)
-		}
-		const want = "pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up"
-		for _, line := range lines {
-			if !strings.HasPrefix(line, "22P02") || !strings.Contains(line, want) {
-				t.Errorf("%s: the log has %q, want 22P02 and %q", driver, line, want)
+			return err
+		}}
+	store := s.openEngineOn(db,
+		engine.Options{DisableMigration: true, CleanupProbability: -1, DisableRememberedRefusals: true})
+	refused := int64(0)
+	for _, l := range conformance.Limits("", 3) {
+		closed, open := *l, *l
+		open.Prefix, open.Events, open.Burst = "open "+l.Prefix, 1000, 0
+		for i := range 50 {
+			key := fmt.Sprint("k", i/25)
+			shared := ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}
+			if !takeAll(t, store, shared, ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
+				refused++
 			}
+			takeAll(t, store, shared, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
 		}
-		t.Logf("%s: the log has none of %d sequential refusals, and %d of %d concurrent ones", driver,
-			refused, len(lines), n)
+	}
+	if len(lines) > 0 || refused < 100 {
+		t.Errorf("%d sequential refusals, %d errors in the log, want at least 100 and 0: %q", refused,
+			len(lines), lines)
+	}
+	n := refuseConcurrently(t, store)
+	if int64(len(lines))*100 > n {
+		t.Errorf("the log has %d of %d concurrent refusals, want at most 1 %%", len(lines), n)
+	}
+	const want = "pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up"
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "22P02") || !strings.Contains(line, want) {
+			t.Errorf("the log has %q, want 22P02 and %q", line, want)
+		}
 	}
 }
 

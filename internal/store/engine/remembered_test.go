@@ -10,86 +10,66 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// takeAndReportSent takes a hit, and reports whether the store sent a statement. A store remembers a refusal
-// for a second, and sends a statement again after that.
-func takeAndReportSent(t *testing.T, store *engine.Engine, h ratelimit.Hit) (ratelimit.Decision, bool) {
-	t.Helper()
-	before := store.Stats()
-	d := takeOne(t, store, h)
-	after := store.Stats()
-	sent := after[engine.Statements] > before[engine.Statements]
-	refused := after[engine.RefusedFromMemory] - before[engine.RefusedFromMemory]
-	if d.Source == ratelimit.FromRemembered && (sent || refused != 1) {
-		t.Fatalf("a remembered refusal: got %d refusals from memory, statement %v; want 1, false", refused,
-			sent)
-	}
-	if d.Source == ratelimit.FromPostgres && !sent {
-		t.Fatal("a decision of the database: got no statement, want one")
-	}
-	return d, sent
-}
-
 // When the database has refused a cost of 5, the store itself refuses costs of 5 and more for a second. Their
 // RetryAfter ends at the same time as that of the first refusal. The store still asks the database about
 // smaller costs, peeks, and another limit on the row.
 func TestRefusedCostsAreRemembered(t *testing.T) {
-	s := newTestDB(t)
-	for _, l := range conformance.Limits("", 6) {
-		store := s.openEngine(engine.Options{CleanupProbability: -1})
-		hit := func(cost int64) ratelimit.Hit { return ratelimit.Hit{Limit: l, Key: "k", Cost: cost} }
-		if d, _ := takeAndReportSent(t, store, hit(3)); !d.Allowed {
-			t.Fatalf("%s: got %+v, want cost 3 of 6 allowed", l.Prefix, d)
-		}
-		early := time.Now()
-		first, sent := takeAndReportSent(t, store, hit(5))
-		if first.Allowed || !sent {
-			t.Fatalf("%s: got %+v, sent %v; want a refusal by the database", l.Prefix, first, sent)
-		}
-		late := time.Now()
-		for _, cost := range []int64{5, 6, 5} {
-			before := time.Now()
-			d, sent := takeAndReportSent(t, store, hit(cost))
-			after := time.Now()
-			if sent && after.Sub(early) < time.Second {
-				t.Errorf("%s, cost %d: sent within a second, want a decision from memory", l.Prefix, cost)
+	const database, memory = ratelimit.FromPostgres, ratelimit.FromRemembered
+	for _, a := range conformance.Algorithms() {
+		synctest.Test(t, func(t *testing.T) {
+			limit := ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 6, Window: time.Hour}
+			raised := limit
+			raised.Events = 100
+			server := newSimServer([]*ratelimit.Limit{&limit}, nil)
+			store := newEngine(t, &simDB{server: server, plan: &simPlan{}},
+				engine.Options{DisableMigration: true})
+			var first ratelimit.Decision // the first refusal, which was sent at sent
+			var sent time.Time
+			for i, step := range []struct {
+				cost   int64
+				peek   bool
+				limit  *ratelimit.Limit
+				source ratelimit.Source
+				want   string
+			}{
+				{3, false, &limit, database, "allowed 3 of 6"},
+				{5, false, &limit, database, "refused 3 of 6"},
+				{5, false, &limit, memory, "refused 3 of 6"},
+				{6, false, &limit, memory, "refused 3 of 6"},
+				{7, false, &limit, memory, "refused 3 of 6"},
+				{5, true, &limit, database, "refused 3 of 6"},
+				{1, false, &limit, database, "allowed 2 of 6"},
+				{5, false, &raised, database, "of 100"},
+			} {
+				start := time.Now()
+				d := takeOne(t, store,
+					ratelimit.Hit{Limit: step.limit, Key: "k", Cost: step.cost, Peek: step.peek})
+				if d.Source != step.source || !strings.HasSuffix(outcomes(d), step.want) ||
+					(d.RetryAfter == ratelimit.Never) != (step.cost > step.limit.Events) {
+					t.Errorf("%v, step %d: got %+v, want %v from %v", a, i, d, step.want, step.source)
+				}
+				passed, apart := first.RetryAfter-d.RetryAfter, d.Reset.Sub(first.Reset).Abs()
+				switch {
+				case i == 1:
+					first, sent = d, start
+				case i == 2 && (passed < 0 || passed > time.Since(sent) || apart > time.Microsecond):
+					t.Errorf("%v: refused with %+v, and %v later from memory with %+v", a, first,
+						time.Since(sent), d)
+				}
+				time.Sleep(10 * time.Millisecond)
 			}
-			if got := outcomes(d); got != "refused 3 of 6" {
-				t.Errorf("%s, cost %d: got %s, want refused 3 of 6", l.Prefix, cost, got)
-			}
-			if cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
-				t.Errorf("%s, cost 5: Reset %v, want %v", l.Prefix, d.Reset, first.Reset)
-			}
-			minRetry := first.RetryAfter - after.Sub(early) - time.Microsecond
-			maxRetry := first.RetryAfter - before.Sub(late) + time.Microsecond
-			if d.RetryAfter < minRetry || cost == 5 && d.RetryAfter > maxRetry {
-				t.Errorf("%s, cost %d: RetryAfter %v, want %v to %v", l.Prefix, cost, d.RetryAfter, minRetry,
-					maxRetry)
-			}
-		}
-		peek := hit(5)
-		peek.Peek = true
-		if d, sent := takeAndReportSent(t, store, peek); !sent || outcomes(d) != "refused 3 of 6" {
-			t.Errorf("%s: peek of 5: sent %v, got %+v, want a refusal by the database", l.Prefix, sent, d)
-		}
-		if d, _ := takeAndReportSent(t, store, hit(7)); d.RetryAfter != ratelimit.Never || d.Allowed {
-			t.Errorf("%s, cost 7 of 6: got %+v, want a refusal with RetryAfter Never", l.Prefix, d)
-		}
-		if d, sent := takeAndReportSent(t, store, hit(1)); !sent || outcomes(d) != "allowed 2 of 6" {
-			t.Errorf("%s, cost 1 after a refused 5: sent %v, got %+v, want it allowed", l.Prefix, sent, d)
-		}
-		// A refusal by one limit does not apply to another limit on the row.
-		raised := *l
-		raised.Events = 100
-		d, sent := takeAndReportSent(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5})
-		if !sent || d.Quota != 100 {
-			t.Errorf("%s, raised to 100: sent %v, got %+v, want it from the database", l.Prefix, sent, d)
-		}
-		store.Close()
+			time.Sleep(time.Second)
+			hit := ratelimit.Hit{Limit: &limit, Key: "k", Cost: 5}
+			check.Equal(t, "a second later", takeOne(t, store, hit).Source, database)
+			store.Close()
+			time.Sleep(time.Minute) // until all goroutines have ended
+		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"math"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -56,28 +55,5 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 	})
 	if m.store.Stats()[engine.RolledBack] == 0 {
 		t.Error("RolledBack is 0, want refused requests of batches")
-	}
-}
-
-// Refunds with a sum beyond int64 restore the full quota.
-func TestRefundsBeyondInt64RestoreFullQuota(t *testing.T) {
-	s := newTestDB(t)
-	store := s.openEngine(bareOptions)
-	h := hitOn("p", 10, false)
-	takeOne(t, store, h)
-	var calls []*batch.Call
-	for range 1025 {
-		refund := h
-		refund.Cost = math.MinInt64
-		calls = append(calls, newCall(false, refund, hitOn("aside", 2000, false)))
-	}
-	store.DecideBatch(calls)
-	for _, c := range calls {
-		if c.Err != nil || !allAllowed(c.Decisions) {
-			t.Fatalf("refund: error %v, decisions %+v, want all allowed", c.Err, c.Decisions)
-		}
-	}
-	if got := remaining(t, store, h); got != 10 {
-		t.Errorf("%d units are left, want 10", got)
 	}
 }

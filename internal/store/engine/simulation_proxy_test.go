@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -147,8 +148,11 @@ func (p *simProxy) pickUser(c chance) string {
 	return "user-" + c.randomKey()
 }
 
-// checkDuration fails the simulation if a call took too long.
+// checkDuration fails the simulation if a call took too long, or failed where it must be repeated.
 func (p *simProxy) checkDuration(what string, start time.Time, err error) {
+	if err != nil && strings.Contains(err.Error(), simConflict) {
+		p.run.fail("%s: %s fails with %v, want a retry", p.name, what, err)
+	}
 	if took := time.Since(start); took > health.MaxTimeouts*p.run.plan.timeout {
 		p.run.fail("%s: %s took %v with a timeout of %v: %v", p.name, what, took, p.run.plan.timeout, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -206,6 +207,7 @@ func (s *simServer) runTransaction(proxy int, statements []simStatement, answers
 		switch {
 		case st.entries == nil:
 			s.executeOther(st, &answers[i], partial)
+		case s.refuses(st, &answers[i]):
 		case st.meaning.Kind == "settle":
 			s.settle(st, &answers[i])
 		case st.meaning.Reserves:
@@ -242,6 +244,20 @@ func (s *simServer) runTransaction(proxy int, statements []simStatement, answers
 		}
 		s.undo = kept
 	}
+}
+
+// simConflict is the error of a statement that waited too long for a lock, or that lost a conflict.
+const simConflict = "another transaction has the row"
+
+// refuses fails one in 500 statements on rows because of another transaction.
+func (s *simServer) refuses(st *simStatement, a *pgdb.Statement) bool {
+	c := chance(s.now).with(int64(st.digest(0)))
+	if c.intn(500) > 0 {
+		return false
+	}
+	codes := []string{pg.LockNotAvailable, pg.SerializationFailure, pg.DeadlockDetected}
+	failStatement(a, codes[c.with(3).intn(3)], simConflict)
+	return true
 }
 
 // recordChange records how to undo a change.

@@ -112,7 +112,7 @@ var foundFaults = []uint64{43, 57, 468}
 //     refunded.
 //   - checkStampede: after an outage, proxies send at most simGrowth times as many statements as before it.
 //   - checkFairness: without outages, each proxy gets at least half of its share of a contested key.
-//   - checkDuration: a call ends within health.MaxTimeouts timeouts.
+//   - checkDuration: a call ends within health.MaxTimeouts timeouts, and not because of a lock or a conflict.
 //   - Proxies send only statements that the model supports.
 //
 // To run one seed: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.

@@ -43,25 +43,6 @@ func TestBatchIsSequential(t *testing.T) {
 	})
 }
 
-// SQL and Go make the same decisions on limits with extreme values, around the times at which decisions
-// change.
-func TestSQLAndGoAgreeOnExtremeLimits(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it; a test of the Go steps with the same values always runs")
-	}
-	m := newModelTest(t)
-	conformance.CheckExtremes(t, func(l *ratelimit.Limit) conformance.Schedule {
-		l.Prefix, l.Durable = m.newPrefix(), l.Events == 1
-		m.startSchedule()
-		decide := func(cost int64, peek bool) ratelimit.Decision {
-			return m.checkHit(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: peek})
-		}
-		return conformance.Schedule{Clock: m.clock,
-			Take: func(cost int64) ratelimit.Decision { return decide(cost, false) },
-			Peek: func() ratelimit.Decision { return decide(1, true) }}
-	})
-}
-
 // checkBatch decides calls as one batch in Postgres and in Go, and fails the test unless the decisions are
 // equal.
 func (m *modelTest) checkBatch(t failer, calls []*batch.Call) {

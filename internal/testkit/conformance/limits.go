@@ -42,33 +42,6 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	})
 }
 
-// extremeLimits returns limits with the smallest and the largest valid values, for each algorithm.
-func extremeLimits(t testing.TB) []*ratelimit.Limit {
-	var limits []*ratelimit.Limit
-	for _, a := range Algorithms() {
-		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
-			for _, window := range []time.Duration{ratelimit.MinWindow,
-				ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
-				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
-					l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: events,
-						Window: window, Burst: burst}
-					if l.Validate() == nil {
-						limits = append(limits, l)
-					}
-				}
-			}
-		}
-	}
-	if len(limits) < 100 {
-		t.Fatalf("%d limits are valid, want at least 100", len(limits))
-	}
-	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
-		limits = append(limits, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,
-			Calendar: unit, Events: ratelimit.MaxEvents})
-	}
-	return limits
-}
-
 // Clock is a clock that a test sets. It is not safe for concurrent use.
 type Clock struct{ Micro int64 } // microseconds since the Unix epoch
 
@@ -90,16 +63,23 @@ func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name str
 	}
 }
 
-// DrawLimit draws a limit with the named definition, often with small numbers.
+// drawAmount draws a number of events, often one of the largest.
+var drawAmount = rapid.OneOf(rapid.Int64Range(1, ratelimit.MaxEvents),
+	rapid.SampledFrom([]int64{1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents}))
+
+// maxWindow is the longest window in microseconds.
+const maxWindow = int64(ratelimit.MaxWindow / time.Microsecond)
+
+// DrawLimit draws a limit with the named definition, often with small numbers or the largest.
 func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 	for {
 		l := &ratelimit.Limit{
 			Prefix: prefix,
 			Events: rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 12),
-				rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "events"),
+				drawAmount).Draw(t, "events"),
 			Window: time.Duration(
 				rapid.OneOf(rapid.Int64Range(1000, 1020), rapid.Int64Range(1000, 600*Second),
-					rapid.Int64Range(1000, ratelimit.MaxWindow.Microseconds())).Draw(t,
+					rapid.Int64Range(1000, maxWindow), rapid.Just(maxWindow)).Draw(t,
 					"window")) * time.Microsecond,
 		}
 		var err error
@@ -118,8 +98,7 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 		case l.Algorithm == ratelimit.SlidingLog:
 			l.Events = 1 + l.Events%12
 		case HasBurst(definition) && rapid.Bool().Draw(t, "has burst"):
-			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t,
-				"burst")
+			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), drawAmount).Draw(t, "burst")
 		}
 		if definition == "gcra" && rapid.Bool().Draw(t, "a bucket") {
 			l.Algorithm = ratelimit.TokenBucket
@@ -174,54 +153,12 @@ func DrawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimi
 			h.Peek = true
 		case 1:
 			if refunds {
-				h.Cost = -h.Cost
+				h.Cost = rapid.SampledFrom([]int64{-h.Cost, math.MinInt64}).Draw(t, "refund")
 			}
 		}
 		hits = append(hits, h)
 	}
 	return hits
-}
-
-// Schedule decides hits on one key of a limit at the time of Clock. Take and Peek fail the test if a decision
-// is wrong.
-type Schedule struct {
-	Clock *Clock
-	Take  func(cost int64) ratelimit.Decision
-	Peek  func() ratelimit.Decision // at a cost of 1
-}
-
-// CheckExtremes charges the full quota of limits with the smallest and largest valid values, and decides hits
-// just before and at the end of RetryAfter, when the decision changes. start returns the schedule of a limit.
-func CheckExtremes(t testing.TB, start func(l *ratelimit.Limit) Schedule) {
-	for _, l := range extremeLimits(t) {
-		s := start(l)
-		if d := s.Take(l.Capacity()); !d.Allowed || d.Remaining != 0 {
-			t.Fatalf("%+v: the full quota in one hit: got %+v, want it allowed", *l, d)
-		}
-		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
-			if d := s.Take(cost); d.Allowed || d.RetryAfter != ratelimit.Never && cost > l.Capacity() {
-				t.Fatalf("%+v: cost %d of an empty quota: got %+v, want a refusal", *l, cost, d)
-			}
-		}
-		now := s.Clock.Micro
-		for _, cost := range []int64{1, l.Capacity()} {
-			s.Clock.Micro = now
-			retry := now + s.Take(cost).RetryAfter.Microseconds()
-			for _, at := range []int64{retry - 1, retry} {
-				if at < MaxTime {
-					s.Clock.Micro = at
-					s.Peek()
-				}
-			}
-		}
-		s.Take(-1)
-		s.Take(min(2, l.Capacity()))
-		s.Take(math.MinInt64)
-		if d := s.Peek(); d.Remaining != l.Capacity() {
-			t.Fatalf("%+v: after a refund of all: got %+v, want the full quota", *l, d)
-		}
-		s.Take(l.Capacity())
-	}
 }
 
 // HasBurst reports whether limits of a definition may have a Burst.
