@@ -13,3 +13,11 @@ func Equal(t testing.TB, what string, got, want any) {
 		t.Errorf("%s: got %s, want %s", what, got, want)
 	}
 }
+
+// OK ends the test unless err is nil.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

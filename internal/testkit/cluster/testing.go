@@ -18,6 +18,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // TestDSN is the environment variable with the URL of a server that Open uses instead of a private one. Its
@@ -55,21 +57,13 @@ func Open(t testing.TB, sql ...string) string {
 	t.Helper()
 	admin := adminDSN(t)
 	name, err := databaseName(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	dsn, err := withDatabase(admin, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	source, err := template(admin, strings.Join(sql, "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	// A copy of the files takes a third of the CPU that a server needs to write each page to its log.
-	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE "+source+" STRATEGY FILE_COPY"); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, execute(admin, "CREATE DATABASE "+name+" TEMPLATE "+source+" STRATEGY FILE_COPY"))
 	t.Cleanup(func() {
 		if err := execute(admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
 			t.Error(err)
@@ -85,9 +79,7 @@ func adminDSN(t testing.TB) string {
 		return dsn
 	}
 	c, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return c.DSN("postgres")
 }
 
@@ -101,9 +93,7 @@ func Private(t testing.TB, o Options) *Cluster {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	defer cancel()
 	c, err := start(ctx, o, untilEnd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() {
 		if err := c.remove(); err != nil {
 			t.Error(err)
@@ -120,14 +110,10 @@ const watcher = "watcher"
 func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	config.RuntimeParams["application_name"] = watcher
 	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return conn
 }
 
@@ -144,9 +130,7 @@ func Connect(t testing.TB, dsn string) *pgx.Conn {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -234,9 +218,7 @@ func Tool(t testing.TB, name string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*testTimeout)
 	defer cancel()
 	bin, err := Binaries(ctx, "", os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	tool := filepath.Join(bin, name)
 	if _, err := os.Stat(tool); err != nil {
 		t.Skipf("the Postgres of %s comes without %s", bin, name)
@@ -274,22 +256,16 @@ func withDatabase(dsn, database string) (string, error) {
 func Limited(t testing.TB, dsn string, connections int) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	role, err := databaseName("limited")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	u.User = url.UserPassword(role, role)
 	for _, sql := range []string{
 		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s' CONNECTION LIMIT %d", role, role, connections),
 		"GRANT ALL ON SCHEMA public TO " + role,
 		"GRANT ALL ON ALL TABLES IN SCHEMA public TO " + role,
 	} {
-		if err := execute(dsn, sql); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, execute(dsn, sql))
 	}
 	t.Cleanup(func() {
 		for _, sql := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -293,4 +295,12 @@ func tail(log string) string {
 		log = "… " + log[len(log)-shownLog:]
 	}
 	return strings.TrimSpace(log)
+}
+
+// Serve starts an HTTP server until the test's end, and returns its URL.
+func Serve(t testing.TB, handler http.HandlerFunc) (url string) {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
 }

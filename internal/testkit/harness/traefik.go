@@ -1,11 +1,13 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -26,6 +28,47 @@ func LinkPlugin(t testing.TB, root, gopath string) {
 	}
 	if err == nil {
 		err = os.Symlink(target, link)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Object is an object of a configuration file.
+type Object = map[string]any
+
+// TraefikProgram returns a Traefik that build builds, such as the function Traefik, with the plugin of the
+// repository. integration is the path of the folder integration. The folder of the program has dynamic.yml
+// with the dynamic configuration. The static one is static, and what all tests need.
+func TraefikProgram(t testing.TB, integration string, build func(ctx context.Context, integration string) (
+	string, error), static, dynamic Object, env ...string) Program {
+	t.Helper()
+	program, err := build(t.Context(), integration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	LinkPlugin(t, filepath.Join(integration, ".."), filepath.Join(dir, "plugins-local"))
+	all := Object{
+		"global": Object{"checkNewVersion": false, "sendAnonymousUsage": false},
+		"log":    Object{"noColor": true},
+		"providers": Object{"providersThrottleDuration": "1ms",
+			"file": Object{"filename": filepath.Join(dir, "dynamic.yml"), "watch": true}},
+		"experimental": Object{"localPlugins": Object{"pg-ratelimit": Object{"moduleName": ModulePath}}},
+	}
+	maps.Copy(all, static)
+	WriteYAML(t, filepath.Join(dir, "traefik.yml"), all)
+	WriteYAML(t, filepath.Join(dir, "dynamic.yml"), dynamic)
+	return Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: []string{"--configFile=traefik.yml"}}
+}
+
+// WriteYAML creates or replaces a file atomically. PROXY in the content becomes traefik.
+func WriteYAML(t testing.TB, path string, content any) {
+	t.Helper()
+	text, err := json.Marshal(content) // which is YAML
+	if err == nil {
+		text = bytes.ReplaceAll(text, []byte("PROXY"), []byte("traefik"))
+		err = errors.Join(os.WriteFile(path+".new", text, 0o600), os.Rename(path+".new", path))
 	}
 	if err != nil {
 		t.Fatal(err)

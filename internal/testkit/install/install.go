@@ -3,6 +3,7 @@ package install
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -22,24 +23,9 @@ var ErrMayNot = errors.New("this process may not install packages")
 // itself, unless a setting of the package postgresql-common forbids it. While the script installs further
 // packages, it turns off this setting and the start of services. It restores both even if this program is
 // killed, because it is one script.
-const script = `set -e
-conf=/etc/postgresql-common/createcluster.conf policy=/usr/sbin/policy-rc.d ours=
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-trap '[ ! -e "$conf.before" ] || mv -f "$conf.before" "$conf"; [ -z "$ours" ] || rm -f "$policy"' EXIT
-if [ ! -e "$policy" ]; then
-	ours=yes
-	printf '#!/bin/sh\nexit 101\n' >"$policy"
-	chmod 755 "$policy"
-fi
-apt-get update -q
-for package in "$@"; do
-	if [ -f "$conf" ]; then
-		[ -e "$conf.before" ] || cp -p "$conf" "$conf.before"
-		sed -i -E 's/^#? *create_main_cluster *=.*$/create_main_cluster = false/' "$conf"
-	fi
-	apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "$package"
-done
-`
+//
+//go:embed install.sh
+var script string
 
 // Debian installs packages, unless exist reports that their programs exist already. what names the programs
 // in the messages that Debian writes to w. If several processes call Debian concurrently, one process
