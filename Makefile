@@ -181,7 +181,6 @@ lint: need-go ## run go vet, golangci-lint and the tests of the language
 	$(GO) vet ./...
 	$(LINT) run
 	$(GO) test -vet=off -run 'English|LinesOf|Words|InterpretedPackagesUse' ./internal/testkit/imports
-	cd integration && $(GO) test -vet=off -run Hazards .
 	cd xcaddy && $(GO) vet ./...
 	@if [ -f bench/caddy/go.mod ]; then set -x; cd bench/caddy && $(GO) vet ./...; fi
 	@for m in integration bench deploy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) vet ./... && $(LINT) run) || exit 1; done

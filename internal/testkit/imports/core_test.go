@@ -63,3 +63,10 @@ func isAdmin(dir string) bool { return dir == "admin" || strings.HasPrefix(dir, 
 
 // isForTests matches packages for tests and builds, which no proxy contains.
 var isForTests = regexp.MustCompile(`^internal/(testkit/|demo$|release$)`)
+
+// The file go.mod replaces no module, because a replacement has no effect for users of this module.
+func TestNoModuleIsReplaced(t *testing.T) {
+	if strings.Contains(readFile(t, "go.mod"), "\nreplace ") {
+		t.Error("go.mod replaces a module, want no replacements")
+	}
+}

@@ -43,7 +43,7 @@ package imports
 //   - A struct literal that is assigned to a variable: it makes a new variable, which its closures and its
 //     pointers would not see. A literal may be assigned to a field or an element.
 //
-// integration/yaegi_hazards_test.go has further constructs. values_test.go finds the
+// hazards_test.go has further constructs, and values_test.go the
 // ones that need the types of the code.
 
 // Interpreted lists the packages of this module that Traefik interprets: everything that

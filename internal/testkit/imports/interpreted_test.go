@@ -89,6 +89,11 @@ func findComplaints(t *testing.T, files map[string]string, exported map[string]p
 		for node, reason := range misreadValues(file, info) {
 			complain(node.Pos(), "%s", reason)
 		}
+		for _, declaration := range file.Decls {
+			for node, hazard := range hazardsIn(declaration) {
+				complain(node.Pos(), "%s", hazard)
+			}
+		}
 		ast.Inspect(file, func(node ast.Node) bool {
 			for _, kept := range keptLoopVariables(node, info) {
 				complain(kept.Pos(), "keeps the loop variable %s, which Yaegi shares between iterations: "+

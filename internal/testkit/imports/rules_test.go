@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
 // module is the import path of this module.
@@ -43,9 +45,7 @@ const root = "../../.."
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return string(text)
 }
 
@@ -87,9 +87,7 @@ func goList(args ...string) (map[string]pkg, error) {
 func listed(t *testing.T, list func() (map[string]pkg, error)) map[string]pkg {
 	t.Helper()
 	packages, err := list()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return packages
 }
 
@@ -114,7 +112,7 @@ func TestImportsFollowTheRules(t *testing.T) {
 			t.Errorf("%s has a rule and is not a package of this module", dir)
 		}
 		seen[path] = true
-		for _, complaint := range check(dir, allowed, p, packages) {
+		for _, complaint := range complaintsAbout(dir, allowed, p, packages) {
 			t.Error(complaint)
 		}
 	}
@@ -130,9 +128,9 @@ func TestImportsFollowTheRules(t *testing.T) {
 	}
 }
 
-// check returns a complaint for each import that breaks the rule of a package. Only direct imports
+// complaintsAbout returns a complaint for each import that breaks the rule of a package. Only direct imports
 // matter, because the packages that they lead to have their own rules.
-func check(dir, rule string, p pkg, packages map[string]pkg) (complaints []string) {
+func complaintsAbout(dir, rule string, p pkg, packages map[string]pkg) (complaints []string) {
 	first, second, _ := strings.Cut(rule, "|")
 	ours, others := strings.Fields(first), strings.Fields(second)
 	for _, path := range p.Imports {

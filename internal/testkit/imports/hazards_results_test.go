@@ -1,4 +1,4 @@
-package integration
+package imports
 
 import (
 	"go/ast"

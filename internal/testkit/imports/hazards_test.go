@@ -1,4 +1,4 @@
-package integration
+package imports
 
 import (
 	"go/ast"
@@ -169,4 +169,22 @@ func assignment(n ast.Node) *ast.AssignStmt {
 		return assign
 	}
 	return nil
+}
+
+// hazardsIn returns the hazards in a declaration.
+func hazardsIn(declaration ast.Decl) map[ast.Node]string {
+	function := ""
+	if f, ok := declaration.(*ast.FuncDecl); ok {
+		function = f.Name.Name
+	}
+	found := map[ast.Node]string{}
+	ast.Inspect(declaration, func(n ast.Node) bool {
+		for _, h := range hazards {
+			if h.exempt[function] == "" && n != nil && h.matches(n) {
+				found[n] = h.name
+			}
+		}
+		return true
+	})
+	return found
 }
