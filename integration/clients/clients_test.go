@@ -22,6 +22,15 @@ var knowsShouldRetry = []string{"openai-node", "anthropic-sdk", "openai-go v1", 
 // with ai- wait for Retry-After only up to a minute, and retry all the same.
 var ofModels = []string{"go-openai", "ai-openai", "ai-anthropic", "google-genai", "node-fetch"}
 
+// typesOfAnthropic has the types of errors in Anthropic's SDK, and codesOfOpenAI the codes and types in those
+// of OpenAI, by kind.
+var (
+	typesOfAnthropic = map[string]string{"budget": "rate_limit_error", "paid": "billing_error",
+		"down": "api_error"}
+	codesOfOpenAI = map[string]string{"budget": "insufficient_quota insufficient_quota",
+		"paid": "insufficient_quota insufficient_quota", "down": "service_unavailable api_error"}
+)
+
 // patience bounds the wait for a client. A client of ai waits six seconds in all if it is not told to.
 const patience = 20 * time.Second
 
@@ -106,20 +115,16 @@ func (f *front) checkError(r report, attempts []attempt) {
 		words = append(words, "limit "+r.Kind)
 	case "budget", "paid":
 		words = append(words, "Budget used up: "+r.Kind+"/month opens on 20")
-		switch {
-		case r.Client == "openai-node":
-			words = append(words, "insufficient_quota insufficient_quota") // the code and the type
-		case r.Client != "anthropic-sdk":
-		case r.Kind == "budget":
-			words = append(words, "rate_limit_error")
-		default:
-			words = append(words, "billing_error")
-		}
 	case "price":
 		words = append(words, "has no price")
 		if r.Client != "node-fetch" {
 			words = append(words, `he model "`)
 		}
+	}
+	if r.Client == "anthropic-sdk" {
+		words = append(words, typesOfAnthropic[r.Kind])
+	} else if strings.Contains(r.Client, "openai") && !strings.HasPrefix(r.Client, "ai-") {
+		words = append(words, codesOfOpenAI[r.Kind])
 	}
 	plain := strings.ReplaceAll(r.End, `\`, "") // some have the JSON of the body
 	for _, word := range words {

@@ -104,7 +104,7 @@ func (f *front) useUp(client, kind string) {
 func (f *front) startUpstream(t *testing.T, ended chan struct{}) string {
 	t.Helper()
 	answers := llm.Answers(t)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if held, ok := f.held.Load(r.Header.Get("X-Hold")); ok {
 			close(held.(chan struct{}))
 			<-ended
@@ -114,9 +114,7 @@ func (f *front) startUpstream(t *testing.T, ended chan struct{}) string {
 			name = "anthropic/plain.json"
 		}
 		answers[name].Respond(w, false)
-	}))
-	t.Cleanup(s.Close)
-	return s.URL
+	})
 }
 
 // startFront starts a proxy with all kinds, and a front before it, and returns the front and its URL.
@@ -141,7 +139,5 @@ func startFront(t *testing.T, proxy string) (*front, string) {
 		t.Fatal(err)
 	}
 	f.proxy = httputil.NewSingleHostReverseProxy(target)
-	s := httptest.NewServer(f)
-	t.Cleanup(s.Close)
-	return f, s.URL
+	return f, harness.Serve(t, f.ServeHTTP)
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,14 +19,10 @@ import (
 	openaiv3 "github.com/openai/openai-go/v3"
 	optionv3 "github.com/openai/openai-go/v3/option"
 	goopenai "github.com/sashabaranov/go-openai"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/pgratelimit/pg-ratelimit/integration/grpccall"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -41,7 +36,7 @@ func runGo(t *testing.T, url string, to chan<- report) {
 			_, err := client.Chat.Completions.New(ctx, openaiv1.ChatCompletionNewParams{Model: "gpt-4o",
 				Messages: []openaiv1.ChatCompletionMessageParamUnion{openaiv1.UserMessage("hi")}})
 			if e := (*openaiv1.Error)(nil); errors.As(err, &e) {
-				err = fmt.Errorf("%d %s %s", e.StatusCode, e.Code, e.Message)
+				err = fmt.Errorf("%d %s %s %s", e.StatusCode, e.Code, e.Type, e.Message)
 			}
 			return err
 		},
@@ -50,7 +45,7 @@ func runGo(t *testing.T, url string, to chan<- report) {
 			_, err := client.Chat.Completions.New(ctx, openaiv3.ChatCompletionNewParams{Model: "gpt-4o",
 				Messages: []openaiv3.ChatCompletionMessageParamUnion{openaiv3.UserMessage("hi")}})
 			if e := (*openaiv3.Error)(nil); errors.As(err, &e) {
-				err = fmt.Errorf("%d %s %s", e.StatusCode, e.Code, e.Message)
+				err = fmt.Errorf("%d %s %s %s", e.StatusCode, e.Code, e.Type, e.Message)
 			}
 			return err
 		},
@@ -61,7 +56,7 @@ func runGo(t *testing.T, url string, to chan<- report) {
 				goopenai.ChatCompletionRequest{Model: "gpt-4o", Messages: []goopenai.ChatCompletionMessage{
 					{Role: "user", Content: "hi"}}})
 			if e := (*goopenai.APIError)(nil); errors.As(err, &e) {
-				err = fmt.Errorf("%d %v %s", e.HTTPStatusCode, e.Code, e.Message)
+				err = fmt.Errorf("%d %v %s %s", e.HTTPStatusCode, e.Code, e.Type, e.Message)
 			}
 			return err
 		},
@@ -101,21 +96,6 @@ func runGo(t *testing.T, url string, to chan<- report) {
 	running.Wait()
 }
 
-// attemptCounter counts the attempts of a call.
-type attemptCounter struct {
-	stats.Handler
-	n atomic.Int32
-}
-
-func (c *attemptCounter) HandleRPC(_ context.Context, s stats.RPCStats) {
-	if _, ok := s.(*stats.Begin); ok {
-		c.n.Add(1)
-	}
-}
-func (*attemptCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (*attemptCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (*attemptCounter) HandleConn(context.Context, stats.ConnStats)                       {}
-
 // refusedCalls has what clients of gRPC and Connect report of the refusals of each kind, and how often a
 // client with a retry policy asks.
 var refusedCalls = map[string]struct {
@@ -144,28 +124,16 @@ func inBoth(t *testing.T, test func(t *testing.T, f *front, url string)) {
 }
 
 func understandGRPC(t *testing.T, f *front, _ string) {
-	const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3,
-		"initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
-		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 	for kind, want := range refusedCalls {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			counter := &attemptCounter{}
-			conn, err := grpc.NewClient(strings.TrimPrefix(f.url, "http://"),
-				grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithDefaultServiceConfig(retries), grpc.WithStatsHandler(counter))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
 			f.useUp("grpc-go", kind)
 			began := time.Now()
-			err = conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), "x-client", "grpc-go",
-				"x-user", "grpc-go."+kind),
-				"/"+kind+"/Call", &emptypb.Empty{}, &emptypb.Empty{})
-			s := status.Convert(err)
+			address := strings.TrimPrefix(f.url, "http://")
+			s, attempts := grpccall.Call(t, address, address, "/"+kind+"/Call", "RESOURCE_EXHAUSTED",
+				"x-client", "grpc-go", "x-user", "grpc-go."+kind)
 			check.Equal(t, "the status", s.Code(), want.code)
-			check.Equal(t, "the attempts", counter.n.Load(), want.attempts)
+			check.Equal(t, "the attempts", attempts, want.attempts)
 			if !strings.HasPrefix(s.Message(), want.message) {
 				t.Errorf("the message is %q, want %q …", s.Message(), want.message)
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,14 +116,13 @@ Promise.all(kinds.map(async k => {
 	return k
 })).then(all => document.body.textContent = "ended " + all.join(" "))
 </script></body>`, strings.Join(kinds, ","), url)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	address := harness.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte(page))
-	}))
-	defer s.Close()
+	})
 	out, err := exec.CommandContext(t.Context(), chromium, "--headless", "--no-sandbox", "--disable-gpu",
 		"--no-first-run", "--disable-background-networking", "--user-data-dir="+t.TempDir(),
-		"--virtual-time-budget=60000", "--dump-dom", s.URL).Output()
+		"--virtual-time-budget=60000", "--dump-dom", address).Output()
 	if err != nil || !strings.Contains(string(out), "ended "+strings.Join(kinds, " ")) {
 		t.Errorf("the browser: %v, %s", err, out)
 	}

@@ -3,13 +3,9 @@ package clients
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
@@ -93,17 +89,12 @@ func startCaddy(t *testing.T, dsn, backend string) (*harness.Process, string) {
 	return p, "http://" + address
 }
 
-type object = map[string]any
+type object = harness.Object
 
 // startTraefik starts a Traefik with all kinds, and returns its URL.
 func startTraefik(t *testing.T, dsn, backend string) (*harness.Process, string) {
 	t.Helper()
-	program, err := harness.Traefik(t.Context(), "..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, address := t.TempDir(), harness.FreeAddress(t)
-	harness.LinkPlugin(t, root, filepath.Join(dir, "plugins-local"))
+	address := harness.FreeAddress(t)
 	zone := func(prefix, lines string) object {
 		z := object{"prefix": prefix, "key": "{header.X-Client}"}
 		for line := range strings.Lines(lines) {
@@ -126,30 +117,15 @@ func startTraefik(t *testing.T, dsn, backend string) (*harness.Process, string) 
 		return object{"rule": "PathPrefix(`" + path + "`)", "service": "upstream",
 			"middlewares": []string{middleware}}
 	}
-	write := func(name string, content object) {
-		data, err := yaml.Marshal(content)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("traefik.yml", object{
-		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
-		"entryPoints": object{"web": object{"address": address}},
-		"providers":   object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
-		"experimental": object{"localPlugins": object{
-			"pg-ratelimit": object{"moduleName": harness.ModulePath}}},
-	})
-	write("dynamic.yml", object{"http": object{
-		"routers": object{"main": router("/", "main"), "down": router("/down", "down")},
-		"middlewares": object{"main": object{"plugin": object{"pg-ratelimit": main}},
-			"down": object{"plugin": object{"pg-ratelimit": down}}},
-		"services": object{"upstream": object{"loadBalancer": object{"servers": []object{{"url": backend}}}}},
-	}})
-	p := harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir,
-		Args: []string{"--configFile=traefik.yml"}})
+	p := harness.Start(t, harness.TraefikProgram(t, "..", harness.Traefik,
+		object{"entryPoints": object{"web": object{"address": address}}},
+		object{"http": object{
+			"routers": object{"main": router("/", "main"), "down": router("/down", "down")},
+			"middlewares": object{"main": object{"plugin": object{"pg-ratelimit": main}},
+				"down": object{"plugin": object{"pg-ratelimit": down}}},
+			"services": object{"upstream": object{"loadBalancer": object{
+				"servers": []object{{"url": backend}}}}},
+		}}))
 	p.AwaitAddress(t, address)
 	return p, "http://" + address
 }

@@ -5,12 +5,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"testing"
-	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // whole is an upstream of a language model, which answers a body that it gets as a whole. It has a page.
@@ -165,33 +161,33 @@ var attempts = []report{
 }
 
 // settledOnce returns a check that a site has charged a number of requests, each once.
-func settledOnce(n, units int) func(*testing.T, *proxy, string, []*harness.Response) {
-	return func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-		await.Within(t, time.Minute, fmt.Sprintf("%s: %d charges of %d", id, n, units), func() bool {
-			got := cluster.Query[string](t, p.dsn, `SELECT concat(count(*), ' ', count(DISTINCT l.id), ' ',
+func settledOnce(n, units int) func(*visit) {
+	return func(v *visit) {
+		v.Await(fmt.Sprintf("%d charges of %d", n, units), func() bool {
+			got := cluster.Query[string](v, v.dsn, `SELECT concat(count(*), ' ', count(DISTINCT l.id), ' ',
 				coalesce(sum((c->>'units')::bigint), 0)) FROM rate_limit_ledger l,
 					jsonb_array_elements(l.charges) c
-				WHERE c->>'prefix' ~ $1`, "^(rule/)?"+id+"($|/)")
+				WHERE c->>'prefix' ~ $1`, "^(rule/)?"+v.id+"($|/)")
 			return got == fmt.Sprint(n, " ", n, " ", n*units)
 		})
 	}
 }
 
 // counted returns a check that a site has counted a number of requests.
-func counted(least, most int) func(*testing.T, *proxy, string, []*harness.Response) {
-	return func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-		if got := countOf(t, p, "^"+id+"$"); got < least || got > most {
-			t.Errorf("%s: %d requests are counted, want %d to %d", id, got, least, most)
+func counted(least, most int) func(*visit) {
+	return func(v *visit) {
+		if got := v.countOf("^" + v.id + "$"); got < least || got > most {
+			v.Errorf("%d requests are counted, want %d to %d", got, least, most)
 		}
 	}
 }
 
 // says returns a check that each refusal has a text.
-func says(text string) func(*testing.T, *proxy, string, []*harness.Response) {
-	return func(t *testing.T, p *proxy, id string, got []*harness.Response) {
-		for _, r := range got {
+func says(text string) func(*visit) {
+	return func(v *visit) {
+		for _, r := range v.got {
 			if r.Status != http.StatusOK && !strings.Contains(r.Body, text) {
-				t.Errorf("%s: the body is %q, want %q in it", id, r.Body, text)
+				v.Errorf("the body is %q, want %q in it", r.Body, text)
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -72,8 +71,8 @@ func sendCut(w http.ResponseWriter) {
 // small is the body of a request that holds 20 tokens.
 const small = `{"max_tokens":15}`
 
-// flood sends requests to a site at once, which wait at its gate, and returns a channel with their result.
-func (p *proxy) flood(id, body, cost string, n int) chan *harness.Result {
+// floodSite sends requests to a site at once, which wait at its gate, and returns a channel with their result.
+func (p *proxy) floodSite(id, body, cost string, n int) chan *harness.Result {
 	result, g := make(chan *harness.Result, 1), gateOf(id)
 	go func() {
 		result <- harness.Run(context.Background(), harness.Load{Clients: n, Requests: n,
@@ -93,11 +92,15 @@ func (p *proxy) flood(id, body, cost string, n int) chan *harness.Result {
 	return result
 }
 
+func (v *visit) flood(body, cost string, n int) chan *harness.Result {
+	return v.floodSite(v.id, body, cost, n)
+}
+
 // awaitArrived waits until all of n requests are at the gates of sites or refused, and returns how many are
 // at the gates.
-func (p *proxy) awaitArrived(t *testing.T, n int64, sites ...string) (arrived int64) {
-	t.Helper()
-	p.Await(t, fmt.Sprint(n, " requests to be decided"), func() bool {
+func (v *visit) awaitArrived(n int64, sites ...string) (arrived int64) {
+	v.Helper()
+	v.Await(fmt.Sprint(n, " requests to be decided"), func() bool {
 		refused := int64(0)
 		arrived = 0
 		for _, id := range sites {
@@ -114,67 +117,67 @@ const ofThousand = "key all\nalgorithm fixed_window\nlimit 1000 1h\nunit tokens"
 
 // usesTheRest checks that a request passes while something is left, whatever it may cost, and that ten agents
 // hold what they name.
-func usesTheRest(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-	c := dial(t, p.trusted, hostOf(id))
+func usesTheRest(v *visit) {
+	c := v.dial()
 	for _, ask := range []struct {
 		cost string
 		used int64
 	}{{"600", 600}, {"35", 635}} {
-		check.Equal(t, id+", its cost "+ask.cost, c.ask(t, "POST / {}", "X-Cost: "+ask.cost).Status,
+		check.Equal(v, "its cost "+ask.cost, c.ask("POST / {}", "X-Cost: "+ask.cost).Status,
 			http.StatusOK)
-		p.awaitUsed(t, id, ask.used)
+		v.awaitUsed(v.id, ask.used)
 	}
-	result := p.flood(id, small, "35", 10)
-	check.Equal(t, id+": the agents that pass", p.awaitArrived(t, 10, id), 10)
-	close(gateOf(id).opened)
-	check.Equal(t, id, (<-result).String(), "200×10")
-	p.awaitUsed(t, id, 985)
+	result := v.flood(small, "35", 10)
+	check.Equal(v, "the agents that pass", v.awaitArrived(10, v.id), 10)
+	close(gateOf(v.id).opened)
+	check.Equal(v, "the requests", (<-result).String(), "200×10")
+	v.awaitUsed(v.id, 985)
 }
 
 // holdsWhatRuns checks that requests that run hold what they name, so that another one waits for a second.
-func holdsWhatRuns(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+func holdsWhatRuns(v *visit) {
 	const calls = `{"max_tokens":600}`
-	c, result := dial(t, p.trusted, hostOf(id)), p.flood(id, calls, "35", 2)
-	check.Equal(t, id+": the calls that run", p.awaitArrived(t, 2, id), 2)
-	third := c.ask(t, "POST / "+calls, "X-Cost: 35")
-	check.Equal(t, id+": the third call", fmt.Sprint(third.Status, " ", third.Header.Get("Retry-After")),
+	c, result := v.dial(), v.flood(calls, "35", 2)
+	check.Equal(v, "the calls that run", v.awaitArrived(2, v.id), 2)
+	third := c.ask("POST / "+calls, "X-Cost: 35")
+	check.Equal(v, "the third call", fmt.Sprint(third.Status, " ", third.Header.Get("Retry-After")),
 		"429 1")
-	close(gateOf(id).opened)
-	check.Equal(t, id, (<-result).String(), "200×2")
-	p.awaitUsed(t, id, 70)
-	check.Equal(t, id+": the fourth call", c.ask(t, "POST / "+calls, "X-Cost: 35").Status, http.StatusOK)
+	close(gateOf(v.id).opened)
+	check.Equal(v, "the requests", (<-result).String(), "200×2")
+	v.awaitUsed(v.id, 70)
+	check.Equal(v, "the fourth call", c.ask("POST / "+calls, "X-Cost: 35").Status, http.StatusOK)
 }
 
 // fourteenTimes checks that a budget of fourteen reservations admits fourteen of 50 requests over two
 // proxies, and in the end has what they cost.
-func fourteenTimes(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+func fourteenTimes(v *visit) {
 	const other = "r52-a-caddy"
-	here, there := p.flood(id, small, "", 25), p.other.flood(other, small, "", 25)
-	check.Equal(t, "the requests that pass", p.awaitArrived(t, 50, id, other), 14)
+	here, there := v.flood(small, "", 25), v.other.floodSite(other, small, "", 25)
+	check.Equal(v, "the requests that pass", v.awaitArrived(50, v.id, other), 14)
 	cost := int64(0)
-	for _, site := range []string{id, other} {
+	for _, site := range []string{v.id, other} {
 		close(gateOf(site).opened)
 	}
-	check.Equal(t, "the refusals", (<-here).Status[429]+(<-there).Status[429], 36)
-	for _, site := range []string{id, other} {
+	check.Equal(v, "the refusals", (<-here).Status[429]+(<-there).Status[429], 36)
+	for _, site := range []string{v.id, other} {
 		cost += gateOf(site).cost.Load()
 	}
-	p.awaitUsed(t, "r52", cost)
+	v.awaitUsed("r52", cost)
 }
 
 // keepsItsDebt checks that requests at once cost in full what they cost, and that a larger amount does not
 // forgive that.
-func keepsItsDebt(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-	result := p.flood(id, `{"max_tokens":1}`, "4035", 50)
-	passed := p.awaitArrived(t, 50, id)
-	close(gateOf(id).opened)
-	check.Equal(t, id+": the requests that pass", (<-result).Status[200], int(passed))
-	p.awaitUsed(t, "rule/"+id+"/t", passed*4035)
-	cluster.Execute(t, p.dsn, p.fill("SELECT rate_limit_limit('ID', 't', '10000 tokens/1h')", id))
-	c := dial(t, p.trusted, hostOf(id))
-	p.Await(t, "the new amount", func() bool {
-		r := c.ask(t, "POST / {}", "X-Cost: 1")
-		check.Equal(t, id+": the status", r.Status, http.StatusTooManyRequests)
+func keepsItsDebt(v *visit) {
+	result := v.flood(`{"max_tokens":1}`, "4035", 50)
+	passed := v.awaitArrived(50, v.id)
+	close(gateOf(v.id).opened)
+	check.Equal(v, "the requests that pass", (<-result).Status[200], int(passed))
+	v.awaitUsed("rule/"+v.id+"/t", passed*4035)
+	cluster.Execute(v, v.dsn, v.fill("SELECT rate_limit_limit('ID', 't', '10000 tokens/1h')"))
+	c := v.dial()
+	v.Await("the new amount", func() bool {
+		r := c.ask("POST / {}", "X-Cost: 1")
+		check.Equal(v, "the status", r.Status, http.StatusTooManyRequests)
 		return r.Header.Get("X-RateLimit-Limit-Tokens") == "10000"
 	})
 }

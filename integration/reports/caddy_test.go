@@ -118,7 +118,7 @@ func (p *proxy) checkRefused(t *testing.T, s *site, id string) {
 	t.Helper()
 	want := p.fill(s.refused, id)
 	if p.name == "traefik" {
-		status := dial(t, p.trusted, hostOf(id)).ask(t, "GET /", "").Status
+		status := dial(t, p.trusted, hostOf(id)).ask("GET /", "").Status
 		for line := range strings.Lines(p.Log()) {
 			if strings.Contains(line, "routerName="+id+"@file") && strings.Contains(unquote(line), want) &&
 				status == http.StatusNotFound {

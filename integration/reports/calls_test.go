@@ -1,60 +1,22 @@
 package reports
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
-	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
-
+	"github.com/pgratelimit/pg-ratelimit/integration/grpccall"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// attemptsOf counts the attempts of calls.
-type attemptsOf struct {
-	stats.Handler
-	n atomic.Int32
-}
-
-func (a *attemptsOf) HandleRPC(_ context.Context, s stats.RPCStats) {
-	if _, ok := s.(*stats.Begin); ok {
-		a.n.Add(1)
-	}
-}
-func (*attemptsOf) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (*attemptsOf) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (*attemptsOf) HandleConn(context.Context, stats.ConnStats)                       {}
-
-// fourAttempts is the policy of a client that repeats calls that are UNAVAILABLE.
-const fourAttempts = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 4,
-	"initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
-	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
-
-// called returns a check of the attempts and the code of a call of gRPC with an API key.
-func called(key, want string) func(*testing.T, *proxy, string, []*harness.Response) {
-	return func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-		attempts := &attemptsOf{}
-		conn, err := grpc.NewClient(p.trusted, grpc.WithAuthority(hostOf(id)),
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultServiceConfig(fourAttempts), grpc.WithStatsHandler(attempts))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-api-key", p.fill(key, id))
-		s := status.Convert(conn.Invoke(ctx, "/r30.Service/Call", &emptypb.Empty{}, &emptypb.Empty{}))
-		got := fmt.Sprintf("%d %v", attempts.n.Load(), s.Code())
-		check.Equal(t, id+": the attempts and the code of a call", got, want)
+// called returns a check of the attempts and the code of a call of gRPC with an API key, by a client that
+// retries calls that are UNAVAILABLE.
+func called(key, want string) func(*visit) {
+	return func(v *visit) {
+		s, attempts := grpccall.Call(v, v.trusted, hostOf(v.id), "/r30.Service/Call", "UNAVAILABLE", "x-api-key",
+			v.fill(key))
+		check.Equal(v, "the attempts and the code of a call", fmt.Sprint(attempts, " ", s.Code()), want)
 		if strings.Contains(s.Message(), "HTTP status") {
-			t.Errorf("%s: the client has a message of its own: %s", id, s.Message())
+			v.Errorf("the client has a message of its own: %s", s.Message())
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // startClocks starts a server with a clock that is 30 days ahead, and one for which it is an hour before the
@@ -22,9 +21,7 @@ func startClocks(t *testing.T, ann string) map[string]*cluster.Cluster {
 	servers := map[string]*cluster.Cluster{}
 	for name, late := range map[string]time.Duration{"AHEAD": -month, "BEHIND": now.Sub(end)} {
 		f := cluster.NewFaults(t)
-		if err := f.Set(late, false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, f.Set(late, false))
 		servers[name] = cluster.Private(t, cluster.Options{Env: f.Env})
 		cluster.Execute(t, servers[name].DSN("postgres"), schema.File+ann+`
 			SELECT rate_limit_rule('budget', tiers => '{free}',
@@ -47,47 +44,43 @@ func onClock(name, state string) site {
 	return site{handler: "dsn " + name + "\ntimeout 5s\non_error allow", upstream: usesTwo,
 		zones: []string{"key all\nlimit 1000000 1h\nalgorithm fixed_window\nunit tokens"},
 		asks:  []ask{{n: 50, line: prompt, want: "200×50"}},
-		check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-			dsn := p.clocked(name)
+		check: func(v *visit) {
+			dsn := v.clocked(name)
 			settled := func(what, want string) {
-				p.Await(t, what+" in the days of the server", func() bool {
-					return cluster.Query[string](t, dsn, `SELECT concat_ws(' ', count(*), sum(c.units))
+				v.Await(what+" in the days of the server", func() bool {
+					return cluster.Query[string](v, dsn, `SELECT concat_ws(' ', count(*), sum(c.units))
 						FROM rate_limit_ledger_rows(now() - interval '1 h', now() + interval '1 h') r,
 						jsonb_to_recordset(r.charges) AS c(prefix text, units numeric)
 						WHERE c.prefix = $1 AND r.day >= ((now() - interval '1 h') AT TIME ZONE 'UTC')::date
-							AND r.day <= (now() AT TIME ZONE 'UTC')::date`, id) == want
+							AND r.day <= (now() AT TIME ZONE 'UTC')::date`, v.id) == want
 				})
 			}
 			settled("50 prompts", "50 100")
-			p.Await(t, "the state of the clock", func() bool {
-				return cluster.Query[bool](t, dsn, `SELECT EXISTS (SELECT FROM rate_limit_state
+			v.Await("the state of the clock", func() bool {
+				return cluster.Query[bool](v, dsn, `SELECT EXISTS (SELECT FROM rate_limit_state
 					WHERE state = 'wrong clock' AND node LIKE '%' || $1
-						AND summary LIKE '%' || $2 || ' the clock of the server%')`, p.name, state)
+						AND summary LIKE '%' || $2 || ' the clock of the server%')`, v.name, state)
 			})
-			if err := p.clocks[name].Pause(); err != nil {
-				t.Fatal(err)
-			}
-			got := dial(t, p.trusted, hostOf(id)).ask(t, prompt, "").Status
-			if err := p.clocks[name].Resume(); err != nil {
-				t.Fatal(err)
-			}
-			check.Equal(t, "a prompt without a decision", got, http.StatusOK)
+			check.OK(v, v.clocks[name].Pause())
+			got := v.dial().ask(prompt, "").Status
+			check.OK(v, v.clocks[name].Resume())
+			check.Equal(v, "a prompt without a decision", got, http.StatusOK)
 			settled("a prompt without a decision", "51 102")
 		}}
 }
 
 // monthInBerlin checks that the budget and the invoice of ann are of one month, which has begun in Berlin,
 // but not in UTC.
-func monthInBerlin(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-	dsn := p.clocked("BEHIND")
+func monthInBerlin(v *visit) {
+	dsn := v.clocked("BEHIND")
 	const months = `SELECT concat_ws(' ', (now() AT TIME ZONE 'Europe/Berlin')::date,
 		(SELECT string_agg(DISTINCT (i.period AT TIME ZONE 'Europe/Berlin')::text, ' ')
 			FROM rate_limit_invoice('ann') i),
 		(SELECT (u.resets_at AT TIME ZONE 'Europe/Berlin' - interval '1 month')::text
 			FROM rate_limit_used_by('ann') u))`
-	first := cluster.Query[string](t, dsn, "SELECT (now() AT TIME ZONE 'Europe/Berlin')::date::text")
-	p.Await(t, "the budget and the invoice to be of the month in Berlin", func() bool {
-		return cluster.Query[string](t, dsn, months) == first+" "+first+" 00:00:00 "+first+" 00:00:00"
+	first := cluster.Query[string](v, dsn, "SELECT (now() AT TIME ZONE 'Europe/Berlin')::date::text")
+	v.Await("the budget and the invoice to be of the month in Berlin", func() bool {
+		return cluster.Query[string](v, dsn, months) == first+" "+first+" 00:00:00 "+first+" 00:00:00"
 	})
 }
 

@@ -7,11 +7,9 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
@@ -51,7 +49,7 @@ func asksModel(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"usage":{"prompt_tokens":%s,"completion_tokens":0}}`, r.Header.Get("X-Tokens"))
+		fmt.Fprintf(w, `{"usage":{"prompt_tokens":%s,"completion_tokens":0}}%2000s`, r.Header.Get("X-Tokens"), "")
 	}
 }
 
@@ -69,74 +67,68 @@ const (
 )
 
 // modelSite returns a site with limits of tokens, and a check that asks it.
-func modelSite(ask func(t *testing.T, p *proxy, id string)) site {
+func modelSite(ask func(v *visit)) site {
 	return site{policy: " ", sql: ruleOfTokens, zones: []string{zoneOfTokens}, upstream: asksModel,
-		check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) { ask(t, p, id) }}
+		check: ask}
 }
 
 // cost returns a site whose answers cost what they report, plain and as gzip that the upstream sends unasked.
 // names has the names of answers.
 func cost(names ...string) site {
-	return modelSite(func(t *testing.T, p *proxy, id string) {
+	return modelSite(func(v *visit) {
 		for _, name := range names {
 			for _, sent := range []string{"plain", "gzip"} {
-				p.askModel(t, id, name, sent)
-				p.awaitTokens(t, id, name+"-"+sent, answers[name].Cost(int64(promptInput)))
+				v.askModel(name, sent)
+				v.awaitTokens(name+"-"+sent, answers[name].Cost(int64(promptInput)))
 			}
 		}
 	})
 }
 
 // askModel asks for an answer as SDKs do, and checks its status and body.
-func (p *proxy) askModel(t *testing.T, id, name, sent string) {
-	t.Helper()
+func (v *visit) askModel(name, sent string) {
+	v.Helper()
 	a := answers[name]
 	line := a.Request
 	if !strings.HasPrefix(line, "GET ") {
 		line += " " + prompt
 	}
-	r := dial(t, p.trusted, hostOf(id)).ask(t, line, "Accept-Encoding: gzip, deflate, br\nX-Answer: "+name+
+	r := v.dial().ask(line, "Accept-Encoding: gzip, deflate, br\nX-Answer: "+name+
 		"\nX-Sent: "+sent+"\nX-Case: "+name+"-"+sent)
 	body := r.Body
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(v, err)
 		text, err := io.ReadAll(z)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(v, err)
 		body = string(text)
 	}
 	if r.Status != a.Status || body != string(a.Body) {
-		t.Errorf("%s, %s: %d %.200s, want %d %.200s", id, name, r.Status, body, a.Status, a.Body)
+		v.Errorf("%s: %d %.200s, want %d %.200s", name, r.Status, body, a.Status, a.Body)
 	}
 }
 
 // awaitTokens waits until the zone and the rule of a site have charged a number of tokens, and hold none.
-func (p *proxy) awaitTokens(t *testing.T, id, key string, want int64) {
-	t.Helper()
-	p.Await(t, fmt.Sprintf("%s: %d tokens of %s", id, want, key), func() bool {
-		return cluster.Query[string](t, p.dsn, `SELECT coalesce(string_agg(concat(count, ' ',
+func (v *visit) awaitTokens(key string, want int64) {
+	v.Helper()
+	v.Await(fmt.Sprintf("%d tokens of %s", want, key), func() bool {
+		return cluster.Query[string](v, v.dsn, `SELECT coalesce(string_agg(concat(count, ' ',
 				coalesce(cardinality(held), 0)), ', '), '')
-			FROM rate_limit_durable WHERE prefix ~ $1 AND key = $2`, "^(rule/)?"+id+"(/tpm)?$", key) ==
+			FROM rate_limit_durable WHERE prefix ~ $1 AND key = $2`, "^(rule/)?"+v.id+"(/tpm)?$", key) ==
 			fmt.Sprintf("%d 0, %[1]d 0", want)
 	})
 }
 
 // leave asks for an answer, reads a text of it, and leaves.
-func (p *proxy) leave(t *testing.T, id, line, name, text, key string) {
-	t.Helper()
-	c := dial(t, p.trusted, hostOf(id))
-	c.send(t, line+" "+prompt, "X-Answer: "+name+"\nX-Case: "+key)
+func (v *visit) leave(line, name, text, key string) {
+	v.Helper()
+	c := v.dial()
+	c.send(line+" "+prompt, "X-Answer: "+name+"\nX-Case: "+key)
 	response, err := http.ReadResponse(c.in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(v, err)
 	got := make([]byte, len(text))
 	if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != text {
-		t.Errorf("%s, %s: error %v, and the client gets %.200s …", id, name, err, got)
+		v.Errorf("%s: error %v, and the client gets %.200s …", name, err, got)
 	}
 	_ = c.conn.Close() // before the body, which goes on
 	_ = response.Body.Close()
@@ -144,23 +136,23 @@ func (p *proxy) leave(t *testing.T, id, line, name, text, key string) {
 
 // whoLeaves checks that clients who leave pay for what they have read: the words of a stream, one client
 // after another, and the answers that are cut.
-func whoLeaves(t *testing.T, p *proxy, id string) {
+func whoLeaves(v *visit) {
 	for i := range int64(20) {
-		p.leave(t, id, "POST /v1/chat/completions", "words", words, "words")
-		p.awaitTokens(t, id, "words", (i+1)*int64(2000+promptInput))
+		v.leave("POST /v1/chat/completions", "words", words, "words")
+		v.awaitTokens("words", (i+1)*int64(2000+promptInput))
 	}
 	for name, a := range answers {
 		if strings.Contains(name, "/cut.") {
-			p.leave(t, id, a.Request, name, string(a.Body), name)
-			p.awaitTokens(t, id, name, a.Cost(int64(promptInput)))
+			v.leave(a.Request, name, string(a.Body), name)
+			v.awaitTokens(name, a.Cost(int64(promptInput)))
 		}
 	}
 }
 
 // alwaysFree checks that requests cost nothing, as often as would use up the limit if each cost what it held.
-func alwaysFree(t *testing.T, p *proxy, id string) {
+func alwaysFree(v *visit) {
 	const chat, atOnce = "POST /v1/chat/completions ", 20
-	c := dial(t, p.trusted, hostOf(id))
+	c := v.dial()
 	for _, a := range []struct {
 		line, answer string
 		status       int
@@ -179,70 +171,69 @@ func alwaysFree(t *testing.T, p *proxy, id string) {
 			headers += fmt.Sprint("\nX-Status: ", a.status)
 		}
 		for i := range 2 * atOnce {
-			r := c.ask(t, a.line, headers)
+			r := c.ask(a.line, headers)
 			if r.Status != a.status || strings.Contains(r.Body, "retryAfter") {
-				t.Errorf("%s, %.60s: %d %s, want %d", id, a.line, r.Status, r.Body, a.status)
+				v.Errorf("%.60s: %d %s, want %d", a.line, r.Status, r.Body, a.status)
 			}
 			if i%atOnce == atOnce-1 && strings.HasPrefix(a.line, "POST ") {
-				p.awaitTokens(t, id, "c", 0) // nothing is held any more
+				v.awaitTokens("c", 0) // nothing is held any more
 			}
 		}
 	}
-	c.ask(t, chat+prompt, "X-Case: c\nX-Answer: openai-chat/plain.json")
-	p.awaitTokens(t, id, "c", 35)
+	c.ask(chat+prompt, "X-Case: c\nX-Answer: openai-chat/plain.json")
+	v.awaitTokens("c", 35)
 }
 
-// encoded is a Caddy whose encode, in the default order, compresses for the client.
-func encoded() site {
+// encoded is a Caddy whose encode compresses for the client if it comes before the handler. After it, as by
+// default, encode does nothing, because the handler has set Accept-Encoding.
+func encoded(before, after, encoding string) site {
 	s := cost("openai-chat/plain.json", "openai-chat/stream.sse")
-	s.only, s.before = "caddy", "encode gzip"
+	costs := s.check
+	s.only, s.before, s.after, s.check = "caddy", before, after, func(v *visit) {
+		costs(v)
+		r := v.dial().ask("POST / "+prompt, "Accept-Encoding: gzip\nX-Case: c\nX-Tokens: 7")
+		check.Equal(v, "Content-Encoding", r.Header.Get("Content-Encoding"), encoding)
+	}
 	return s
 }
 
 var models = []report{
 	{"R40", "open-ace/open-ace#3422; bitrouter/bitrouter#537", []site{modelSite(whoLeaves)}},
-	{"R41", "mnfst/llm-gateway#1592; gpustack/gpustack#4874; inference-gateway/inference-gateway#206",
-		[]site{cost("openai-chat/nousage.sse", "openai-responses/nousage.sse", "gemini/nousage.sse",
-			"ollama/nousage.ndjson")}},
 	{"R42", "QuantumNous/new-api#5235", []site{cost("openai-chat/plain.json", "openai-chat/stream.sse",
 		"openai-responses/plain.json", "openai-responses/stream.sse", "anthropic/plain.json",
 		"anthropic/stream.sse", "gemini/plain.json", "gemini/stream.sse", "ollama/plain.json",
-		"ollama/stream.ndjson"), encoded()}},
+		"ollama/stream.ndjson"),
+		encoded("route {\nencode gzip", "}", "gzip"), encoded("encode gzip", "", "")}},
 	{"R43", "envoyproxy/ai-gateway#2184; praxis-proxy/ai#1033; Helicone/helicone#5000", []site{
 		cost("openai-responses/plain.json", "openai-responses/stream.sse", "openai-responses/incomplete.sse"),
-		modelSite(func(t *testing.T, p *proxy, id string) {
-			r := dial(t, p.trusted, hostOf(id)).ask(t, "POST /v1/responses "+prompt,
+		modelSite(func(v *visit) {
+			r := v.dial().ask("POST /v1/responses "+prompt,
 				"X-Answer: failed\nX-Case: c")
-			check.Equal(t, id, r.Body, failedWithUsage)
-			p.awaitTokens(t, id, "c", 51)
+			check.Equal(v, "the body", r.Body, failedWithUsage)
+			v.awaitTokens("c", 51)
 		})}},
 	{"R44", "wso2/api-platform#3253; opendatahub-io/models-as-a-service#370", []site{modelSite(alwaysFree)}},
-	{"R45", "genkit-ai/genkit#5412; future-agi/future-agi#1122; agno-agi/agno#9538", []site{
-		cost("anthropic/cached.json", "anthropic/cached.sse", "openai-chat/cached.json",
-			"openai-responses/cached.sse", "gemini/cached.json")}},
-	{"R46", "Ollama, API reference; Gemini, API reference of streamGenerateContent", []site{
-		cost("ollama/plain.json", "ollama/stream.ndjson", "ollama/cached.json", "gemini/stream.array.json")}},
 	{"R47", "ogx-ai/ogx#5122; open-webui/open-webui#29064; wso2/api-platform#2932", []site{
 		cost("gemini/stream.sse", "anthropic/stream.sse"),
 		{zones: []string{"key all\nalgorithm fixed_window\nlimit 1000 1h\nunit tokens"}, upstream: asksModel,
 			asks: []ask{{n: 2, line: "POST /v1/chat/completions " + prompt,
 				headers: "X-Answer: openai-chat/plain.json", want: "200×2"}},
-			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-				p.awaitUsed(t, id, 70)
+			check: func(v *visit) {
+				v.awaitUsed(v.id, 70)
 			}}}},
 }
 
 // usedAndHeld returns what a limit of tokens has used, and what it holds.
-func (p *proxy) usedAndHeld(t *testing.T, prefix string) string {
-	t.Helper()
-	return cluster.Query[string](t, p.dsn, `SELECT concat_ws(' ', coalesce(sum(count), 0),
+func (v *visit) usedAndHeld(prefix string) string {
+	v.Helper()
+	return cluster.Query[string](v, v.dsn, `SELECT concat_ws(' ', coalesce(sum(count), 0),
 		coalesce(sum(held), 0)) FROM rate_limit_counters($1, true)`, prefix)
 }
 
 // awaitUsed waits until a limit of tokens has used a number and holds nothing.
-func (p *proxy) awaitUsed(t *testing.T, prefix string, want int64) {
-	t.Helper()
-	p.Await(t, fmt.Sprintf("%s: %d tokens are used", prefix, want), func() bool {
-		return p.usedAndHeld(t, prefix) == fmt.Sprint(want, " 0")
+func (v *visit) awaitUsed(prefix string, want int64) {
+	v.Helper()
+	v.Await(fmt.Sprintf("%s: %d tokens are used", prefix, want), func() bool {
+		return v.usedAndHeld(prefix) == fmt.Sprint(want, " 0")
 	})
 }

@@ -6,55 +6,17 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// fourTimes are the requests to a limit of two.
-var fourTimes = []ask{{n: 2, want: "200×2"}, {n: 2, want: "429×2"}}
-
-// dsns returns a site with a limit of two for each DSN.
-func dsns(dsns ...string) (sites []site) {
-	for _, dsn := range dsns {
-		sites = append(sites, site{handler: "dsn " + dsn, zones: []string{"limit 2 1h"}, asks: fourTimes})
-	}
-	return sites
-}
-
-// refusedDSNs returns a site for each DSN that is refused. pairs has DSNs, and what the error names.
-func refusedDSNs(pairs ...string) (sites []site) {
-	for i := 0; i < len(pairs); i += 2 {
-		sites = append(sites, site{handler: "dsn " + pairs[i], zones: []string{"limit 2 1h"},
-			refused: pairs[i+1]})
-	}
-	return sites
-}
-
 var databases = []report{
-	{"R60", "prisma/orm#2520", refusedDSNs("DSN&pgbouncer=true", "pgbouncer",
-		"DSN&connection_limit=1", "connection_limit", "DSN&schema=public", "schema", "DSN&pool=5", "pool",
-		"DSN&sslaccept=accept_invalid_certs", "sslaccept", "DSN&prepareThreshold=0", "prepareThreshold",
-		"DSN&binary_parameters=yes", "binary_parameters", "postgresql+asyncpg:REST", "postgresql+asyncpg",
-		"postgis:REST", "postgis")},
-	{"R61", "PostgreSQL, libpq, connection parameters", append(dsns("DSN&keepalives=1",
-		"DSN&gssencmode=disable", "DSN&channel_binding=prefer", "DSN&target_session_attrs=any"), refusedDSNs(
-		"DSN&hostaddr=127.0.0.1", "hostaddr", "DSN&load_balance_hosts=random", "load_balance_hosts",
-		"DSN&sslnegotiation=direct", "sslnegotiation", "DSN&sslcertmode=disable", "sslcertmode",
-		"DSN&service=x", "service")...)},
-	{"F22", "kubernetes/kubernetes#57117; element-hq/ess-helm#881", append(dsns("DSN&passfile=FILES/0600",
-		"DSN&passfile=FILES/0640", "DSN&passfile=FILES/0440"), refusedDSNs(
-		"DSN&passfile=FILES/0644", "passfile has the mode 0644, must be for its owner and group alone",
-		"DSN&passfile=FILES/none", "passfile cannot be read: no such file",
-		"DATABASE_URL=DSN", "the parameter DATABASE_URL in the dsn holds a URL")...)},
 	{"F22S", "PostgreSQL, settings that a server does not know", []site{
 		{policy: withKey + "\ndsn DSN&no_such_PROXY=1", zones: []string{"limit 2 1h"},
-			check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-				await.Within(t, time.Minute, id+": the state names the setting", func() bool {
-					return cluster.Query[bool](t, p.dsn, `SELECT EXISTS (SELECT FROM rate_limit_state
-						WHERE state = 'problem' AND summary LIKE '%no\_such\_' || $1 || '%')`, p.name)
+			check: func(v *visit) {
+				v.Await("the state names the setting", func() bool {
+					return cluster.Query[bool](v, v.dsn, `SELECT EXISTS (SELECT FROM rate_limit_state
+						WHERE state = 'problem' AND summary LIKE '%no\_such\_' || $1 || '%')`, v.name)
 				})
 			}},
 	}},
@@ -69,9 +31,9 @@ var databases = []report{
 }
 
 // countOf returns the sum of the counters with prefixes.
-func countOf(t *testing.T, p *proxy, prefixes string) int {
-	t.Helper()
-	return cluster.Query[int](t, p.dsn, `SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral
+func (v *visit) countOf(prefixes string) int {
+	v.Helper()
+	return cluster.Query[int](v, v.dsn, `SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral
 		WHERE prefix ~ $1`, prefixes)
 }
 

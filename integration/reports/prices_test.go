@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // usesTwo is an upstream that reports a token of input and one of output.
@@ -31,14 +29,14 @@ func budget(limits string, asks ...ask) site {
 
 // charged adds to a site a check of what each model has been charged for its requests, by the ledger.
 func charged(s site, want string) site {
-	s.check = func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
+	s.check = func(v *visit) {
 		const rows = `SELECT coalesce(string_agg(x, ', ' ORDER BY x), '') FROM (SELECT concat_ws(' ',
 				left(l.model, strpos(l.model, '-') - 1), c ->> 'units', '×', count(*)) AS x
 			FROM rate_limit_ledger l, jsonb_array_elements(l.charges) c
 			WHERE l.model LIKE '%-' || $1 AND c ->> 'unit' = 'money'
 			GROUP BY l.model, c ->> 'units') AS r`
-		p.Await(t, "charges of "+id+": "+want, func() bool {
-			return cluster.Query[string](t, p.dsn, rows, id) == want
+		v.Await("charges of "+want, func() bool {
+			return cluster.Query[string](v, v.dsn, rows, v.id) == want
 		})
 	}
 	return s
@@ -64,20 +62,20 @@ func unpriced() site {
 	s := budget("a=5 money/1mo calendar", ask{line: "new", want: "400×1",
 		body: `{"type":"error","error":{"message":"The model \"new-no-price-…`})
 	s.handler = "audit denied"
-	s.check = func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-		model := "new-" + id
-		p.Await(t, "the audit log", func() bool {
-			return strings.Contains(p.command(t, "why", "ann"), `no price of the model "`+model+`"`)
+	s.check = func(v *visit) {
+		model := "new-" + v.id
+		v.Await("the audit log", func() bool {
+			return strings.Contains(v.command("why", "ann"), `no price of the model "`+model+`"`)
 		})
 		for _, args := range [][]string{{"audit", "--user", "ann"},
-			{"explain", "--user", "ann", "--host", hostOf(id), "--model", model}} {
-			out := p.command(t, args...)
+			{"explain", "--user", "ann", "--host", hostOf(v.id), "--model", model}} {
+			out := v.command(args...)
 			if !strings.Contains(out, model) || !strings.Contains(out, "price") {
-				t.Errorf("%s: %s prints %s, want the model %s", id, args[0], out, model)
+				v.Errorf("%s prints %s, want the model %s", args[0], out, model)
 			}
 		}
-		if log := p.Log(); !strings.Contains(unquote(log), `model: "`+model+`": must be one with a price`) {
-			t.Errorf("%s: the log does not name the model %s", id, model)
+		if log := v.proxy.Log(); !strings.Contains(unquote(log), `model: "`+model+`": must be one with a price`) {
+			v.Errorf("the log does not name the model %s", model)
 		}
 	}
 	return s

@@ -1,21 +1,17 @@
 package reports
 
 import (
-	"fmt"
+	_ "embed"
 	"strings"
-	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // eventTrigger switches row level security on for each new table of a site, as Supabase's documents propose.
-const eventTrigger = `CREATE FUNCTION switch_on() RETURNS event_trigger LANGUAGE plpgsql AS $$
-	DECLARE c record; BEGIN FOR c IN SELECT * FROM pg_event_trigger_ddl_commands()
-		WHERE schema_name = 'FAKE' AND command_tag = 'CREATE TABLE' LOOP
-	EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', c.object_identity); END LOOP; END $$;
-	CREATE EVENT TRIGGER "ID" ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION switch_on();
-	DO $$ BEGIN CREATE ROLE "ID"; EXCEPTION WHEN duplicate_object THEN NULL; END $$;`
+//
+//go:embed testdata/event_trigger.sql
+var eventTrigger string
 
 var hidden = []report{
 	{"F31", "planetscale/migration-scripts#56; supabase/agent-skills#408", []site{{
@@ -25,42 +21,36 @@ var hidden = []report{
 			SELECT rate_limit_rule('ID', tiers => '{anonymous}', count_by => '{ip}', per_hour => 5);
 			SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');`,
 		asks: []ask{{n: 6, want: "503×6"}, {headers: "X-Api-Key: KEY", want: "503×1"}},
-		check: func(t *testing.T, p *proxy, id string, _ []*harness.Response) {
-			own := *p
-			own.dsn += "&search_path=" + id
-			t.Cleanup(func() { cluster.Execute(t, own.dsn, `DROP OWNED BY "`+id+`"; DROP ROLE "`+id+`"`) })
-			sentence := cluster.Query[string](t, own.dsn, "SELECT rate_limit_hidden()")
+		check: func(v *visit) {
+			own := v.in(v.id)
+			v.Cleanup(func() { cluster.Execute(v, own.dsn, `DROP OWNED BY "`+v.id+`"; DROP ROLE "`+v.id+`"`) })
+			sentence := cluster.Query[string](v, own.dsn, "SELECT rate_limit_hidden()")
 			for _, name := range []string{"migrate", "state"} {
-				if out := own.command(t, name); !strings.Contains(out, sentence) {
-					t.Errorf("%s: %s printed %s, want %q", id, name, out, sentence)
+				if out := own.command(name); !strings.Contains(out, sentence) {
+					v.Errorf("%s printed %s, want %q", name, out, sentence)
 				}
 			}
 			_, statement, _ := strings.Cut(sentence, "BYPASSRLS): ")
-			cluster.Execute(t, own.dsn, statement)
-			c := dial(t, p.trusted, hostOf(id))
+			cluster.Execute(v, own.dsn, statement)
+			c := v.dial()
 			ask := func(line, headers string, n int) string {
-				counts := map[int]int{}
-				for range n {
-					counts[c.ask(t, line, p.fill(headers, id)).Status]++
-				}
-				return countText(counts)
+				return c.askOften(line, v.fill(headers), n)
 			}
-			p.Await(t, "a decision", func() bool { return ask("GET /", "X-Api-Key: KEY", 1) == "200×1" })
+			v.Await("a decision", func() bool { return ask("GET /", "X-Api-Key: KEY", 1) == "200×1" })
 			got := []string{ask("GET /", "", 6)}
-			reports := strings.Count(p.Log(), "row-level security")
-			cluster.Execute(t, own.dsn, `DO $$ DECLARE name text; BEGIN FOR name IN SELECT oid::regclass
+			reports := strings.Count(v.proxy.Log(), "row-level security")
+			cluster.Execute(v, own.dsn, `DO $$ DECLARE name text; BEGIN FOR name IN SELECT oid::regclass
 				FROM pg_class
 				WHERE relname ~ '^rate_limit_(changes|rules|rule_limits|users|api_keys|bans|nodes)$'
-				AND relnamespace = '"`+id+`"'::regnamespace LOOP
+				AND relnamespace = '"`+v.id+`"'::regnamespace LOOP
 				EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', name); END LOOP; END $$`)
-			p.Await(t, "a failed poll", func() bool {
-				return strings.Count(p.Log(), "row-level security") > reports
+			v.Await("a failed poll", func() bool {
+				return strings.Count(v.proxy.Log(), "row-level security") > reports
 			})
 			got = append(got, ask("GET /", "X-Forwarded-For: 203.0.113.77", 6),
 				ask("GET /", "X-Api-Key: KEY", 1), ask("GET /closed", "", 1))
-			if want := "[200×5 429×1 200×5 429×1 200×1 403×1]"; fmt.Sprint(got) != want {
-				t.Errorf("%s: %v after it was switched off, and on again, want %s", id, got, want)
-			}
+			check.Equal(v, "the statuses after it was switched off, and on again", got,
+				"[200×5 429×1 200×5 429×1 200×1 403×1]")
 		},
 	}}},
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -46,7 +45,7 @@ type site struct {
 	inner         object // further middlewares of Traefik, behind the plugin
 	service       string // one of Traefik's services; "" is upstream
 	open          bool   // the site trusts no proxy in front
-	socket        int    // one of the sockets on which Caddy listens; 0 for none
+	socket        int    // one of the two sockets on which Caddy listens; 0 for none
 	proxied       string // one of the networks whose PROXY headers the proxy takes; "" for none
 
 	upstream http.HandlerFunc // answers "ok" if nil
@@ -56,8 +55,42 @@ type site struct {
 	refused string // the start of the error with which the configuration is refused
 	rows    int    // the number of rows in the table of counters; 0 is any
 	noRows  bool   // there are no rows
-	check   func(t *testing.T, p *proxy, id string, got []*harness.Response)
+	seen    string // headers of the last response, see checkSeen
+	check   func(v *visit)
 }
+
+// visit is what a check of a site needs. Its failures name the site.
+type visit struct {
+	testing.TB
+	*proxy
+	id  string
+	got []*harness.Response // to the asks
+}
+
+// Errorf fails the test, and continues it.
+func (v *visit) Errorf(format string, args ...any) {
+	v.Helper()
+	v.TB.Errorf("%s: "+format, append([]any{v.id}, args...)...)
+}
+
+// Await waits until a condition holds.
+func (v *visit) Await(what string, f func() bool) {
+	v.Helper()
+	v.proxy.Await(v, v.id+": "+what, f)
+}
+
+// dial connects to the site.
+func (v *visit) dial() *client { return dial(v, v.trusted, hostOf(v.id)) }
+
+// in returns a visit that reads the tables of a schema.
+func (v *visit) in(schema string) *visit {
+	p := *v.proxy
+	p.dsn += "&search_path=" + schema
+	return &visit{v.TB, &p, v.id, v.got}
+}
+
+// fill replaces the names that a text of the site may have.
+func (v *visit) fill(text string) string { return v.proxy.fill(text, v.id) }
 
 // settings returns the settings of the handler. A site that is tried during an outage has its own.
 func (s *site) settings() string {
@@ -76,7 +109,7 @@ type ask struct {
 	body    string // the body, if not ""
 }
 
-type object = map[string]any
+type object = harness.Object
 
 // proxy is a proxy that serves all sites.
 type proxy struct {
@@ -94,10 +127,9 @@ type proxy struct {
 }
 
 // reports lists all reports.
-var reports = slices.Concat(credentials, paths, addresses, keys, responses, databases,
-	chains, sockets, calendars, pooled, forgotten, protocols, priced, attempts, hidden, models, budgets,
-	calls,
-	caches, clients, clocked, held)
+var reports = slices.Concat(readReports(textOfReports), addresses, keys, responses, databases, chains, sockets,
+	calendars, pooled, forgotten, protocols, priced, attempts, hidden, models, budgets, calls, caches, clients,
+	clocked, held)
 
 // The reports have the right result in both proxies.
 func TestReports(t *testing.T) {
@@ -203,15 +235,14 @@ func startUpstream(t *testing.T) string {
 	for _, proxy := range []string{"caddy", "traefik"} {
 		forEachSite(proxy, func(s *site, id string) { handlers[hostOf(id)] = s.upstream })
 	}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if h := handlers[r.Host]; h != nil {
 			h(w, r)
 			return
 		}
 		fmt.Fprint(w, "ok")
-	}))
-	t.Cleanup(s.Close)
-	return strings.TrimPrefix(s.URL, "http://")
+	})
+	return strings.TrimPrefix(s, "http://")
 }
 
 // mustNotBeAsked is an upstream of a site whose requests must be refused.
@@ -241,9 +272,9 @@ func (p *proxy) try(t *testing.T, s *site, id string) {
 		for n := range max(a.n, 1) {
 			number := strings.NewReplacer("#", fmt.Sprint(n+1))
 			line, headers := p.fill(cmp.Or(a.line, "GET /"), id), p.fill(a.headers, id)
-			response := c.ask(t, number.Replace(line), number.Replace(headers))
+			response := c.ask(number.Replace(line), number.Replace(headers))
 			got = append(got, response)
-			if a.body != "" && !isBody(response.Body, a.body) {
+			if a.body != "" && !isBody(response.Body, p.fill(a.body, id)) {
 				t.Errorf("%s, %.60s %q: the body is %q, want %q", id, a.line, a.headers, response.Body,
 					a.body)
 			}
@@ -264,8 +295,12 @@ func (p *proxy) try(t *testing.T, s *site, id string) {
 			t.Errorf("%s: the rows are %q, want %d", id, rows, s.rows)
 		}
 	}
+	v := &visit{t, p, id, got}
+	if s.seen != "" {
+		v.checkSeen(s.seen)
+	}
 	if s.check != nil {
-		s.check(t, p, id, got)
+		s.check(v)
 	}
 }
 

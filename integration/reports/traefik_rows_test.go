@@ -37,7 +37,7 @@ var chains = []report{
 			middlewares: inFront(object{"policy": object{"apiKey": "{header.X-Api-Key}"}})},
 		{only: "traefik", zones: []string{"limit 10 1h"}, asks: []ask{{n: 10}}, want: "200×5 429×5",
 			middlewares: inFront(object{"prefix": "ID", "limit": "10 1h", "ipStrategy": object{"depth": 1}}),
-			check:       seen("X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: +")},
+			seen:        "X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: +"},
 	}},
 	{"R67", "traefik/ingress-nginx-migration#37; traefik/traefik#12899", []site{
 		{zones: []string{"algorithm gcra\nlimit 5 1s\nburst 26"}, check: inABurst},

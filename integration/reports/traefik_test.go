@@ -9,15 +9,12 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -26,12 +23,6 @@ import (
 func startTraefik(t *testing.T, p proxy, upstream string,
 	build func(ctx context.Context, integration string) (string, error)) *proxy {
 	t.Helper()
-	program, err := build(t.Context(), "..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	harness.LinkPlugin(t, "../..", filepath.Join(dir, "plugins-local"))
 	p.name, p.trusted, p.open = "traefik", harness.FreeAddress(t), harness.FreeAddress(t)
 	trusts := object{"trustedIPs": []string{"127.0.0.1/32"}}
 	points := object{"trusted": object{"address": p.trusted, "forwardedHeaders": trusts},
@@ -41,14 +32,6 @@ func startTraefik(t *testing.T, p proxy, upstream string,
 		points[pointOf(network)] = object{"address": address,
 			"proxyProtocol": object{"trustedIPs": []string{network}}}
 	}
-	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
-		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
-		"log":         object{"noColor": true},
-		"entryPoints": points,
-		"providers":   object{"file": object{"filename": filepath.Join(dir, "dynamic.yml")}},
-		"experimental": object{"localPlugins": object{
-			"pg-ratelimit": object{"moduleName": harness.ModulePath}}},
-	})
 	routers, middlewares := object{}, object{}
 	forEachSite(p.name, func(s *site, id string) {
 		point := "trusted"
@@ -78,14 +61,12 @@ func startTraefik(t *testing.T, p proxy, upstream string,
 		p.fillAll(middlewares, id)
 	})
 	routers["ready"] = object{"rule": "Host(`ready.test`)", "service": "upstream"}
-	writeYAML(t, filepath.Join(dir, "dynamic.yml"), object{"http": object{"routers": routers,
-		"middlewares": middlewares, "services": services("http://" + upstream)}})
-	p.Process = harness.Start(t, harness.Program{Name: p.name, Path: program, Dir: dir,
-		Env:  []string{"DATABASE_URL=" + p.dsn},
-		Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
+	p.Process = harness.Start(t, harness.TraefikProgram(t, "..", build, object{"entryPoints": points},
+		object{"http": object{"routers": routers, "middlewares": middlewares,
+			"services": services("http://" + upstream)}}, "DATABASE_URL="+p.dsn))
 	p.AwaitAddress(t, p.trusted)
 	p.Await(t, "its configuration", func() bool {
-		return dial(t, p.trusted, "ready.test").ask(t, "GET /", "").Status == http.StatusOK
+		return dial(t, p.trusted, "ready.test").ask("GET /", "").Status == http.StatusOK
 	})
 	return &p
 }
@@ -163,27 +144,16 @@ func (p *proxy) fillAll(value any, id string) any {
 	return value
 }
 
-// writeYAML writes a file.
-func writeYAML(t *testing.T, path string, content any) {
-	t.Helper()
-	data, err := yaml.Marshal(content)
-	if err == nil {
-		err = os.WriteFile(path, data, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // client sends requests as they are written, over one connection.
 type client struct {
+	testing.TB
 	conn net.Conn
 	in   *bufio.Reader
 	host string
 }
 
 // dial connects to a proxy.
-func dial(t *testing.T, address, host string) *client {
+func dial(t testing.TB, address, host string) *client {
 	t.Helper()
 	network := "tcp"
 	if filepath.IsAbs(address) {
@@ -194,15 +164,15 @@ func dial(t *testing.T, address, host string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &client{conn, bufio.NewReader(conn), host}
+	return &client{t, conn, bufio.NewReader(conn), host}
 }
 
 // earlyLink is the header with the Link of status 103 in a response of ask.
 const earlyLink = "Test-Early-Link"
 
 // send sends a request with a line such as GET / or POST / BODY, and returns its method.
-func (c *client) send(t *testing.T, line, headers string) string {
-	t.Helper()
+func (c *client) send(line, headers string) string {
+	c.Helper()
 	method, path, _ := strings.Cut(line, " ")
 	path, body, _ := strings.Cut(path, " ")
 	text := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, c.host)
@@ -216,16 +186,16 @@ func (c *client) send(t *testing.T, line, headers string) string {
 		text += strings.Trim(header, "\t\n") + "\r\n"
 	}
 	if _, err := io.WriteString(c.conn, text+"\r\n"+body); err != nil {
-		t.Fatal(err)
+		c.Fatal(err)
 	}
 	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	return method
 }
 
 // ask sends a request, and reads the response.
-func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
-	t.Helper()
-	method := c.send(t, line, headers)
+func (c *client) ask(line, headers string) *harness.Response {
+	c.Helper()
+	method := c.send(line, headers)
 	response, err := http.ReadResponse(c.in, &http.Request{Method: method})
 	link := ""
 	if err == nil && response.StatusCode == http.StatusEarlyHints {
@@ -233,7 +203,7 @@ func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
 		response, err = http.ReadResponse(c.in, &http.Request{Method: method})
 	}
 	if err != nil {
-		t.Fatal(err)
+		c.Fatal(err)
 	}
 	if link != "" {
 		response.Header.Set(earlyLink, link)
@@ -241,7 +211,16 @@ func (c *client) ask(t *testing.T, line, headers string) *harness.Response {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Fatal(err)
+		c.Fatal(err)
 	}
 	return &harness.Response{Status: response.StatusCode, Header: response.Header, Body: string(body)}
+}
+
+// askOften sends a request n times, and returns the statuses.
+func (c *client) askOften(line, headers string, n int) string {
+	counts := map[int]int{}
+	for range n {
+		counts[c.ask(line, headers).Status]++
+	}
+	return countText(counts)
 }
