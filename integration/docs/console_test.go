@@ -1,16 +1,11 @@
 package docs
 
 import (
-	"net/http"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // commands maps each line of a console block, without its comment, to the check
@@ -38,7 +33,7 @@ var commands = map[string]func(t *testing.T, command string){
 		"TestNpmGuideLeadsThereAndBack"),
 	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`: checkedByTest("integration",
 		"TestNpmGuideLeadsThereAndBack"),
-	`psql "$DATABASE_URL" -f schema.sql`: createsTheTables,
+	`psql "$DATABASE_URL" -f schema.sql`: checkedByTest("internal/schema", "TestEveryWayMakesSameTables"),
 
 	"make bench":                isMakeTarget,
 	"make bench BEFORE=main~20": isMakeTarget,
@@ -133,36 +128,17 @@ func TestNamedMakeTargetsExist(t *testing.T) {
 	}
 }
 
-// createsTheTables checks that a store uses the tables of schema.sql.
-func createsTheTables(t *testing.T, _ string) {
-	dsn := cluster.Open(t)
-	for range 2 {
-		cluster.Execute(t, dsn, schema.File)
-	}
-	h := middleware(t, map[string]any{
-		"dsn": dsn, "prefix": "web", "limit": "1 1h", "autoMigrate": "false", "timeout": "20s",
-		"onError": "deny",
-	})
-	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
-		if response := ask(h); response.Code != want {
-			t.Errorf("with these tables, a request: %d %s, want %d", response.Code, response.Body, want)
-		}
-	}
-}
-
 // hasItsFlags checks that the benchmark has the flags of the command, and that
 // the table of flags in bench/README.md is complete.
 func hasItsFlags(t *testing.T, command string) {
-	cmd := exec.Command("go", "run", ".", "-h")
-	cmd.Dir = filepath.Join(root, "bench")
-	out, _ := cmd.CombinedOutput() // it ends with status 2
 	var flags []string
-	for _, match := range regexp.MustCompile(`(?m)^  (-[a-z-]+)`).FindAllStringSubmatch(string(out), -1) {
-		flags = append(flags, match[1])
+	for _, match := range regexp.MustCompile(`flag\.\w+\((?:&[\w.]+, )?"([a-z-]+)"`).FindAllStringSubmatch(
+		readFile(t, root+"/bench/main.go"), -1) {
+		flags = append(flags, "-"+match[1])
 	}
 	for _, match := range regexp.MustCompile(` (-[a-z-]+)`).FindAllStringSubmatch(command, -1) {
 		if !slices.Contains(flags, match[1]) {
-			t.Errorf("the benchmark has no flag %s:\n%s", match[1], out)
+			t.Errorf("the benchmark has no flag %s, only %q", match[1], flags)
 		}
 	}
 	sameNames(t, "bench/README.md, How to measure,", tableNames(t, "bench/README.md", "How to measure"),

@@ -278,25 +278,29 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// page returns a page of the documentation.
+func page(t *testing.T, path string) document {
+	t.Helper()
+	pages := documents(t)
+	i := slices.IndexFunc(pages, func(d document) bool { return d.path == path })
+	if i < 0 {
+		t.Fatalf("no document %s", path)
+	}
+	return pages[i]
+}
+
 // section returns the part of a document under a heading, up to the next heading
 // of any level.
 func section(t *testing.T, path, title string) string {
 	t.Helper()
-	for _, d := range documents(t) {
-		if d.path != path {
-			continue
-		}
-		_, after, found := strings.Cut(d.text, "# "+title+"\n")
-		if !found {
-			t.Fatalf("%s has no heading %q", path, title)
-		}
-		if at := heading.FindStringIndex(after); at != nil {
-			after = after[:at[0]]
-		}
-		return after
+	_, after, found := strings.Cut(page(t, path).text, "# "+title+"\n")
+	if !found {
+		t.Fatalf("%s has no heading %q", path, title)
 	}
-	t.Fatalf("no document %s", path)
-	return ""
+	if at := heading.FindStringIndex(after); at != nil {
+		after = after[:at[0]]
+	}
+	return after
 }
 
 // settingsPage has the tables of all settings.

@@ -2,7 +2,6 @@ package docs
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,23 +77,20 @@ type llmGuide struct {
 func newLLMGuide(t *testing.T, start func(g *llmGuide, stub string)) *llmGuide {
 	t.Helper()
 	g := &llmGuide{t: t, dsn: cluster.Open(t), blocks: map[string][]block{}}
-	for _, d := range documents(t) {
-		for _, b := range d.blocks {
-			if d.path == llmPage && b.chapter != moneyChapter {
-				g.blocks[b.language] = append(g.blocks[b.language], b)
-			}
+	for _, b := range page(t, llmPage).blocks {
+		if b.chapter != moneyChapter {
+			g.blocks[b.language] = append(g.blocks[b.language], b)
 		}
 	}
 	answers := llm.Answers(t)
-	stub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	stub := harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		name := "openai-chat/stream.sse"
 		if strings.HasPrefix(r.URL.Path, "/v1/messages") {
 			name = "anthropic/plain.json"
 		}
 		answers[name].Respond(w, false)
-	}))
-	t.Cleanup(stub.Close)
-	start(g, stub.URL)
+	})
+	start(g, stub)
 	g.proxy.Await(t, "the policy", func() bool {
 		return cluster.Query[bool](t, g.dsn, "SELECT to_regclass('rate_limit_overrides') IS NOT NULL")
 	})
@@ -103,9 +99,7 @@ func newLLMGuide(t *testing.T, start func(g *llmGuide, stub string)) *llmGuide {
 	}
 	var err error
 	g.modules, err = npm.Modules(t.Context(), "../.cache/npm", "openai@6.49.0", "@anthropic-ai/sdk@1.14.0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return g
 }
 
@@ -140,9 +134,7 @@ func (g *llmGuide) createKey() string {
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+g.dsn)
 	cmd.Stderr = g.t.Output()
 	out, err := cmd.Output()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	check.OK(g.t, err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -150,17 +142,13 @@ func (g *llmGuide) createKey() string {
 func (g *llmGuide) runNode(b block, key string) string {
 	g.t.Helper()
 	file, err := os.CreateTemp(filepath.Dir(g.modules), "*.mjs") // Node looks for packages beside the program
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	check.OK(g.t, err)
 	defer func() { _ = os.Remove(file.Name()) }()
 	_, err = file.WriteString(strings.ReplaceAll(b.text, "https://llm.example.com", g.url))
 	if err == nil {
 		err = file.Close()
 	}
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	check.OK(g.t, err)
 	cmd := exec.Command("node", file.Name())
 	cmd.Env = append(os.Environ(), "KEY="+key)
 	out, err := cmd.CombinedOutput()

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math/big"
 	"net/http"
-	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,11 +55,8 @@ func newMoneyBed(t *testing.T) *moneyBed {
 			"OWNED BY %[1]s; DROP ROLE %[1]s; END IF; END $$", b.role))
 	})
 	first, second := startModels(t, "first"), startModels(t, "second")
-	for _, d := range documents(t) {
-		for _, one := range d.blocks {
-			if d.path != llmPage || one.chapter != moneyChapter {
-				continue
-			}
+	for _, one := range page(t, llmPage).blocks {
+		if one.chapter == moneyChapter {
 			text := strings.NewReplacer("https://api.openai.com", first, "http://own:8000", second,
 				"budget_page", b.role).Replace(one.text)
 			switch one.language {
@@ -83,7 +80,7 @@ func newMoneyBed(t *testing.T) *moneyBed {
 func startModels(t *testing.T, name string) string {
 	t.Helper()
 	answers := llm.Answers(t)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var prompt struct{ Model string }
 		w.Header().Set("X-Upstream", name)
 		if err := json.NewDecoder(r.Body).Decode(&prompt); err == nil {
@@ -95,9 +92,7 @@ func startModels(t *testing.T, name string) string {
 			}
 		}
 		http.Error(w, "no such model", http.StatusNotFound)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	})
 }
 
 // oddly returns another spelling of the name of a model. The upstream gets it as it is, and it is one model.
@@ -131,27 +126,27 @@ func decided(config string) string {
 		"pg-ratelimit:\n          timeout: 30s\n          onError: deny\n", 1)
 }
 
-// runTraefik runs a Traefik with the static configuration of docs/traefik.md and a dynamic one, and returns
-// its address.
+const traefikPage = "docs/traefik.md"
+
+// runTraefik runs a Traefik with the plugin and the static configuration of docs/traefik.md and a dynamic
+// one, and returns its address.
 func runTraefik(t *testing.T, dsn, dynamic string) (tr *harness.Process, address string) {
 	t.Helper()
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
+	check.OK(t, err)
+	clone, err := filepath.Abs(root)
+	check.OK(t, err)
+	dir, blocks := t.TempDir(), page(t, traefikPage).blocks
 	address = harness.FreeAddress(t)
-	harness.LinkPlugin(t, root, filepath.Join(dir, "plugins-local"))
-	for _, d := range documents(t) {
-		if d.path != "docs/traefik.md" {
-			continue
-		}
-		for name, text := range map[string]string{"dynamic.yml": dynamic,
-			"traefik.yml": strings.Replace(d.blocks[1].text, `":80"`, address, 1)} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+	install := strings.Replace(strings.TrimPrefix(blocks[0].text, "$ "), "/path/to/clone", clone, 1)
+	cmd := exec.Command("sh", "-c", install)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, text := range map[string]string{"dynamic.yml": dynamic,
+		"traefik.yml": strings.Replace(blocks[1].text, `":80"`, address, 1)} {
+		check.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	tr = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir,
 		Args: []string{"--configFile=traefik.yml"}, Env: []string{"DATABASE_URL=" + dsn}})
@@ -211,9 +206,7 @@ func (b *moneyBed) askModel(proxy int, user, path, model string) harness.Respons
 	p := b.proxies[proxy]
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, p.url+path,
 		strings.NewReader(fmt.Sprintf(`{"model": %q, "max_tokens": 14, "messages": []}`, model)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	check.OK(b, err)
 	r.Host = p.host
 	r.Header.Set("Authorization", "Bearer the API key of "+user)
 	return harness.Ask(b.T, r)

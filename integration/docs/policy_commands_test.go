@@ -34,7 +34,7 @@ func TestPolicyCommandsOfPagesSucceed(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			s := newShell(t, cluster.Open(t))
 			for _, command := range commands {
-				if lines, status := s.run(t, command); status != "0" {
+				if lines, status := s.run(command); status != "0" {
 					t.Fatalf("%s ends with status %s, want 0:\n%s", command, status, joinLines(lines))
 				}
 			}

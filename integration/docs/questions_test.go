@@ -10,22 +10,6 @@ import (
 	"testing"
 )
 
-// docs/questions.md has 60 questions. Each answer names a heading of a page, which TestLinksLeadSomewhere
-// follows.
-func TestSixtyQuestionsHaveAnswers(t *testing.T) {
-	page := readFile(t, filepath.Join(root, "docs/questions.md"))
-	questions := regexp.MustCompile(`(?m)^- \[(.*\?)\]\((.*?)\)`).FindAllStringSubmatch(page, -1)
-	if lines := strings.Count(page, "\n- "); len(questions) < 60 || lines != len(questions) {
-		t.Errorf("the page has %d questions in %d lines, want at least 60, one in each",
-			len(questions), lines)
-	}
-	for _, q := range questions {
-		if !regexp.MustCompile(`^[\w./-]+\.md#[\w-]+$`).MatchString(q[2]) {
-			t.Errorf("%s has the answer %s, want a link to a heading", q[1], q[2])
-		}
-	}
-}
-
 // Each page that code, errors, alerts and examples name exists, and has the heading that they name.
 func TestPagesNamedInFilesExist(t *testing.T) {
 	headings := map[string][]string{}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -47,6 +48,7 @@ func matchesPage(lines, shown []string) bool {
 
 // shell is a shell that keeps its variables between commands.
 type shell struct {
+	*testing.T
 	in  io.Writer
 	out *bufio.Reader
 }
@@ -81,21 +83,21 @@ func newShell(t *testing.T, dsn string) *shell {
 		_ = in.Close() // the shell ends
 		_ = cmd.Wait()
 	})
-	return &shell{in, bufio.NewReader(out)}
+	return &shell{t, in, bufio.NewReader(out)}
 }
 
 const endOfCommand = "the command has ended with status "
 
 // run runs a command and returns what it prints, on standard output and error.
-func (s *shell) run(t *testing.T, command string) (lines []string, status string) {
-	t.Helper()
+func (s *shell) run(command string) (lines []string, status string) {
+	s.Helper()
 	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\n%s%%d\\n' $?\n", command, endOfCommand); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 	for {
 		line, err := s.out.ReadString('\n')
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, joinLines(lines))
+			s.Fatalf("%s: %v\n%s", command, err, joinLines(lines))
 		}
 		line = strings.TrimRight(line, " \r\n")
 		if end, ended := strings.CutPrefix(line, endOfCommand); ended {
@@ -110,11 +112,11 @@ func (s *shell) run(t *testing.T, command string) (lines []string, status string
 }
 
 // must is like run for a command that must succeed and print something.
-func (s *shell) must(t *testing.T, command string) []string {
-	t.Helper()
-	lines, status := s.run(t, command)
+func (s *shell) must(command string) []string {
+	s.Helper()
+	lines, status := s.run(command)
 	if status != "0" || len(lines) == 0 {
-		t.Fatalf("%s ends with status %s, want 0 and output:\n%s", command, status, joinLines(lines))
+		s.Fatalf("%s ends with status %s, want 0 and output:\n%s", command, status, joinLines(lines))
 	}
 	return lines
 }
@@ -123,18 +125,29 @@ func (s *shell) must(t *testing.T, command string) []string {
 var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|users ` +
 	`list|replay|forget .*--dry-run)`)
 
+// untilShown returns what print returns. If that is of the history, it calls print again until the lines are
+// as the page shows them, for a minute.
+func untilShown(ofHistory bool, shown []string, print func() []string) []string {
+	printed := print()
+	for end := time.Now().Add(time.Minute); ofHistory && !matchesPage(printed, shown) &&
+		time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		printed = print()
+	}
+	return printed
+}
+
 // inForce matches the line with which a command says whether its change of the policy is in force. On a busy
 // machine, it may not be in force yet.
 var inForce = regexp.MustCompile(`^(In force at 1 proxy|Not in force) after `)
 
 // runConsole runs the commands of a block. It does not wait for a change that a command says to be in force.
-func (k *recipeEnv) runConsole(t *testing.T, b block) {
-	t.Helper()
+func (k *recipeEnv) runConsole(b block) {
+	k.Helper()
 	lines := strings.Split(strings.TrimRight(b.text, "\n"), "\n")
 	for i := 0; i < len(lines); {
 		command, found := strings.CutPrefix(lines[i], "$ ")
 		if !found {
-			t.Fatalf("%s: the line is %q, want a command after $", b, lines[i])
+			k.Fatalf("%s: the line is %q, want a command after $", b, lines[i])
 		}
 		var shown []string
 		for i++; i < len(lines) && !strings.HasPrefix(lines[i], "$ "); i++ {
@@ -142,10 +155,11 @@ func (k *recipeEnv) runConsole(t *testing.T, b block) {
 		}
 		command = strings.NewReplacer("localhost:8080", k.proxy, "http://localhost:2019/metrics", k.metrics).
 			Replace(command)
-		if ofHistory.MatchString(command) {
-			k.awaitHistory(t)
-		}
-		printed, status := k.shell.run(t, command)
+		var status string
+		printed := untilShown(ofHistory.MatchString(command), shown, func() (lines []string) {
+			lines, status = k.shell.run(command)
+			return lines
+		})
 		applied := slices.ContainsFunc(printed, func(line string) bool {
 			return strings.HasPrefix(line, "In force")
 		})
@@ -156,11 +170,11 @@ func (k *recipeEnv) runConsole(t *testing.T, b block) {
 			shown = slices.DeleteFunc(shown, inForce.MatchString)
 		}
 		if status != "0" || !matchesPage(printed, shown) {
-			t.Errorf("%s: %s\nends with status %s and prints\n%s\nwant, by the page,\n%s", b, command, status,
+			k.Errorf("%s: %s\nends with status %s and prints\n%s\nwant, by the page,\n%s", b, command, status,
 				joinLines(printed), joinLines(shown))
 		}
 		if !applied && !strings.Contains(command, "curl ") {
-			k.awaitPolicyApplied(t)
+			k.awaitPolicyApplied()
 		}
 	}
 }
@@ -203,33 +217,32 @@ func statementsOf(text string) []statement {
 }
 
 // runSQL runs the statements of a block.
-func (k *recipeEnv) runSQL(t *testing.T, b block) {
-	t.Helper()
+func (k *recipeEnv) runSQL(b block) {
+	k.Helper()
 	for _, s := range statementsOf(b.text) {
-		if strings.Contains(s.sql, "rate_limit_metrics") {
-			k.awaitHistory(t)
-		}
-		printed := k.rowsOf(t, k.reader, k.withOwnRoles(s.sql))
+		printed := untilShown(strings.Contains(s.sql, "rate_limit_metrics"), s.shown, func() []string {
+			return k.rowsOf(k.reader, k.withOwnRoles(s.sql))
+		})
 		if !matchesPage(printed, s.shown) {
-			t.Errorf("%s: %sprints\n%s\nwant, by the page,\n%s", b, s.sql, joinLines(printed),
+			k.Errorf("%s: %sprints\n%s\nwant, by the page,\n%s", b, s.sql, joinLines(printed),
 				joinLines(s.shown))
 		}
 		if k.reader.PgConn().TxStatus() == 'I' {
-			k.awaitPolicyApplied(t)
+			k.awaitPolicyApplied()
 		}
 	}
 }
 
 // rowsOf returns the rows of a statement as the page shows them. A command that changes no row has "0 rows".
-func (k *recipeEnv) rowsOf(t *testing.T, conn *pgx.Conn, sql string) []string {
-	t.Helper()
+func (k *recipeEnv) rowsOf(conn *pgx.Conn, sql string) []string {
+	k.Helper()
 	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
 	var failed *pgconn.PgError
 	if errors.As(err, &failed) {
 		return []string{"ERROR: " + failed.Message}
 	}
 	if err != nil || len(results) != 1 {
-		t.Fatalf("%s: %d results, error %v, want one result", sql, len(results), err)
+		k.Fatalf("%s: %d results, error %v, want one result", sql, len(results), err)
 	}
 	tag := results[0].CommandTag
 	if (tag.Insert() || tag.Update() || tag.Delete()) && tag.RowsAffected() == 0 {

@@ -34,10 +34,10 @@ func isOfGuide(b block) bool { return b.document == llmPage || isOfRecipe(b) }
 
 // recipe has the facts that the test of a section needs besides the page.
 type recipe struct {
-	owner   bool                             // whether the owner of the tables runs it, not an administrator
-	tool    string                           // a program that some packages of Postgres lack, or ""
-	prepare func(t *testing.T, k *recipeEnv) // prepares what the page names; may be nil
-	verify  func(t *testing.T, k *recipeEnv) // checks what the page says without an example; may be nil
+	owner   bool               // whether the owner of the tables runs it, not an administrator
+	tool    string             // a program that some packages of Postgres lack, or ""
+	prepare func(k *recipeEnv) // prepares what the page names; may be nil
+	verify  func(k *recipeEnv) // checks what the page says without an example; may be nil
 }
 
 const firstSection = "Begin here"
@@ -79,15 +79,15 @@ func TestRecipesPrintTextsOfPages(t *testing.T) {
 			}
 			k := newRecipeEnv(t, sections[firstSection], r.owner)
 			if r.prepare != nil {
-				r.prepare(t, k)
+				r.prepare(k)
 			}
 			if name != firstSection {
 				for _, b := range blocks {
-					k.runRecipe(t, b)
+					k.runRecipe(b)
 				}
 			}
 			if r.verify != nil {
-				r.verify(t, k)
+				r.verify(k)
 			}
 		})
 	}
@@ -122,42 +122,41 @@ func TestUninstallLeavesNothing(t *testing.T) {
 
 // usageOutlivesItsPeriod checks that the invoice has the whole month after the next month has started, and
 // after the counter was deleted.
-func usageOutlivesItsPeriod(t *testing.T, k *recipeEnv) {
+func usageOutlivesItsPeriod(k *recipeEnv) {
 	months := func() string {
-		k.awaitHistory(t)
-		return k.text(t, `SELECT string_agg(used::text, ', ' ORDER BY month) FROM (
+		return k.text(`SELECT string_agg(used::text, ', ' ORDER BY month) FROM (
 			SELECT date_trunc('month', time, 'UTC') AS month, sum(settled) AS used FROM rate_limit_metrics
 			WHERE granularity = 'day' AND user_id = 'ann' AND prefix = 'rule/metered' GROUP BY 1) AS m`)
 	}
-	k.await(t, "the history of this month", func() bool { return months() == "5" })
+	k.await("the history of this month", func() bool { return months() == "5" })
 	// A month passes.
-	k.sql(t, "UPDATE rate_limit_metrics_day SET time = date_trunc('month', now(), 'UTC') - "+
+	k.sql("UPDATE rate_limit_metrics_day SET time = date_trunc('month', now(), 'UTC') - " +
 		"interval '1 day'")
-	k.sql(t, "UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', "+
+	k.sql("UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', " +
 		"expires_at = expires_at - interval '1 month'")
-	check.Equal(t, "the status of a request in the next month",
-		k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ANN")[0]).Status, http.StatusOK)
-	k.await(t, "the invoices after a month to be of 5, 1", func() bool { return months() == "5, 1" })
+	check.Equal(k, "the status of a request in the next month",
+		k.ask("/", "X-Api-Key", k.shell.must("echo $ANN")[0]).Status, http.StatusOK)
+	k.await("the invoices after a month to be of 5, 1", func() bool { return months() == "5, 1" })
 	// The cleanup of the proxies deletes what has expired.
-	k.sql(t, "DELETE FROM rate_limit_durable")
-	check.Equal(t, "the invoices after a cleanup", months(), "5, 1")
+	k.sql("DELETE FROM rate_limit_durable")
+	check.Equal(k, "the invoices after a cleanup", months(), "5, 1")
 }
 
 // loginsBan checks that ten refusals ban an address once. They ban no exempt address, and no address with
 // fewer or older refusals.
-func loginsBan(t *testing.T, k *recipeEnv) {
-	k.execute(t, k.owner, readFile(t, root+"/deploy/ban-refused.sql"))
+func loginsBan(k *recipeEnv) {
+	k.execute(k.owner, readFile(k.T, root+"/deploy/ban-refused.sql"))
 	const ban = "SELECT ban_refused('login', 10, '10 minutes', '1 hour')"
 	post := func(address string) int {
 		request := harness.Get("http://"+k.proxy+"/login", "X-Forwarded-For", address)
 		request.Method = http.MethodPost
-		return harness.Ask(t, request).Status
+		return harness.Ask(k, request).Status
 	}
-	k.sql(t, "SELECT rate_limit_rule('partner', action => 'exempt', networks => '{198.51.100.0/24}', paths "+
+	k.sql("SELECT rate_limit_rule('partner', action => 'exempt', networks => '{198.51.100.0/24}', paths " +
 		"=> '{/status}')")
 	refuse := func(rows string) {
-		t.Helper()
-		k.execute(t, k.owner, `
+		k.Helper()
+		k.execute(k.owner, `
 			SELECT rate_limit_make_partition(((now() - interval '11 minutes') AT TIME ZONE 'UTC')::date);
 			INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, limit_name, address, node,
 				count)
@@ -166,16 +165,16 @@ func loginsBan(t *testing.T, k *recipeEnv) {
 			FROM (VALUES `+rows+`) AS v(address, refusals, ago)`)
 	}
 	checkBanned := func(after, want string) {
-		t.Helper()
-		check.Equal(t, "the addresses that ban_refused bans after "+after, k.text(t, ban), want)
+		k.Helper()
+		check.Equal(k, "the addresses that ban_refused bans after "+after, k.text(ban), want)
 	}
 	for refusals := 0; refusals < 10; {
 		if post("192.0.2.9") == http.StatusTooManyRequests {
 			refusals++
 		}
 	}
-	k.await(t, "the refusals in the audit log", func() bool {
-		return k.text(t, `SELECT sum(count) FROM rate_limit_audit WHERE outcome = 'limited'
+	k.await("the refusals in the audit log", func() bool {
+		return k.text(`SELECT sum(count) FROM rate_limit_audit WHERE outcome = 'limited'
 			AND address = '192.0.2.9'`) == "10"
 	})
 	refuse(`('192.0.2.10', 9, '0'), ('198.51.100.7', 10, '0'), (NULL, 20, '0'), ('192.0.2.0/24', 20, '0'),
@@ -184,32 +183,32 @@ func loginsBan(t *testing.T, k *recipeEnv) {
 	checkBanned("a ban", "0")
 	const bans = `SELECT string_agg(concat_ws(' ', network, reason, until > now() + interval '59 minutes'
 		AND until <= now() + interval '1 hour'), ', ' ORDER BY network) FROM rate_limit_bans`
-	if got, want := k.text(t, bans), "192.0.2.9/32 10 refusals by login t"; got != want {
-		t.Errorf("the bans are %s, want %s", got, want)
+	if got, want := k.text(bans), "192.0.2.9/32 10 refusals by login t"; got != want {
+		k.Errorf("the bans are %s, want %s", got, want)
 	}
-	k.await(t, "the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
+	k.await("the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
 	for _, address := range []string{"192.0.2.77", "192.0.2.11"} {
-		check.Equal(t, "the status of a login from "+address, post(address), http.StatusOK)
+		check.Equal(k, "the status of a login from "+address, post(address), http.StatusOK)
 	}
-	k.sql(t, "UPDATE rate_limit_bans SET until = now()")
+	k.sql("UPDATE rate_limit_bans SET until = now()")
 	checkBanned("the end of the ban", "0")
-	k.sql(t, "DELETE FROM rate_limit_bans")
+	k.sql("DELETE FROM rate_limit_bans")
 	checkBanned("the ban was lifted", "0")
 	refuse("('192.0.2.9', 10, '0'), ('2001:db8::1', 5, '0'), ('2001:db8::2', 5, '0')")
 	checkBanned("later refusals", "2")
 	want := "192.0.2.9/32 10 refusals by login t, 2001:db8::/64 10 refusals by login t"
-	check.Equal(t, "the bans", k.text(t, bans), want)
+	check.Equal(k, "the bans", k.text(bans), want)
 }
 
 // goesOnAfterARestore checks that keys, limits and the history work with the restored tables. The first
 // requests may have no decision.
-func goesOnAfterARestore(t *testing.T, k *recipeEnv) {
-	ann := k.shell.must(t, "echo $ANN")[0]
-	k.await(t, "the limit of ann", func() bool {
-		return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000"
+func goesOnAfterARestore(k *recipeEnv) {
+	ann := k.shell.must("echo $ANN")[0]
+	k.await("the limit of ann", func() bool {
+		return k.ask("/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000"
 	})
-	k.await(t, "the history", func() bool {
-		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
+	k.await("the history", func() bool {
+		return k.text(`SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
 			AND outcome = 'admitted')
 			AND EXISTS (SELECT FROM rate_limit_metrics_hour)
 			AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
@@ -220,26 +219,26 @@ func goesOnAfterARestore(t *testing.T, k *recipeEnv) {
 func joinLines(lines []string) string { return strings.Join(lines, "\n") }
 
 // namesAnotherDatabase gives the shell the DSN of an empty database.
-func namesAnotherDatabase(t *testing.T, k *recipeEnv) {
-	k.moved = cluster.Open(t)
-	k.shell.must(t, "export NEW_DATABASE_URL='"+k.moved+"'; echo exported")
+func namesAnotherDatabase(k *recipeEnv) {
+	k.moved = cluster.Open(k)
+	k.shell.must("export NEW_DATABASE_URL='" + k.moved + "'; echo exported")
 }
 
 // goesOnWhereItMoved checks that a Caddy with the new DSN accepts ann's key and counts on from ann's usage.
-func goesOnWhereItMoved(t *testing.T, k *recipeEnv) {
-	ann := k.shell.must(t, "echo $ANN")[0]
-	for _, b := range blocksIn(t, "caddyfile") {
+func goesOnWhereItMoved(k *recipeEnv) {
+	ann := k.shell.must("echo $ANN")[0]
+	for _, b := range blocksIn(k.T, "caddyfile") {
 		if b.document == policyPage && b.section == firstSection {
-			k.startCaddy(t, b.text, k.moved)
+			k.startCaddy(b.text, k.moved)
 		}
 	}
-	k.await(t, "the limit of ann", func() bool {
-		response := k.ask(t, "/", "X-Api-Key", ann)
+	k.await("the limit of ann", func() bool {
+		response := k.ask("/", "X-Api-Key", ann)
 		return response.Header.Get("X-RateLimit-Limit") == "1000" &&
 			response.Header.Get("X-RateLimit-Remaining") == "998"
 	})
-	nodes := joinLines(k.shell.must(t, `caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`))
+	nodes := joinLines(k.shell.must(`caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`))
 	if !strings.Contains(nodes, " live ") {
-		t.Errorf("nodes prints\n%s\nwant a live one", nodes)
+		k.Errorf("nodes prints\n%s\nwant a live one", nodes)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
@@ -77,9 +78,7 @@ func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 			var c traefikYAML
 			decoder := yaml.NewDecoder(strings.NewReader(renderTemplates(t, b.text)))
 			decoder.KnownFields(true)
-			if err := decoder.Decode(&c); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, decoder.Decode(&c))
 			switch {
 			case c.Experimental != nil:
 				if !c.Experimental.AbortOnPluginFailure {
@@ -106,13 +105,9 @@ func TestTraefikConfigurationsOfPagesAreValid(t *testing.T) {
 func renderTemplates(t *testing.T, text string) string {
 	t.Helper()
 	parsed, err := template.New("file provider").Funcs(template.FuncMap{"env": os.Getenv}).Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var out strings.Builder
-	if err := parsed.Execute(&out, nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, parsed.Execute(&out, nil))
 	return out.String()
 }
 
@@ -122,9 +117,7 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 	cmd := exec.Command("go", "list", "-m")
 	cmd.Dir = root
 	module, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for name, source := range sources {
 		if want := (pluginSource{strings.TrimSpace(string(module)), version}); source != want {
 			t.Errorf("the plugin %s is %+v, want %+v", name, source, want)
@@ -197,17 +190,11 @@ func middleware(t *testing.T, settings map[string]any) http.Handler {
 		ErrorUnused:      true,
 		Result:           config,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := decoder.Decode(settings); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
+	check.OK(t, decoder.Decode(settings))
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	h, err := traefikplugin.New(t.Context(), next, config, "snippet@file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return h
 }
 
