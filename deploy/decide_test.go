@@ -67,32 +67,16 @@ func (d decider) checkDecides(t *testing.T, behindProxy bool, send func(forged s
 	if !behindProxy {
 		return
 	}
-	if err := d.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, d.Stop())
 	check.Equal(t, "the status without the Caddy that decides", send("192.0.2.1").Status,
 		http.StatusInternalServerError)
 }
 
 // A real nginx in front of an app asks the Caddy about each request, and forwards the headers of the limit.
 func TestNginxAsksForDecisions(t *testing.T) {
-	nginx, err := harness.Installed(t.Context(), "nginx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := readFile(t, "decide/nginx.conf")
-	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
-	config := replaceAll(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", startUpstream(t),
-		"listen 8080",
-		"listen "+address, "http {\n",
-		"http {\n\taccess_log off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+
-			"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+
-			"/s;\n")
-	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir,
-		Args: []string{"-e", "stderr", "-p", dir, "-c", writeFile(t, filepath.Join(dir, "nginx.conf"),
-			config),
-			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
-	n.AwaitAddress(t, address)
+	d, address := startDecider(t), harness.FreeAddress(t)
+	harness.RunNginx(t, address, replaceAll(t, readFile(t, "decide/nginx.conf"), "127.0.0.1:9080", d.address,
+		"127.0.0.1:9000", startUpstream(t), "listen 8080", "listen "+address))
 	d.checkDecides(t, true, func(client string) harness.Response {
 		response := harness.Ask(t, harness.Get("http://"+address+"/a/path?with=a+query", "X-Real-IP", client))
 		if got := response.Header.Get("X-RateLimit-Limit"); response.Status == http.StatusOK && got != "3" {
@@ -117,16 +101,12 @@ func TestForgedCallsOfGRPCAreRefused(t *testing.T) {
 		for n := range 4 {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
 				"http://"+d.address+c.path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			r.Header = http.Header{"Te": {"trailers"}, "Content-Type": {"application/grpc+proto"},
 				"X-Real-Ip": {"192.0.2." + strconv.Itoa(i)}, "X-Forwarded-Method": {http.MethodPost},
 				"X-Forwarded-Uri": {"/pkg.Service/Call"}, "X-Forwarded-Host": {"shop.example"}}
 			response, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			_ = response.Body.Close()
 			want := http.StatusOK
 			if n == 3 {
@@ -141,17 +121,11 @@ func TestForgedCallsOfGRPCAreRefused(t *testing.T) {
 // sends with this filter, and counts by the client's address.
 func TestCaddyDecidesInEnvoysForm(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(readFile(t, "decide/envoy.yaml")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var packed anypb.Any
-	if err := protojson.Unmarshal(object, &packed); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, protojson.Unmarshal(object, &packed))
 	var filter extauthz.ExtAuthz
-	if err := packed.UnmarshalTo(&filter); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, packed.UnmarshalTo(&filter))
 	if err := filter.ValidateAll(); err != nil {
 		t.Error(err)
 	}
@@ -182,9 +156,7 @@ func TestCaddyDecidesInEnvoysForm(t *testing.T) {
 // Caddy see the host, method, path and query of the client's request.
 func TestTraefikAsksForDecisions(t *testing.T) {
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
 	dynamic := replaceAll(t, readFile(t, "decide/traefik.yaml"), "127.0.0.1:9080", d.address,
 		"127.0.0.1:9000", startUpstream(t))

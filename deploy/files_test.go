@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // root is the folder of the repository.
@@ -98,10 +98,8 @@ func at[T any](t *testing.T, value any, path ...any) T {
 // startUpstream starts an app that responds "app", and returns its address.
 func startUpstream(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(
-		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "app") }))
-	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "http://")
+	url := harness.Serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "app") })
+	return strings.TrimPrefix(url, "http://")
 }
 
 // replaceAll replaces the first text of each pair with the second, and fails if the first does not occur.
