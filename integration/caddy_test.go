@@ -2,12 +2,9 @@ package integration
 
 import (
 	"fmt"
-	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -72,32 +69,4 @@ func startCaddy(t *testing.T, dsn string, routes ...route) *proxy {
 	t.Helper()
 	address := harness.FreeAddress(t)
 	return startCaddyOn(t, address, caddyfile(address, dsn, routes))
-}
-
-// The counts of a limit survive the stop and the kill of all proxies, because the database has them.
-func TestCountsSurviveARestart(t *testing.T) {
-	dsn := cluster.Open(t)
-	limited := route{path: "/", limit: decideAlways(object{"prefix": "restarted", "limit": "6 1h",
-		"algorithm": "fixed_window"})}
-	left := 6
-	take := func(url string, stop func() error) {
-		t.Helper()
-		left--
-		if response := harness.Ask(t, harness.Get(url)); response.Status != http.StatusOK ||
-			response.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
-			t.Errorf("%s: %d %v, want 200 with %d left", url, response.Status, response.Header, left)
-		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, killed := range []bool{false, true} {
-		c, tr := startCaddy(t, dsn, limited), startTraefik(t, []route{limited}, "DATABASE_URL="+dsn)
-		stops := []func() error{c.Stop, tr.Stop}
-		if killed {
-			stops = []func() error{c.Kill, tr.Kill}
-		}
-		take(c.url, stops[0])
-		take(tr.url, stops[1])
-	}
 }

@@ -2,16 +2,15 @@ package integration
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -39,33 +38,18 @@ func holdingUpstream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hold sends a request to /hold, and returns its status and a function that disconnects.
-func hold(t *testing.T, url string) (status int, end func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/hold", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("X-Key", "k")
-	response, err := http.DefaultClient.Do(request) //nolint:bodyclose // the caller does
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, func() { cancel(); response.Body.Close() }
-}
-
-// holdSlot is like hold but retries until the request passes, because the slot of a request that has ended
-// becomes free a little later.
+// holdSlot sends a request to /hold, and returns a function that disconnects. It retries until the request
+// passes, because the slot of a request that has ended becomes free a little later.
 func holdSlot(t *testing.T, url string) (end func()) {
 	t.Helper()
 	await(t, url+": a free slot", func() bool {
-		var status int
-		status, end = hold(t, url)
-		if status != http.StatusOK {
+		response, err := http.Get(url + "/hold")
+		check.OK(t, err)
+		end = func() { response.Body.Close() } // which closes the connection, because the body has not ended
+		if response.StatusCode != http.StatusOK {
 			end()
 		}
-		return status == http.StatusOK
+		return response.StatusCode == http.StatusOK
 	})
 	return end
 }
@@ -75,10 +59,9 @@ func holdSlot(t *testing.T, url string) (end func()) {
 func TestSlotsEndWithTheirRequests(t *testing.T) {
 	t.Parallel()
 	for store, dsn := range map[string]string{"Postgres": cluster.Open(t), "memory": "memory"} {
-		upstream := httptest.NewServer(http.HandlerFunc(holdingUpstream))
-		t.Cleanup(upstream.Close)
+		upstream := harness.Serve(t, holdingUpstream)
 		limit := object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}
-		for proxy, url := range bothProxies(t, dsn, upstream.URL, limit) {
+		for proxy, url := range bothProxies(t, dsn, upstream, limit) {
 			t.Run(proxy+" with slots in "+store, func(t *testing.T) { checkSlotsEnd(t, url) })
 		}
 	}
@@ -100,10 +83,8 @@ func checkSlotsEnd(t *testing.T, url string) {
 		ends = append(ends, holdSlot(t, url))
 	}
 	fourth := harness.Ask(t, harness.Get(url+"/"))
-	got := fmt.Sprint(fourth.Status, fourth.Header["Retry-After"], fourth.Header["X-Ratelimit-Limit"])
-	if got != "429 [1] [3]" {
-		t.Errorf("status, Retry-After and limit of a fourth request: %s, want 429 [1] [3]", got)
-	}
+	check.Equal(t, "status, Retry-After and limit of a fourth request", fmt.Sprint(fourth.Status,
+		fourth.Header["Retry-After"], fourth.Header["X-Ratelimit-Limit"]), "429 [1] [3]")
 	for i, end := range ends {
 		end()
 		awaitRemaining(fmt.Sprint(i))
@@ -116,9 +97,7 @@ func checkSlotsEnd(t *testing.T, url string) {
 	}
 	awaitRemaining("2")
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	fmt.Fprintf(conn,
 		"GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
 		conn.RemoteAddr())

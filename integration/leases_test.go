@@ -77,8 +77,6 @@ func admittedBy(t *testing.T, proxies []*proxy, key string, requests int) int {
 		Request: func(i int) *http.Request {
 			return harness.Get(proxies[i%len(proxies)].url, "X-Key", key)
 		}})
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Err())
 	return r.Status[http.StatusOK]
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
@@ -263,7 +262,7 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 // startUpstream starts the server behind all proxies, and returns its URL. Its responses have costs.
 func startUpstream(t *testing.T) *url.URL {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Tokens", "7")
 		if strings.HasSuffix(r.URL.Path, "/limited") {
@@ -274,9 +273,8 @@ func startUpstream(t *testing.T) *url.URL {
 			w.WriteHeader(http.StatusNotFound)
 		}
 		fmt.Fprintf(w, `{"usage": {"total": 5}, "exempt": %q, "method": %q}`, r.Header["X-Exempt"], r.Method)
-	}))
-	t.Cleanup(s.Close)
-	u, err := url.Parse(s.URL)
+	})
+	u, err := url.Parse(s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,9 +139,7 @@ func startBudgetBed(t *testing.T, caddy string) *budgetBed {
 	b.must(runSQL(first, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"))
 	b.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&"+
 		"target_session_attrs=read-write", b.servers[0].Port(), b.servers[1].Port())
-	models := httptest.NewServer(b)
-	t.Cleanup(models.Close)
-	routes := []route{{path: "/", backend: models.URL, limit: object{"timeout": "1s", "onError": "deny",
+	routes := []route{{path: "/", backend: harness.Serve(t, b.ServeHTTP), limit: object{"timeout": "1s", "onError": "deny",
 		"policy": object{"user": "{header.X-User}"}}}}
 	b.proxies = []*controlledProxy{startControlledCaddy(t, caddy, "caddy", b.dsn, routes),
 		startControlledTraefik(t, "traefik", b.dsn, routes)}

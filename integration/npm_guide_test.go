@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -36,40 +38,41 @@ func guideSQL(t *testing.T) []string {
 	return blocks
 }
 
-// The SQL of docs/migrating-from-npm.md leads from the npm library to this module and back, and each program
-// counts on from the counts of the other. The proxies have an account that does not own the tables.
+// A Node program and this module count in the same rows. The Node program runs the documented statements of the
+// npm library with the library's driver, the package pg. The SQL of docs/migrating-from-npm.md leads from the
+// library to this module and back, and each program counts on from the counts of the other. The proxies have
+// an account that does not own the tables.
 func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	t.Parallel()
-	look, reorder, grant, check := stepsOfGuide(t)
+	look, reorder, grant, sums := stepsOfGuide(t)
 	text := readFile(t, "../deploy/back-to-npm.sql")
 	upgrade, back := "SET lock_timeout = '2s'; "+schema.File+"; RESET lock_timeout", text
 
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
-	node.tables(t)
+	node.ask("/tables", nil)
 	conn := cluster.Connect(t, dsn)
 	run := func(sql string) []string { return linesOf(t, conn, sql) }
 	account, proxyDSN := proxyAccount(t, run, dsn)
-	limits := limitsOfGuide()
-	takes := func(program string, cost int64, want bool, takerOf func(*shared) taker) {
+	takes := func(what string, take taker, cost int64, want bool) {
 		t.Helper()
-		limits.take(t, program, cost, want, takerOf)
+		for _, l := range limitsOfGuide {
+			check.Equal(t, fmt.Sprintf("%s: %s: whether a hit of cost %d passes", l.Algorithm, what, cost),
+				take(l, cost), want)
+		}
 	}
-	byNode := func(s *shared) taker { return s.byNode(node) }
-
-	takes("Node alone", 1, true, byNode)
+	takes("Node alone", node.take, 1, true)
 	wantContains(t, strings.Join(run(look), "\n"), "ephemeral|api|1|f", "durable|api|1|f")
 
 	run(upgrade)
 	run(reorder)
 	run(strings.Replace(grant, "('proxy'", "('"+account+"'", 1))
 	store := openStore(t, proxyDSN)
-	byStore := func(s *shared) taker { return s.byStore(store) }
-	takes("the store on top of 1", 10, false, byStore)
-	takes("the store on top of 1", 4, true, byStore)
-	takes("Node on top of 5", 4, true, byNode)
-	takes("the store on top of 9", 2, false, byStore)
-	rows := strings.Join(run(check), "\n")
+	takes("the store on top of 1", takerOf(t, store), 10, false)
+	takes("the store on top of 1", takerOf(t, store), 4, true)
+	takes("Node on top of 5", node.take, 4, true)
+	takes("the store on top of 9", takerOf(t, store), 2, false)
+	rows := strings.Join(run(sums), "\n")
 	if want := `^api\|user:1\|9\|0\|.*\|t\|f$`; !regexp.MustCompile(want).MatchString(rows) {
 		t.Errorf("the check returns\n%s\nwant one row that matches %s", rows, want)
 	}
@@ -77,22 +80,38 @@ func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 
 	run(back)
 	checkColumns(t, dsn, "going back", 8)
-	node.tables(t)
-	takes("Node on top of 9", 1, true, byNode)
-	takes("Node on top of 10", 1, false, byNode)
-	again := openStore(t, dsn)
-	takes("a store that owns the tables", 1, false, func(s *shared) taker { return s.byStore(again) })
+	node.ask("/tables", nil)
+	takes("Node on top of 9", node.take, 1, true)
+	takes("Node on top of 10", node.take, 1, false)
+	takes("a store that owns the tables", takerOf(t, openStore(t, dsn)), 1, false)
 	checkColumns(t, dsn, "a second upgrade", 14)
+}
+
+// taker takes a hit of the key user:1, and reports whether it passes.
+type taker func(l *ratelimit.Limit, cost int64) bool
+
+// limitsOfGuide are a limit in each table.
+var limitsOfGuide = []*ratelimit.Limit{
+	{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10, Window: time.Hour},
+	{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true},
+}
+
+// takerOf returns the taker of a store.
+func takerOf(t *testing.T, store ratelimit.Store) taker {
+	return func(l *ratelimit.Limit, cost int64) bool {
+		decisions := make([]ratelimit.Decision, 1)
+		check.OK(t, store.Take(t.Context(), time.Minute,
+			[]ratelimit.Hit{{Limit: l, Key: "user:1", Cost: cost}}, decisions))
+		return decisions[0].Allowed
+	}
 }
 
 // checkColumns fails unless both tables have a number of columns.
 func checkColumns(t *testing.T, dsn, after string, want int64) {
 	t.Helper()
-	for _, table := range tables {
-		if n := cluster.Query[int64](t, dsn, `SELECT count(*) FROM pg_attribute
-			WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table.name); n != want {
-			t.Errorf("%s has %d columns after %s, want %d", table.name, n, after, want)
-		}
+	for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
+		check.Equal(t, "the columns of "+table+" after "+after, cluster.Query[int64](t, dsn, `SELECT count(*)
+			FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table), want)
 	}
 }
 
@@ -130,31 +149,6 @@ func linesOf(t *testing.T, conn *pgx.Conn, sql string) (lines []string) {
 		}
 	}
 	return lines
-}
-
-// limits are limits that the Node program and this module share.
-type limits []*shared
-
-// limitsOfGuide returns a limit in each table.
-func limitsOfGuide() limits {
-	return limits{
-		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10,
-			Window: time.Hour}, key: "user:1"},
-		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10,
-			Window: time.Hour, Durable: true}, key: "user:1"},
-	}
-}
-
-// take takes from each limit, and fails the test unless it passes or is refused as wanted.
-func (limits limits) take(t *testing.T, program string, cost int64, want bool,
-	takerOf func(*shared) taker) {
-	t.Helper()
-	for _, s := range limits {
-		if passes, err := takerOf(s)(cost); err != nil || passes != want {
-			t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost,
-				passes, err, want)
-		}
-	}
 }
 
 // proxyAccount creates an account for the proxies, and returns its name and its DSN.

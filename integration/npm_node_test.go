@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,26 +13,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// nodeProgram is a Node process that runs testdata/npm/serve.mjs. Its methods
-// are safe for concurrent use.
+// nodeProgram is a Node process that runs testdata/npm/serve.mjs.
 type nodeProgram struct {
-	url    string
-	client *http.Client
-}
-
-// nodeHit is one hit on a limit; see limits.mjs.
-type nodeHit struct {
-	Algorithm string `json:"algorithm"`
-	Table     string `json:"table"`
-	Prefix    string `json:"prefix"`
-	Key       string `json:"key"`
-	Cost      int64  `json:"cost"`
-	Limit     int64  `json:"limit"`
-	WindowMs  int64  `json:"windowMs"`
+	*testing.T
+	url string
 }
 
 // startNode starts a Node program on a database, which ends with the test.
@@ -41,45 +30,39 @@ func startNode(t *testing.T, dsn string) *nodeProgram {
 	t.Helper()
 	dir := nodeFolder(t, "npm", "pg@8.23.1")
 	program, err := exec.LookPath("node")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	address := harness.FreeAddress(t)
 	_, port, _ := strings.Cut(address, ":")
 	harness.Start(t, harness.Program{Path: program, Dir: dir, Args: []string{"serve.mjs", port},
 		Env: []string{"DATABASE_URL=" + dsn}}).AwaitAddress(t, address)
-	n := &nodeProgram{"http://" + address, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
-	t.Cleanup(n.client.CloseIdleConnections)
-	return n
+	return &nodeProgram{t, "http://" + address}
 }
 
-// ask sends a request and reports whether the response is "true".
-func (n *nodeProgram) ask(path string, body any) (passes bool, err error) {
+// ask sends a request, and reports whether the response is "true". The path /tables creates the library's
+// tables, as every start of a Node program does.
+func (n *nodeProgram) ask(path string, body any) bool {
+	n.Helper()
 	data, err := json.Marshal(body)
-	if err != nil {
-		return false, err
-	}
+	check.OK(n, err)
 	request, err := http.NewRequest(http.MethodPost, n.url+path, bytes.NewReader(data))
-	if err != nil {
-		return false, err
+	check.OK(n, err)
+	response := harness.Ask(n, request)
+	if response.Status != http.StatusOK {
+		n.Fatalf("node: %s", response.Body)
 	}
-	response, err := harness.AskBy(n.client, request)
-	if err == nil && response.Status != http.StatusOK {
-		err = fmt.Errorf("node: %s", response.Body)
-	}
-	return response.Body == "true", err
+	return response.Body == "true"
 }
 
-// tables creates the library's tables, as every start of a Node program does.
-func (n *nodeProgram) tables(t *testing.T) {
-	t.Helper()
-	if _, err := n.ask("/tables", nil); err != nil {
-		t.Fatal(err)
+// take is a taker; see limits.mjs.
+func (n *nodeProgram) take(l *ratelimit.Limit, cost int64) bool {
+	n.Helper()
+	table := "rate_limit_ephemeral"
+	if l.Durable {
+		table = "rate_limit_durable"
 	}
+	return n.ask("/hit", map[string]any{"algorithm": l.Algorithm.String(), "table": table, "prefix": l.Prefix,
+		"key": "user:1", "cost": cost, "limit": l.Events, "windowMs": l.Window.Milliseconds()})
 }
-
-// take reports whether a hit passes.
-func (n *nodeProgram) take(hit nodeHit) (bool, error) { return n.ask("/hit", hit) }
 
 // nodeFolder returns a copy of a folder of testdata with a package of npm.
 func nodeFolder(t *testing.T, name, dependency string) (dir string) {

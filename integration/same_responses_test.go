@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"slices"
 	"strings"
@@ -26,11 +25,9 @@ import (
 // serveHandlers serves each configuration below its path.
 func serveHandlers(t *testing.T, handlers map[string]http.Handler) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		handlers["/"+strings.SplitN(r.URL.Path, "/", 3)[1]+"/"].ServeHTTP(w, r)
-	}))
-	t.Cleanup(s.Close)
-	return s.URL
+	})
 }
 
 // Random requests to random configurations get the same responses from Caddy, the interpreted plugin and

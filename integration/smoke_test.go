@@ -2,7 +2,6 @@ package integration
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -44,9 +43,7 @@ func serveInterpreted(t *testing.T, dsn string) string {
 		r.limit["dsn"] = dsn
 		mux.Handle(r.path, p.mustHandler(t, emptyOK, r.limit))
 	}
-	s := httptest.NewServer(mux)
-	t.Cleanup(s.Close)
-	return s.URL
+	return harness.Serve(t, mux.ServeHTTP)
 }
 
 // sendAs sends requests of a user from many clients to the proxies in turn, and returns how many

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -151,7 +150,7 @@ func newSoakLoad() *soakLoad {
 
 // upstream starts the server behind the proxies, which counts the requests that have passed.
 func (s *soakLoad) upstream(t *testing.T) string {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		name := strings.Trim(r.URL.Path, "/")
 		for i := range lanes {
 			switch l := &lanes[i]; {
@@ -163,9 +162,7 @@ func (s *soakLoad) upstream(t *testing.T) string {
 			}
 		}
 		fmt.Fprint(w, "ok")
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	})
 }
 
 // admit counts an admission.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,16 +63,17 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 			if way.stop != nil {
 				stop = func() error { return way.stop(p) }
 			}
-			if err := stop(); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, stop())
 			total := received()
 			counted := countOf(t, dsn, "p", "%")
-			least := total
+			least, most := total, total
+			if way.stop != nil { // the last event of a stream may be lost
+				most += openStreams
+			}
 			if way.grace == "0s" { // Traefik closes the connections meanwhile, and hides errors of writes
 				least = total * 9 / 10
 			}
-			if counted > total || counted < least {
+			if counted > most || counted < least {
 				t.Errorf("%d events are charged, and clients have received %d", counted, total)
 			}
 			check.Equal(t, "the sum of the ledger", cluster.Query[int64](t, dsn,
@@ -84,50 +84,6 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 				(SELECT sum(count) FROM rate_limit_audit), sum(requests)) FROM rate_limit_metrics
 				WHERE granularity = 'minute'`), fmt.Sprint(openStreams, " ", openStreams))
 			check.Equal(t, "the state", cluster.Query[string](t, dsn, stateSQL), stopped)
-		})
-	}
-}
-
-// What the running requests of a killed proxy held is reported once, by a proxy that goes on, also if that
-// has decided on the same counter meanwhile.
-func TestKilledProxyIsReportedOnce(t *testing.T) {
-	for _, kind := range []string{"caddy", "traefik"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			dsn := cluster.Open(t)
-			limit := decideAlways(object{"dsn": dsn, "prefix": "p", "limit": "1000000 1h",
-				"algorithm": "fixed_window", "key": "all", "unit": "tokens", "output": 100})
-			short := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				_, _ = fmt.Fprintf(w, usageBody, 1, 0)
-			}))
-			t.Cleanup(short.Close)
-			routes := []route{{path: "/short", backend: short.URL, limit: limit},
-				{path: "/", backend: startEndlessStream(t), limit: limit}}
-			killed := startStoppable(t, kind, "1s", dsn, routes)
-			others := []*stoppable{startStoppable(t, "caddy", "1s", dsn, routes),
-				startStoppable(t, "traefik", "1s", dsn, routes)}
-			received := readStreams(t, killed.url)
-			held := cluster.Query[int64](t, dsn, "SELECT held FROM rate_limit_counters('p', true)")
-			if err := killed.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			received()
-			const reported = "SELECT count(*) FROM rate_limit_state WHERE state = 'lost'"
-			await(t, "the units in the state", func() bool {
-				for _, p := range others {
-					harness.Ask(t, harness.Get(p.url+"/short"))
-				}
-				return cluster.Query[int64](t, dsn, reported) > 0
-			})
-			want := fmt.Sprintf("may not be charged: they held at most %d units of p.", held)
-			wantContains(t, cluster.Query[string](t, dsn, stateSQL), want)
-			time.Sleep(3 * time.Second) // another proxy would say it now
-			check.Equal(t, "how often the state says it", cluster.Query[int64](t, dsn, reported), 1)
-			caddy := strings.Count(others[0].Log(), want)
-			check.Equal(t, "how often logs say it", caddy+strings.Count(others[1].Log(), want), 1)
-			wantContains(t, harness.Ask(t, harness.Get("http://"+others[0].admin+"/metrics")).Body,
-				fmt.Sprintf("\ncaddy_pg_ratelimit_lost_units_total %d\n", int64(caddy)*held))
 		})
 	}
 }
@@ -190,16 +146,14 @@ func readStreams(t *testing.T, url string) func() int64 {
 // returns its URL. The events are so few that an interpreted proxy keeps up with those of 50 responses.
 func startEndlessStream(t *testing.T) string {
 	t.Helper()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for event := 1; r.Context().Err() == nil; event++ {
 			_, _ = fmt.Fprintf(w, "data: "+usageBody+"\n\n", event, 0)
 			_ = http.NewResponseController(w).Flush()
 			time.Sleep(100 * time.Millisecond)
 		}
-	}))
-	t.Cleanup(upstream.Close)
-	return upstream.URL
+	})
 }
 
 // readEvents sends a request, and calls event with the number of events so far after each one.

@@ -1,16 +1,12 @@
 package integration
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -37,22 +33,21 @@ func TestStreamsUnderLimitsOfTokensArriveEventByEvent(t *testing.T) {
 	const streams, events = 1000, 3
 	dsn := cluster.Open(t)
 	var gates sync.Map // by proxy and event: a *sync.WaitGroup that waits for all clients
-	gate := func(proxy string, event int) *sync.WaitGroup {
+	gate := func(proxy string, event int64) *sync.WaitGroup {
 		all := &sync.WaitGroup{}
 		all.Add(streams)
 		found, _ := gates.LoadOrStore(fmt.Sprint(proxy, event), all)
 		return found.(*sync.WaitGroup)
 	}
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		for event := range events {
+		for event := range int64(events) {
 			_, _ = fmt.Fprintf(w, "data: %s\n\n", fmt.Sprintf(usageBody, event+1, 0))
 			_ = http.NewResponseController(w).Flush()
-			gate(r.Header.Get("X-Proxy"), event).Wait()
+			gate(strings.Trim(r.URL.Path, "/"), event).Wait()
 		}
-	}))
-	t.Cleanup(upstream.Close)
-	both := startBoth(t, dsn, route{path: "/", backend: upstream.URL, limit: decideAlways(object{
+	})
+	both := startBoth(t, dsn, route{path: "/", backend: upstream, limit: decideAlways(object{
 		"prefix": "PROXY", "limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "unit": "tokens",
 		"output": 1})})
 	for i, proxy := range []string{"caddy", "traefik"} {
@@ -63,7 +58,7 @@ func TestStreamsUnderLimitsOfTokensArriveEventByEvent(t *testing.T) {
 		var running sync.WaitGroup
 		for range streams {
 			running.Go(func() {
-				readStream(t, client, url, proxy, events, func(event int) { gate(proxy, event).Done() })
+				readEvents(t, client, url+"/"+proxy, func(event int64) { gate(proxy, event-1).Done() })
 			})
 		}
 		running.Wait()
@@ -74,60 +69,6 @@ func TestStreamsUnderLimitsOfTokensArriveEventByEvent(t *testing.T) {
 		}
 		await(t, proxy+": all streams are counted", func() bool {
 			return countOf(t, dsn, proxy, "%") == streams*events
-		})
-	}
-}
-
-// readStream reads a stream of a proxy, and calls done after each event.
-func readStream(t *testing.T, client *http.Client, url, proxy string, events int, done func(event int)) {
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	r.Header.Set("X-Proxy", proxy)
-	response, err := client.Do(r)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer response.Body.Close()
-	lines := bufio.NewReader(response.Body)
-	for event := range events {
-		line, err := lines.ReadString('\n')
-		if err != nil || !strings.HasPrefix(line, "data: ") {
-			t.Errorf("%s, event %d: %q, error %v", proxy, event+1, line, err)
-		}
-		_, _ = lines.ReadString('\n')
-		done(event)
-	}
-	_, _ = io.Copy(io.Discard, lines)
-}
-
-// Caddy's encode compresses for the client if it comes before the handler, and does nothing after it, because
-// the handler has set Accept-Encoding. The usage is read in both orders.
-func TestEncodeLeavesUsageReadable(t *testing.T) {
-	t.Parallel()
-	dsn, address := cluster.Open(t), harness.FreeAddress(t)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, usageBody+"%5000s", 5, 2, "")
-	}))
-	t.Cleanup(upstream.Close)
-	const limit = "\t\tpg_ratelimit %s {\n\t\t\tlimit 1000 1h\n\t\t\talgorithm fixed_window\n" +
-		"\t\t\tunit tokens\n\t\t\toutput 1\n\t\t\ttimeout 30s\n\t\t}\n"
-	config := "{\n\tadmin off\n}\nhttp://" + address + " {\n\troute /before {\n\t\tencode gzip\n" +
-		fmt.Sprintf(limit, "before") + "\t\treverse_proxy " + upstream.URL + "\n\t}\n\troute /after {\n" +
-		fmt.Sprintf(limit, "after") + "\t\tencode gzip\n\t\treverse_proxy " + upstream.URL + "\n\t}\n}\n"
-	c := harness.RunCaddy(t, "", harness.Caddy(t, ".."), config, "DATABASE_URL="+dsn)
-	c.AwaitAddress(t, address)
-	for order, want := range map[string]string{"before": "gzip", "after": ""} {
-		request := harness.Get("http://"+address+"/"+order, "Accept-Encoding", "gzip")
-		request.Method = http.MethodPost
-		response := harness.Ask(t, request)
-		check.Equal(t, "Content-Encoding with encode "+order, response.Header.Get("Content-Encoding"), want)
-		await(t, "the tokens with encode "+order, func() bool {
-			return countOf(t, dsn, order, "%") == 7
 		})
 	}
 }

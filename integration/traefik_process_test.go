@@ -5,32 +5,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
-
-var builtTraefik = sync.OnceValues(func() (string, error) {
-	return harness.Traefik(context.Background(), ".")
-})
-
-// traefikProgram returns a real Traefik, built on first use and kept for later runs.
-func traefikProgram(t testing.TB) string {
-	t.Helper()
-	path, err := builtTraefik()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // traefik is a Traefik process with this repository as its local plugin.
 type traefik struct {
@@ -46,7 +28,7 @@ type traefik struct {
 }
 
 // object is an object of a configuration file.
-type object = map[string]any
+type object = harness.Object
 
 // startTraefik starts a Traefik that serves the routes, and waits until it does.
 func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
@@ -59,26 +41,18 @@ func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
 func startTraefikWith(t testing.TB, root string, entryPoint object, logLevel string, routes []route,
 	env ...string) *traefik {
 	t.Helper()
-	program := traefikProgram(t)
-	dir := t.TempDir()
-	harness.LinkPlugin(t, root, filepath.Join(dir, "plugins-local"))
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"),
-		backend: startBackend(t)}
 	entryPoint["address"] = web
-	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
-		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
+	tr := &traefik{url: "http://" + web, admin: "http://" + admin, backend: startBackend(t)}
+	tr.program = harness.TraefikProgram(t, filepath.Join(root, "integration"), func(ctx context.Context, _ string) (
+		string, error) {
+		return harness.Traefik(ctx, ".") // of an older tree, too
+	}, object{
 		"log":         object{"level": logLevel, "noColor": true},
 		"entryPoints": object{"web": entryPoint, "traefik": object{"address": admin}},
 		"api":         object{"insecure": true, "debug": true, "dashboard": false},
-		"providers": object{
-			"providersThrottleDuration": "1ms",
-			"file":                      object{"filename": tr.dynamic, "watch": true},
-		},
-		"experimental": object{"localPlugins": object{"pg-ratelimit": object{"moduleName": modulePath}}},
-	})
-	args := []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}
-	tr.program = harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: args}
+	}, nil, env...)
+	tr.dynamic = filepath.Join(tr.program.Dir, "dynamic.yml")
 	tr.write(t, routes)
 	tr.start(t)
 	return tr
@@ -117,7 +91,7 @@ func (tr *traefik) write(t testing.TB, routes []route) {
 		services[name] = object{"loadBalancer": object{"servers": []object{{"url": cmp.Or(r.backend,
 			tr.backend)}}}}
 	}
-	writeYAML(t, tr.dynamic, object{"http": object{"routers": routers, "services": services,
+	harness.WriteYAML(t, tr.dynamic, object{"http": object{"routers": routers, "services": services,
 		"middlewares": middlewares}})
 }
 
@@ -151,16 +125,6 @@ func (tr *traefik) awaitGeneration(t testing.TB) {
 	})
 }
 
-// writeYAML replaces a file. PROXY in the content becomes traefik.
-func writeYAML(t testing.TB, path string, content any) {
-	t.Helper()
-	data, err := yaml.Marshal(content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	replaceFile(t, path, strings.ReplaceAll(string(data), "PROXY", "traefik"))
-}
-
 // readFile returns the text of a file.
 func readFile(t testing.TB, path string) string {
 	t.Helper()
@@ -185,11 +149,9 @@ func replaceFile(t testing.TB, path, text string) {
 // startBackend starts the server behind the proxies, which responds "ok", and returns its URL.
 func startBackend(t testing.TB) string {
 	t.Helper()
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return harness.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "ok")
-	}))
-	t.Cleanup(backend.Close)
-	return backend.URL
+	})
 }
 
 // checkNoPanic fails the test if the log of a process has a panic.

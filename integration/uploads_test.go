@@ -5,29 +5,28 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // startUploads starts both proxies with a limit of tokens for each user, in front of an upstream that reads
 // bodies.
 func startUploads(t *testing.T) []proxy {
 	t.Helper()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
 		if err != nil || n != r.ContentLength {
 			t.Errorf("the upstream gets %d bytes of %d, %v", n, r.ContentLength, err)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, usageBody, 1, 1)
-	}))
-	t.Cleanup(upstream.Close)
-	return startBoth(t, cluster.Open(t), route{path: "/", backend: upstream.URL, limit: decideAlways(object{
+	})
+	return startBoth(t, cluster.Open(t), route{path: "/", backend: upstream, limit: decideAlways(object{
 		"policy": object{"user": "{header.X-User}"}, "zones": []object{{"prefix": "PROXY", "key": "all",
 			"limit": "1000000000000 1h", "algorithm": "fixed_window", "unit": "tokens"}}})})
 }

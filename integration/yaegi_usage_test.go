@@ -51,13 +51,9 @@ func interpretedUsage(t *testing.T, name string) any {
 	if err == nil {
 		_, err = i.Eval(readUsage)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	v, err := i.Eval("main." + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return v.Interface()
 }
 

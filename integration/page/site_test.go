@@ -1,6 +1,7 @@
 package page
 
 import (
+	_ "embed"
 	"fmt"
 	"net/http"
 	"testing"
@@ -22,43 +23,9 @@ type site struct {
 	client    http.Client
 }
 
-const siteConfig = `{
-	admin off
-	persist_config off
-	auto_https off
-	servers {
-		trusted_proxies static 127.0.0.1/32
-	}
-	pg_ratelimit {
-		dsn %[1]q
-		node_name %[3]s
-		history
-	}
-}
-
-http://%[2]s {
-	bind 127.0.0.1
-	pg_ratelimit web {
-		policy {
-			api_key {header.X-Api-Key}
-		}
-		limit 60 1m
-		key {client_ip}
-		audit all
-		timeout 1m
-		on_error deny
-	}
-	@tenant header X-Tenant *
-	pg_ratelimit @tenant tenant {
-		limit 3 1h
-		key {header.X-Tenant}
-		audit all
-		timeout 1m
-		on_error deny
-	}
-	respond ok
-}
-`
+//
+//go:embed testdata/Caddyfile
+var siteConfig string
 
 // startSite starts a Caddy and the page, with the users ann, who may send 5 requests an hour, and acme, who
 // may send 1,000.
