@@ -139,8 +139,8 @@ func startBudgetBed(t *testing.T, caddy string) *budgetBed {
 	b.must(runSQL(first, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"))
 	b.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&"+
 		"target_session_attrs=read-write", b.servers[0].Port(), b.servers[1].Port())
-	routes := []route{{path: "/", backend: harness.Serve(t, b.ServeHTTP), limit: object{"timeout": "1s", "onError": "deny",
-		"policy": object{"user": "{header.X-User}"}}}}
+	routes := []route{{path: "/", backend: harness.Serve(t, b.ServeHTTP), limit: object{"timeout": "1s",
+		"onError": "deny", "policy": object{"user": "{header.X-User}"}}}}
 	b.proxies = []*controlledProxy{startControlledCaddy(t, caddy, "caddy", b.dsn, routes),
 		startControlledTraefik(t, "traefik", b.dsn, routes)}
 	client, closeIdle := harness.NewClient(100)

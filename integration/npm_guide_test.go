@@ -38,10 +38,10 @@ func guideSQL(t *testing.T) []string {
 	return blocks
 }
 
-// A Node program and this module count in the same rows. The Node program runs the documented statements of the
-// npm library with the library's driver, the package pg. The SQL of docs/migrating-from-npm.md leads from the
-// library to this module and back, and each program counts on from the counts of the other. The proxies have
-// an account that does not own the tables.
+// A Node program and this module count in the same rows. The Node program runs the documented statements of
+// the npm library with the library's driver, the package pg. The SQL of docs/migrating-from-npm.md leads from
+// the library to this module and back, and each program counts on from the counts of the other. The proxies
+// have an account that does not own the tables.
 func TestNpmGuideLeadsThereAndBack(t *testing.T) {
 	t.Parallel()
 	look, reorder, grant, sums := stepsOfGuide(t)
@@ -111,7 +111,8 @@ func checkColumns(t *testing.T, dsn, after string, want int64) {
 	t.Helper()
 	for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
 		check.Equal(t, "the columns of "+table+" after "+after, cluster.Query[int64](t, dsn, `SELECT count(*)
-			FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table), want)
+			FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table),
+			want)
 	}
 }
 

@@ -44,10 +44,10 @@ func startTraefikWith(t testing.TB, root string, entryPoint object, logLevel str
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	entryPoint["address"] = web
 	tr := &traefik{url: "http://" + web, admin: "http://" + admin, backend: startBackend(t)}
-	tr.program = harness.TraefikProgram(t, filepath.Join(root, "integration"), func(ctx context.Context, _ string) (
-		string, error) {
-		return harness.Traefik(ctx, ".") // of an older tree, too
-	}, object{
+	build := func(ctx context.Context, _ string) (string, error) { // for an older tree, too
+		return harness.Traefik(ctx, ".")
+	}
+	tr.program = harness.TraefikProgram(t, filepath.Join(root, "integration"), build, object{
 		"log":         object{"level": logLevel, "noColor": true},
 		"entryPoints": object{"web": entryPoint, "traefik": object{"address": admin}},
 		"api":         object{"insecure": true, "debug": true, "dashboard": false},

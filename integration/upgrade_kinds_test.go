@@ -119,7 +119,7 @@ func checkKinds(t *testing.T, sql, today string) {
 			return leased >= least
 		})
 	}
-	_, release := hold(t, url)
+	release := holdSlot(t, url)
 	decide(0)
 	lease(20)
 	awaitUsed(400, false)

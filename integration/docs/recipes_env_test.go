@@ -40,8 +40,8 @@ type recipeEnv struct {
 func newRecipeEnv(t *testing.T, firstBlocks []block, asOwner bool) *recipeEnv {
 	t.Helper()
 	dsn := cluster.Open(t)
-	k := &recipeEnv{T: t, renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles,
-		"|") + `)\b`)}
+	k := &recipeEnv{T: t, renamed: map[string]string{},
+		rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles, "|") + `)\b`)}
 	k.owner = cluster.Connect(t, dsn)
 	suffix := "_" + strings.ToLower(rand.Text())
 	for _, role := range pageRoles {

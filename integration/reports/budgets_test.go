@@ -71,7 +71,8 @@ func sendCut(w http.ResponseWriter) {
 // small is the body of a request that holds 20 tokens.
 const small = `{"max_tokens":15}`
 
-// floodSite sends requests to a site at once, which wait at its gate, and returns a channel with their result.
+// floodSite sends requests to a site at once, which wait at its gate, and returns a channel with their
+// result.
 func (p *proxy) floodSite(id, body, cost string, n int) chan *harness.Result {
 	result, g := make(chan *harness.Result, 1), gateOf(id)
 	go func() {

@@ -12,8 +12,8 @@ import (
 // retries calls that are UNAVAILABLE.
 func called(key, want string) func(*visit) {
 	return func(v *visit) {
-		s, attempts := grpccall.Call(v, v.trusted, hostOf(v.id), "/r30.Service/Call", "UNAVAILABLE", "x-api-key",
-			v.fill(key))
+		s, attempts := grpccall.Call(v, v.trusted, hostOf(v.id), "/r30.Service/Call", "UNAVAILABLE",
+			"x-api-key", v.fill(key))
 		check.Equal(v, "the attempts and the code of a call", fmt.Sprint(attempts, " ", s.Code()), want)
 		if strings.Contains(s.Message(), "HTTP status") {
 			v.Errorf("the client has a message of its own: %s", s.Message())

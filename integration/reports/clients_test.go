@@ -45,7 +45,7 @@ var clients = []report{
 	{"R50", "digitallyinduced/haskell-agent#1300; dhkts1/teamclaude-rs#313", []site{
 		{zones: []string{"key all\nalgorithm token_bucket\nlimit 2 1m\ncost 5", aLot},
 			upstream: mustNotBeAsked, asks: []ask{{line: "POST / {}", want: "429×1",
-				body: `{"type":"error","error":{"message":"Too many requests: limit ID, which never admits…`}},
+				body: `{"type":"error","error":{"message":"Too many requests: limit ID, which never …`}},
 			seen: "X-Should-Retry: false\nRetry-After: -"},
 		{zones: budgetOf("1h"), upstream: asksModel, check: usedUp},
 		{zones: budgetOf("31d"), upstream: asksModel, check: usedUp},

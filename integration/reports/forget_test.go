@@ -52,10 +52,10 @@ var forgotten = []report{
 			v.command("forget", "--user", user, "--account")
 			v.command("upkeep")
 			check.Equal(v, "the rows of the user that are left", rows(), 0)
-			check.Equal(v, "the rows of the ledger: that name the user, and that do not", cluster.Query[string](v,
-				v.dsn, `SELECT concat_ws(' ', count(*) FILTER (WHERE user_id = $1),
+			check.Equal(v, "the rows of the ledger: that name the user, and that do not",
+				cluster.Query[string](v, v.dsn, `SELECT concat_ws(' ', count(*) FILTER (WHERE user_id = $1),
 					count(*) FILTER (WHERE user_id IS NULL) > 0) FROM rate_limit_ledger WHERE output = 77`,
-				user), "0 t")
+					user), "0 t")
 			check.Equal(v, "the status without a key", v.dial().ask("GET /", "").Status,
 				http.StatusUnauthorized)
 		},

@@ -49,7 +49,8 @@ func asksModel(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"usage":{"prompt_tokens":%s,"completion_tokens":0}}%2000s`, r.Header.Get("X-Tokens"), "")
+		fmt.Fprintf(w, `{"usage":{"prompt_tokens":%s,"completion_tokens":0}}%2000s`,
+			r.Header.Get("X-Tokens"), "")
 	}
 }
 

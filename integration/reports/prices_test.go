@@ -74,7 +74,8 @@ func unpriced() site {
 				v.Errorf("%s prints %s, want the model %s", args[0], out, model)
 			}
 		}
-		if log := v.proxy.Log(); !strings.Contains(unquote(log), `model: "`+model+`": must be one with a price`) {
+		want := `model: "` + model + `": must be one with a price`
+		if !strings.Contains(unquote(v.proxy.Log()), want) {
 			v.Errorf("the log does not name the model %s", model)
 		}
 	}

@@ -23,7 +23,9 @@ var hidden = []report{
 		asks: []ask{{n: 6, want: "503×6"}, {headers: "X-Api-Key: KEY", want: "503×1"}},
 		check: func(v *visit) {
 			own := v.in(v.id)
-			v.Cleanup(func() { cluster.Execute(v, own.dsn, `DROP OWNED BY "`+v.id+`"; DROP ROLE "`+v.id+`"`) })
+			v.Cleanup(func() {
+				cluster.Execute(v, own.dsn, v.fill(`DROP OWNED BY "ID"; DROP ROLE "ID"`))
+			})
 			sentence := cluster.Query[string](v, own.dsn, "SELECT rate_limit_hidden()")
 			for _, name := range []string{"migrate", "state"} {
 				if out := own.command(name); !strings.Contains(out, sentence) {

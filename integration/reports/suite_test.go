@@ -127,9 +127,9 @@ type proxy struct {
 }
 
 // reports lists all reports.
-var reports = slices.Concat(readReports(textOfReports), addresses, keys, responses, databases, chains, sockets,
-	calendars, pooled, forgotten, protocols, priced, attempts, hidden, models, budgets, calls, caches, clients,
-	clocked, held)
+var reports = slices.Concat(readReports(textOfReports), addresses, keys, responses, databases, chains,
+	sockets, calendars, pooled, forgotten, protocols, priced, attempts, hidden, models, budgets, calls,
+	caches, clients, clocked, held)
 
 // The reports have the right result in both proxies.
 func TestReports(t *testing.T) {

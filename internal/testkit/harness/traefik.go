@@ -59,7 +59,8 @@ func TraefikProgram(t testing.TB, integration string, build func(ctx context.Con
 	maps.Copy(all, static)
 	WriteYAML(t, filepath.Join(dir, "traefik.yml"), all)
 	WriteYAML(t, filepath.Join(dir, "dynamic.yml"), dynamic)
-	return Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: []string{"--configFile=traefik.yml"}}
+	return Program{Name: "traefik", Path: program, Dir: dir, Env: env,
+		Args: []string{"--configFile=traefik.yml"}}
 }
 
 // WriteYAML creates or replaces a file atomically. PROXY in the content becomes traefik.

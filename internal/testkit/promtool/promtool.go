@@ -12,7 +12,8 @@ import (
 )
 
 // script takes promtool out of Debian's package, into the folder $0. It does not install the package, because
-// the installation would start a server. Without a list of packages, it needs root, or sudo without a password.
+// the installation would start a server. Without a list of packages, it needs root, or sudo without a
+// password.
 //
 //go:embed promtool.sh
 var script string
@@ -32,7 +33,8 @@ func Find(ctx context.Context) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	fmt.Fprintln(os.Stderr, "There is no promtool on this machine. Downloading Debian's package prometheus ...")
+	fmt.Fprintln(os.Stderr, "There is no promtool on this machine. Downloading Debian's package "+
+		"prometheus ...")
 	if out, err := exec.CommandContext(ctx, "sh", "-c", script, folder).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("no promtool on this machine: install it (Debian, Ubuntu: apt-get install "+
 			"prometheus; macOS: brew install prometheus) (%w: %s)", err, out)
