@@ -28,8 +28,8 @@ var deliverCommand = commandSpec{
 	long: `The file contains the URL, which is a secret, and may only be readable by its owner and group.
 Each notice is a POST, and is delivered if the status is 2xx within 10 seconds. Redirects are not
 followed. Otherwise it is tried again after 10 seconds, then after twice that and so on, up to an
-hour, and has failed after a day. Several processes share the notices. After a notice without a
-response, the others wait for the next run, or with --follow for up to a minute.
+hour, and has failed after a day. Several processes share the notices. After three without a response,
+the others wait for the next run, or with --follow for up to a minute.
 
 If the process is killed while it sends a notice, the notice is sent again. The header field
 Idempotency-Key, which is also the field id in JSON, is then the same.
@@ -48,6 +48,8 @@ notices deliver --to /run/secrets/slack-url --format slack --follow`,
 const (
 	// deliverTimeout bounds one POST, with its response.
 	deliverTimeout = 10 * time.Second
+	// mostSilent is the number of notices in a row without a response after which the others wait.
+	mostSilent = 3
 	// stopTimeout bounds the POST that runs at a signal.
 	stopTimeout = 5 * time.Second
 	// takeNoticeSQL locks a notice that is due at @until, new ones first. Proxies that find it again do not
@@ -84,8 +86,8 @@ type notice struct {
 	ResetsAt string          `json:"resets_at"`
 }
 
-// deliver sends notices until none is due or one has no response, or with --follow until a signal, after
-// which the running POST ends in order.
+// deliver sends notices until none is due or several in a row have no response, or with --follow until a
+// signal, after which the running POST ends in order.
 func (c *invocation) deliver() error {
 	stopped, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -112,8 +114,7 @@ func (c *invocation) deliver() error {
 		}
 	}
 	p := printer{continues: true}
-	tried, left := 0, 0
-	silent := followInterval / 2
+	tried, left, silent := 0, 0, 0
 	for stopped.Err() == nil {
 		result, err := c.deliverNext(posting, until)
 		if err != nil {
@@ -129,11 +130,13 @@ func (c *invocation) deliver() error {
 				return err
 			}
 			if !result.silent {
-				silent = followInterval / 2
+				silent = 0
 				continue
 			}
-			silent = min(2*silent, time.Minute)
-			pause = silent
+			if silent++; silent < mostSilent {
+				continue
+			}
+			pause = min(followInterval<<min(silent-mostSilent, 10), time.Minute)
 		}
 		if !follow {
 			break

@@ -304,19 +304,25 @@ func TestDeliverRefusesBeforeItSends(t *testing.T) {
 	}
 }
 
-// After a notice without a response, the others wait for the next run, as old as they are.
+// After three notices without a response, the others wait for the next run, as old as they are. A single one
+// holds up no other one.
 func TestNoticesWaitWhileNobodyAnswers(t *testing.T) {
-	r := newReceiver(t, "ann", "bob", "cat")
+	r := newReceiver(t, "ann", "bob", "cat", "dan", "eve", "fay", "guy")
 	good := r.file
 	r.file = r.write("http://127.0.0.1:1"+secretPath, 0o600)
 	for range 2 {
-		r.expect(r.deliver(), "connection refused", "error: 1 of 1 notices")
+		r.expect(r.deliver(), "connection refused", "error: 3 of 3 notices")
 	}
 	check.Equal(t, "the notices that were tried", cluster.Query[int64](t, r.dsn,
-		"SELECT count(tried_at) FROM rate_limit_notices"), 2)
+		"SELECT count(tried_at) FROM rate_limit_notices"), 6)
 	r.file = good
 	r.again()
-	r.expect(r.deliver(), "ann  80  delivered", "bob  80  delivered", "cat  80  delivered")
+	r.answer = func(_ http.ResponseWriter, body string) {
+		if strings.Contains(body, `"bob"`) {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	r.expect(r.deliver(), "ann  80  delivered", "guy  80  delivered", "error: 1 of 7 notices")
 }
 
 // A receiver that does not answer within 10 seconds has not taken the notice. A signal waits for it for 5.

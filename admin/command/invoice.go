@@ -89,7 +89,7 @@ func csvField(value json.RawMessage) string {
 		return ""
 	case json.Unmarshal(value, &text) != nil: // a number
 		return string(value)
-	case text != "" && strings.ContainsAny(text[:1], "=+-@\t\r"):
+	case text != "" && strings.ContainsAny(text[:1], "=+-@\t\r\n"):
 		return "'" + text
 	}
 	return text
