@@ -76,8 +76,9 @@ var errWorkerDown = errors.New("the worker is down")
 func (c *fakeCitus) stopShard(t *testing.T, store *store.Store, shard int) {
 	t.Helper()
 	c.shards[shard].set(failWith(errWorkerDown), failWith(errWorkerDown))
-	if _, _, err := tryOne(store, testTimeout, hitInShard(shard)); !errors.Is(err, ratelimit.ErrUnavailable) {
-		t.Errorf("a shard that is down: error %v, want ErrUnavailable", err)
+	_, _, err := tryOne(store, testTimeout, hitInShard(shard))
+	if !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, errWorkerDown) {
+		t.Errorf("a shard that is down: error %v, want ErrUnavailable and its cause", err)
 	}
 }
 

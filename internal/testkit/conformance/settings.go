@@ -12,10 +12,10 @@ import (
 // that a statement of the DB must see; "": not checked.
 var harmfulSettings = []struct{ name, value, want string }{
 	{"jit_above_cost", "0", ""}, // testSettings checks jit instead
-	{"statement_timeout", "400ms", "0"},
+	{"statement_timeout", "1500ms", "0"},
 	{"lock_timeout", "1ms", "0"},
 	{"idle_in_transaction_session_timeout", "1ms", "0"},
-	{"transaction_timeout", "450ms", "0"},
+	{"transaction_timeout", "1600ms", "0"},
 	{"plan_cache_mode", "force_generic_plan", "auto"},
 	{"work_mem", "64kB", "4MB"},
 	{"enable_indexscan", "off", "on"},
@@ -70,7 +70,7 @@ func testSettings(t *testing.T, d *db) {
 			}
 		}
 	}
-	fresh.run(statement("SELECT pg_sleep(0.5)::text")) // longer than the timeouts in harmfulSettings
+	fresh.run(statement("SELECT pg_sleep(1.7)::text")) // longer than the timeouts in harmfulSettings
 	// A statement with Alone runs with the database's settings.
 	alone := statement("SHOW max_parallel_workers_per_gather")
 	alone.Alone = true
