@@ -97,12 +97,3 @@ func checkLikePgx(t *testing.T, dsn string) {
 		t.Errorf("%q means\n %+v, want pgx's\n %+v", dsn, got, want)
 	}
 }
-
-// quote returns s as the value of a name=value pair.
-func quote(s string, quoted bool) string {
-	s = strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s)
-	if quoted || s == "" {
-		return "'" + s + "'"
-	}
-	return strings.NewReplacer(" ", `\ `, "\t", "\\\t", "\n", "\\\n").Replace(s)
-}

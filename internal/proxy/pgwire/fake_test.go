@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -21,7 +20,6 @@ import (
 type fakeServer struct {
 	t        *testing.T
 	listener net.Listener
-	tls      *tls.Config // nil without TLS
 	script   func(*fakeSession)
 	accepted atomic.Int32
 	open     atomic.Int32
@@ -53,17 +51,11 @@ func newFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 // newRawFake starts a server that runs script after any first message except a CancelRequest.
 func newRawFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
-	return newTLSFake(t, nil, script)
-}
-
-// newTLSFake is like newRawFake but uses TLS from the first byte on. A nil config means no TLS.
-func newTLSFake(t *testing.T, config *tls.Config, script func(*fakeSession)) (*fakeServer, string) {
-	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeServer{t: t, listener: listener, tls: config, script: script, cancels: make(chan []byte, 100),
+	f := &fakeServer{t: t, listener: listener, script: script, cancels: make(chan []byte, 100),
 		conns: map[net.Conn]bool{}}
 	f.wg.Add(1)
 	go f.accept()
@@ -102,9 +94,6 @@ func (f *fakeServer) serve(s *fakeSession) {
 		delete(f.conns, s.Conn)
 		f.mu.Unlock()
 	}()
-	if f.tls != nil {
-		s.Conn = tls.Server(s.Conn, f.tls)
-	}
 	s.kind, s.startup = s.first()
 	if s.kind == 0 {
 		return

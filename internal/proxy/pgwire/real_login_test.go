@@ -50,13 +50,14 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	if err != nil {
 		t.Fatal(err)
 	}
+	quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(password)
 	certificate := func(a *authority.Authority) string {
 		cert, key := a.Issue(t, "by_cert", time.Hour)
 		return "sslcert=" + writeFile(t, cert) + " sslkey=" + writeFile(t, key)
 	}
 	return c, map[string]string{
 		"<CERT>": certificate(ca), "<STRANGER>": certificate(other), "<ROOT>": writeFile(t, ca.PEM),
-		"<OTHERROOT>": writeFile(t, other.PEM), "<PASSWORD>": quote(password, true),
+		"<OTHERROOT>": writeFile(t, other.PEM), "<PASSWORD>": "'" + quoted + "'",
 		"<SOCKETS>": c.SocketDir(),
 		"<PASSFILE>": writeFile(t, []byte("127.0.0.1:*:postgres:by_scram:"+
 			strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)+"\n")),

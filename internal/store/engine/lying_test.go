@@ -31,7 +31,6 @@ func TestOnlyWrongAnswersAreErrors(t *testing.T) {
 		"one row twice":     {answerRows(windowRow(2, 1, 1), windowRow(2, 1, 1)), none},
 		"slot 0":            {answerRows(windowRow(0, 1, 1), windowRow(2, 1, 1)), columns},
 		"slot 3 of 2":       {answerRows(windowRow(3, 1, 1), windowRow(2, 1, 1)), columns},
-		"slot -1":           {answerRows(windowRow(-1, 1, 1)), columns},
 		"no columns":        {answerRows(nil), columns},
 		"a column too few":  {answerRows(windowRow(1, 1, 1)[:5], windowRow(2, 1, 1)[:5]), columns},
 		"one too many":      {answerRows(append(windowRow(1, 1, 1), nil)), columns},

@@ -170,11 +170,6 @@ func newCall(reset bool, hits ...ratelimit.Hit) *batch.Call {
 	return c
 }
 
-// checkHit decides one hit in Postgres and in Go, and fails the test unless the decisions and rows are equal.
-func (m *modelTest) checkHit(t failer, h ratelimit.Hit) ratelimit.Decision {
-	return m.checkCall(t, newCall(false, h))
-}
-
 func (m *modelTest) checkCall(t failer, c *batch.Call) ratelimit.Decision {
 	h := c.Hits[0]
 	m.db.readAfterEachRun(h)
