@@ -30,7 +30,7 @@ func (w *responseWriter) send() {
 // Write implements http.ResponseWriter.
 func (w *responseWriter) Write(body []byte) (int, error) {
 	w.send()
-	return serve.Write(w.ResponseWriter, body, w.settling...)
+	return serve.Write(w.ResponseWriter, body, nil, w.settling...)
 }
 
 // ReadFrom implements io.ReaderFrom.

@@ -158,9 +158,9 @@ func (w *responseWriter) Write(body []byte) (int, error) {
 	flushes := w.flushes && w.length != strconv.Itoa(len(body))
 	switch {
 	case w.settling != nil && flushes:
-		return serve.WriteFlush(w.ResponseWriter, body, w.settling)
+		return serve.Write(w.ResponseWriter, body, w.ResponseWriter, w.settling)
 	case w.settling != nil:
-		return serve.Write(w.ResponseWriter, body, w.settling)
+		return serve.Write(w.ResponseWriter, body, nil, w.settling)
 	}
 	n, err := w.ResponseWriter.Write(body)
 	if flushes {

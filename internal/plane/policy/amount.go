@@ -132,7 +132,7 @@ var anonymous = &senderState{}
 func newSenderState(s *Snapshot, id *Identity) *senderState {
 	set := s.set
 	state := &senderState{
-		set: set, bans: s.bans, user: userText(id.CountsAs()),
+		set: set, bans: s.bans, user: userText(CountsAs(id.User, id.UserCountedAs)),
 		overrides:   map[*limit][]*amount{},
 		periodStart: id.PeriodStart, timeZone: id.TimeZone, hasAbove: len(id.Ancestors) > 0,
 	}

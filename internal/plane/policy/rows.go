@@ -184,9 +184,6 @@ type Identity struct {
 	state atomic.Value // a *senderState
 }
 
-// CountsAs returns the name by which the user counts.
-func (id *Identity) CountsAs() string { return countsAs(id.User, id.UserCountedAs) }
-
 // Ancestor is a user above another one, with the fields of an Identity. It is a type of its own, because
 // Yaegi cannot decode a type that contains itself.
 type Ancestor struct {
@@ -200,10 +197,8 @@ type Ancestor struct {
 	state atomic.Value // a *senderState
 }
 
-// CountsAs returns the name by which the user counts.
-func (a *Ancestor) CountsAs() string { return countsAs(a.User, a.UserCountedAs) }
-
-func countsAs(user, countedAs string) string {
+// CountsAs returns the name by which a user counts.
+func CountsAs(user, countedAs string) string {
 	if countedAs != "" {
 		return countedAs
 	}

@@ -19,7 +19,7 @@ func (s *Settling) Begin(w http.ResponseWriter) {
 		atomic.AddInt32(s.site.busy, 1)
 		s.running = s.site.running.Add(s)
 		if s.tokens != nil {
-			s.site.Node.Run(1)
+			atomic.AddInt64(&s.site.Node.Running, 1)
 		}
 	}
 }
@@ -64,35 +64,19 @@ func (s *Settling) leave() {
 	s.site.running.Remove(s.running)
 	atomic.AddInt32(s.site.busy, -1)
 	if s.tokens != nil {
-		s.site.Node.Run(-1)
+		atomic.AddInt64(&s.site.Node.Running, -1)
 	}
 }
 
 // errStopped is the error of a Write after Stop.
 var errStopped = errors.New("pg_ratelimit: the proxy stops, and has settled this request")
 
-// Write writes a part of the body to w, and reads as much of it as was sent. It fails after Stop.
-func Write(w io.Writer, part []byte, settlings ...*Settling) (int, error) {
-	return write(w, part, nil, settlings)
-}
-
-// WriteFlush is like Write, and then flushes a response. A part that cannot be flushed is not sent.
-func WriteFlush(w http.ResponseWriter, part []byte, settlings ...*Settling) (int, error) {
-	return write(w, part, w, settlings)
-}
-
-func write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings []*Settling) (int, error) {
+// Write writes a part of the body to w, and reads as much of it as was sent. It then flushes a response,
+// unless that is nil or there is nothing to settle: a part that cannot be flushed is not sent. Write fails
+// after Stop.
+func Write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings ...*Settling) (int, error) {
 	if len(settlings) == 0 {
-		n, err := w.Write(part)
-		if flushed != nil && err == nil {
-			err = http.NewResponseController(flushed).Flush()
-			if errors.Is(err, http.ErrNotSupported) {
-				return n, nil
-			} else if err != nil {
-				return 0, err
-			}
-		}
-		return n, err
+		return w.Write(part)
 	}
 	s := settlings[0]
 	s.mu.Lock()
@@ -100,7 +84,18 @@ func write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings []*S
 	if atomic.LoadInt32(&s.stopped) != 0 {
 		return 0, errStopped
 	}
-	n, err := write(w, part, flushed, settlings[1:])
+	n := 0
+	var err error
+	if len(settlings) > 1 {
+		n, err = Write(w, part, flushed, settlings[1:]...)
+	} else if n, err = w.Write(part); flushed != nil && err == nil {
+		err = http.NewResponseController(flushed).Flush()
+		if errors.Is(err, http.ErrNotSupported) {
+			err = nil
+		} else if err != nil {
+			n = 0
+		}
+	}
 	if s.client.Err() != nil && s.site.running != nil && s.site.running.Stopping() {
 		return 0, errStopped // the proxy has closed the connection, and the writers may hide that
 	}
@@ -148,4 +143,4 @@ func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
 }
 
 // Write implements net.Conn.
-func (c *settledConn) Write(part []byte) (int, error) { return Write(c.Conn, part, c.settling...) }
+func (c *settledConn) Write(part []byte) (int, error) { return Write(c.Conn, part, nil, c.settling...) }

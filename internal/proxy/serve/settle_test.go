@@ -99,7 +99,7 @@ func (s *memorySite) answered(q *serve.Request, status int, h http.Header, body 
 	s.t.Helper()
 	serve.ReadHeaders(status, h, q.Settling)
 	for part := range slices.Chunk(body, size) {
-		_, _ = serve.Write(io.Discard, part, q.Settling)
+		_, _ = serve.Write(io.Discard, part, nil, q.Settling)
 	}
 	q.Settling.End(0, http.Header{})
 	return s.used(q)
@@ -163,7 +163,7 @@ func TestAnswersSettleTheirRequests(t *testing.T) {
 			failed = 0
 			serve.ReadHeaders(status, h, q.Settling)
 			for i := range body {
-				_, _ = serve.Write(io.Discard, body[i:i+1], q.Settling)
+				_, _ = serve.Write(io.Discard, body[i:i+1], nil, q.Settling)
 			}
 		}
 		if is("leaves") {
@@ -210,7 +210,7 @@ func TestEventStreamIsReadInAnyParts(t *testing.T) {
 		serve.ReadHeaders(200, http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}, q.Settling)
 		for rest := stream; rest != ""; {
 			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
-			_, _ = serve.Write(io.Discard, []byte(rest[:n]), q.Settling)
+			_, _ = serve.Write(io.Discard, []byte(rest[:n]), nil, q.Settling)
 			rest = rest[n:]
 		}
 		q.Settling.End(0, http.Header{})

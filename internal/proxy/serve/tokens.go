@@ -100,9 +100,9 @@ func newBill(site *Site, q *Request) *batch.Bill {
 	one := &batch.Bill{Day: decided / (24 * 3600 * 1000000), ID: batch.BillID(at)}
 	one.User, one.KeyID = senderOf(q)
 	if id := q.Verdict.Sender; q.Asked && id != nil && one.User == id.User {
-		one.User = id.CountsAs()
+		one.User = policy.CountsAs(id.User, id.UserCountedAs)
 		for _, above := range id.Ancestors {
-			one.Ancestors = append(one.Ancestors, above.CountsAs())
+			one.Ancestors = append(one.Ancestors, policy.CountsAs(above.User, above.UserCountedAs))
 		}
 	}
 	return one
@@ -270,27 +270,23 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 	case t.estimated && (one.how.Unit != option.Money || t.price == nil):
 		return one.Cost, t.kind, err
 	}
-	return t.units(one.how.Unit), t.kind, err
-}
-
-// units returns what the shares cost in a unit.
-func (t *tokens) units(unit option.Unit) int64 {
+	unit := one.how.Unit
 	if unit == option.Money {
-		return (t.cost + 999) / 1000
+		return (t.cost + 999) / 1000, t.kind, err
 	}
 	n := int64(0)
-	for _, one := range t.shares {
+	for _, share := range t.shares {
 		if unit != option.OutputTokens {
-			n += one.Parts.InputTokens()
+			n += share.Parts.InputTokens()
 		}
 		if unit != option.InputTokens {
-			n += one.Parts.OutputTokens()
+			n += share.Parts.OutputTokens()
 		}
 	}
 	if n > ratelimit.MaxEvents {
 		n = ratelimit.MaxEvents
 	}
-	return n
+	return n, t.kind, err
 }
 
 // fill sets the lines of a bill, and what they cost together: each has what it adds to the sum of those

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 )
 
 // Reader reads the usage in the body of a response.
@@ -35,14 +36,21 @@ func New(h http.Header, total *int64) *Reader {
 	r := &Reader{last: append([]int64(nil), none...), searches: map[string]bool{}, medium: Unreported}
 	r.Frames = NewFrames(h, total, r.readBody, r.readEvent)
 	r.stream = r.Frames.Stream
-	readHeaders(r, h)
+	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
+		if values := h[name]; len(values) > 0 {
+			r.headerTier = values[0]
+		}
+	}
+	if len(h[headers[0].name])+len(h[headers[1].name]) > 0 {
+		r.head = append([]int64(nil), none...)
+		for _, one := range headers {
+			n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
+			if err == nil && n >= 0 && n <= most {
+				r.head[one.is] = n
+			}
+		}
+	}
 	return r
-}
-
-// End reads the rest of the body, and returns what the body has reported. Callers call it once.
-func (r *Reader) End() Usage {
-	r.Frames.End()
-	return r.usage()
 }
 
 // readBody reads a body that is one JSON object. It decodes no long fields: usage is short.

@@ -3,9 +3,7 @@ package usage
 import (
 	"encoding/json"
 	"math"
-	"net/http"
 	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -37,25 +35,6 @@ var headers = []struct {
 }{{"X-Amzn-Bedrock-Input-Token-Count", promptWithout}, {"X-Amzn-Bedrock-Output-Token-Count", answer},
 	{"X-Amzn-Bedrock-Cache-Read-Input-Token-Count", cacheReadBeside},
 	{"X-Amzn-Bedrock-Cache-Write-Input-Token-Count", cacheWriteBeside}}
-
-// readHeaders reads what the headers of a response report.
-func readHeaders(r *Reader, h http.Header) {
-	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
-		if values := h[name]; len(values) > 0 {
-			r.headerTier = values[0]
-		}
-	}
-	if len(h[headers[0].name])+len(h[headers[1].name]) == 0 {
-		return
-	}
-	r.head = append([]int64(nil), none...)
-	for _, one := range headers {
-		n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
-		if err == nil && n >= 0 && n <= most {
-			r.head[one.is] = n
-		}
-	}
-}
 
 // report reads what an event reports. It walks through the members of shapes, without a call for each: of an
 // object the member of a name, and under the name 0 the first element of an array.

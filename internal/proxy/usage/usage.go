@@ -132,8 +132,9 @@ func least(a, b int64) int64 {
 	return a
 }
 
-// usage returns what the body has reported.
-func (r *Reader) usage() Usage {
+// End reads the rest of the body, and returns what the body has reported. Callers call it once.
+func (r *Reader) End() Usage {
+	r.Frames.End()
 	u := Usage{Model: r.model, Reported: r.reported, Stream: r.stream,
 		PromptOnly: r.promptOnly, Failed: r.failed && !r.reported && !r.hasText, Invalid: r.Frames.Invalid}
 	if r.tier != "" {

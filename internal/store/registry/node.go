@@ -31,6 +31,8 @@ type Node struct {
 	Name  string // the same after each start; several processes may have it
 	Epoch int64  // differs after each start; Name and Epoch are the key of the row
 
+	Running int64 // the requests that run, and are then settled on limits of tokens; atomic
+
 	mu        sync.Mutex // guards the fields below, except limitCounts.leased
 	report    report
 	limits    map[string]*limitCounts // by prefix
@@ -38,7 +40,6 @@ type Node struct {
 	written   string                  // report.Applied as of that write
 
 	stores  int32        // the number of stores that share the Node; atomic
-	running int64        // see Run; atomic
 	refused atomic.Value // what the server refuses in the DSN, a string; "" for nothing
 
 	polling   sync.Mutex // guards the fields below, also during a round trip
@@ -202,9 +203,6 @@ func (n *Node) CountLocal(from, now time.Time) {
 	n.report.LocalFrom, n.report.LocalUntil = from.UnixMicro(), now.UnixMicro()
 }
 
-// Run counts requests that begin or, with a negative number, end, and are then settled on limits of tokens.
-func (n *Node) Run(more int64) { atomic.AddInt64(&n.running, more) }
-
 // Lose counts a settlement that may not have arrived.
 func (n *Node) Lose() {
 	n.mu.Lock()
@@ -249,7 +247,7 @@ func (n *Node) encode(now time.Time) (text, applied string) {
 	defer n.mu.Unlock()
 	r := n.report
 	r.Clock = now.UnixMicro()
-	r.Running = atomic.LoadInt64(&n.running)
+	r.Running = atomic.LoadInt64(&n.Running)
 	r.Cannot = n.cannot
 	if refused != "" {
 		r.Problems = append([]string{refused}, r.Problems...)
