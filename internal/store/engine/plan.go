@@ -49,8 +49,8 @@ func addRequests(p *plan, requests []*request) {
 		c := r.Call
 		for i := range c.Hits {
 			h := &c.Hits[i]
-			if c.Reset || h.Peek || h.Limit.Reserves || h.Cost < 1 ||
-				h.Cost > 1 && h.Cost > h.Limit.Capacity() {
+			if c.Reset || h.Peek || h.Cost < 1 || h.Limit.Reserves && h.Cost > h.Limit.Events || // no Burst
+				h.Cost > 1 && !h.Limit.Reserves && h.Cost > h.Limit.Capacity() {
 				r.positions = append(r.positions, addUnusual(p, r, h))
 				continue
 			}
@@ -64,7 +64,8 @@ func addRequests(p *plan, requests []*request) {
 				row = c.Rows[i]
 				p.remembered = true
 			}
-			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == statement.Charge {
+			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == statement.Charge &&
+				e.sums == nil {
 				e.n++
 				e.row = row
 				r.positions = append(r.positions, position{entry: e, nth: e.n - 1})
@@ -85,6 +86,10 @@ func addRequests(p *plan, requests []*request) {
 			b.entries = append(b.entries,
 				entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}})
 			e = &b.entries[len(b.entries)-1] // stays valid if entries grows: the plan has only pointers
+			if h.Limit.Reserves {
+				e.sums = []int64{0, h.Cost}
+				e.cost = 1
+			}
 			p.entries = append(p.entries, e)
 			p.latest[id] = e
 			g.entries = append(g.entries, e)
@@ -98,8 +103,6 @@ func addUnusual(p *plan, r *request, h *ratelimit.Hit) position {
 	switch {
 	case r.Reset:
 		return add(p, newEntry(statement.Reset, h, 0))
-	case h.Limit.Reserves && !h.Peek && h.Cost > 0 && h.Cost <= h.Limit.Events: // no Burst
-		return add(p, newEntry(statement.Charge, h, h.Cost))
 	case h.Cost < 0 && !r.refunded:
 		// One entry adds up the refunds on a row, and one peek after it reads the decision for all of them,
 		// because two statements for each refund would take too long.
