@@ -25,6 +25,9 @@ func compactSQL(t *testing.T, file string) string {
 	t.Helper()
 	text := pieces.Replace(sqltest.ReadFile(t, file))
 	if file[0] != '0' {
+		if strings.Contains(text, "\nCOMMENT ON ") {
+			t.Fatalf("%s: write COMMENT ON as a comment above its object, see CONTRIBUTING.md", file)
+		}
 		text += commentsSQL(text)
 	}
 	sql, last, inBody, quoted, indent := "", "", false, false, 0
