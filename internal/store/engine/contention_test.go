@@ -34,7 +34,7 @@ func TestStoresShareQuotas(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	others := expireRows(ctx, s)
 	c := &contention{lasting: limitsWithoutReset(), churned: limitsWithShortWindows(),
-		until:    time.Now().Add(time.Duration(conformance.Long()) * 8 * time.Second),
+		until:    time.Now().Add(4 * time.Second),
 		admitted: map[string]int64{}}
 	var group sync.WaitGroup
 	for n := range contendingStores {

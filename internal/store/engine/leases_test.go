@@ -20,22 +20,6 @@ var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 
 // longLeaseOptions make leases last longer than a test, even on a busy machine.
 var longLeaseOptions = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
-// holdUnits sends hits until leases have decided 10 of them. It then waits until no charge or refund is in
-// flight: the row's charge is then the sum of the hits and the unused units. At least one unit must be left.
-func holdUnits(t *testing.T, s *testDB, store storeWithStats) {
-	t.Helper()
-	passed := int64(0)
-	await.Within(t, testTimeout, "10 requests decided by a lease", func() bool {
-		passed++
-		return takeAll(t, store, leasedHit) && store.Stats()[engine.Leased] >= 10
-	})
-	await.Within(t, testTimeout, "the units in flight to arrive", func() bool {
-		leased := store.Stats()[engine.LeasedUnits]
-		return leased > 0 && chargedUnits(t, s, leasedHit) == passed+leased &&
-			store.Stats()[engine.LeasedUnits] == leased
-	})
-}
-
 // chargedUnits returns the charged units of a hit's row, read by another store.
 func chargedUnits(t *testing.T, s *testDB, h ratelimit.Hit) int64 {
 	t.Helper()

@@ -42,6 +42,22 @@ func (d *replacedDB) Run(ctx context.Context, timeout time.Duration, statements 
 	return err
 }
 
+// holdUnits sends hits until leases have decided 10 of them. It then waits until no charge or refund is in
+// flight: the row's charge is then the sum of the hits and the unused units. At least one unit must be left.
+func holdUnits(t *testing.T, s *testDB, store *store.Store) {
+	t.Helper()
+	passed := int64(0)
+	await.Within(t, testTimeout, "10 requests decided by a lease", func() bool {
+		passed++
+		return takeAll(t, store, leasedHit) && store.Stats()[engine.Leased] >= 10
+	})
+	await.Within(t, testTimeout, "the units in flight to arrive", func() bool {
+		leased := store.Stats()[engine.LeasedUnits]
+		return leased > 0 && chargedUnits(t, s, leasedHit) == passed+leased &&
+			store.Stats()[engine.LeasedUnits] == leased
+	})
+}
+
 // openLeased opens a store that holds leased units, on a DB of its own.
 func openLeased(t *testing.T, s *testDB) (*replacedDB, *store.Store) {
 	t.Helper()

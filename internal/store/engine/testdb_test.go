@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
@@ -108,13 +107,6 @@ func openStore(t testing.TB, db pgdb.DB, o engine.Options, node *registry.Node) 
 	}
 	t.Cleanup(opened.Close)
 	return opened
-}
-
-// storeWithStats is an engine or a store with an engine.
-type storeWithStats interface {
-	ratelimit.Store
-	Stats() engine.Stats
-	Leases() *lease.Set
 }
 
 // report implements OnError of the stores.

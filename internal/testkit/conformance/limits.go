@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -207,13 +206,6 @@ func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 		600 * Second}).Draw(t, "beyond")
 }
 
-// Long returns the factor by which tests are longer than usual: the whole number in the environment variable
-// PG_RATELIMIT_TEST_LONG, or 1.
-func Long() int {
-	n, _ := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
-	return max(1, n)
-}
-
 // checking serializes tests that set the flag -rapid.checks, because the flag is global.
 var checking sync.Mutex
 
@@ -227,7 +219,7 @@ func Check(t *testing.T, checks int, property func(*rapid.T)) {
 	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "rapid.checks" })
 	if !isSet {
 		before := flag.Lookup("rapid.checks").Value.String()
-		setChecks(t, strconv.Itoa(checks*Long()))
+		setChecks(t, strconv.Itoa(checks))
 		defer setChecks(t, before)
 	}
 	rapid.Check(t, property)
