@@ -36,7 +36,9 @@ func readReports(text string) (all []report) {
 		case "cost":
 			*s = cost(strings.Fields(value)...)
 		case "upstream":
-			s.upstream = upstreams[value]
+			if s.upstream = upstreams[value]; s.upstream == nil {
+				panic("testdata/reports.txt: upstream " + value + ": must be one of upstreams")
+			}
 		case "ask":
 			s.asks = append(s.asks, ask{n: n, line: rest})
 		case "open":
@@ -51,9 +53,13 @@ func readReports(text string) (all []report) {
 			a := &s.asks[len(s.asks)-1]
 			*map[string]*string{"headers": &a.headers, "status": &a.want, "body": &a.body}[name] = value
 		default:
-			*map[string]*string{"handler": &s.handler, "sql": &s.sql, "directive": &s.directive,
+			field := map[string]*string{"handler": &s.handler, "sql": &s.sql, "directive": &s.directive,
 				"before": &s.before, "after": &s.after, "rule": &s.rule, "refused": &s.refused,
-				"want": &s.want, "seen": &s.seen}[name] = value
+				"want": &s.want, "seen": &s.seen}[name]
+			if field == nil {
+				panic("testdata/reports.txt: " + name + ": must be a field of a site")
+			}
+			*field = value
 		}
 	}
 	return all
