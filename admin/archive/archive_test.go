@@ -26,11 +26,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	want := sumOfTable(t, conn, "rate_limit_audit WHERE time < '2026-08-04'")
 	dir := t.TempDir()
 	o := options(t, dir, 3)
-	for _, d := range mustRun(t, conn, o) {
-		if d.Result != archive.Archived || d.Dropped {
-			t.Errorf("the first run returned %+v, want it archived and not dropped", d)
-		}
-	}
+	check.Equal(t, "the first run", summaryOf(mustRun(t, conn, o)), "archived, archived, archived")
 	// A file that is written again would get another modification time.
 	oldTime := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	for _, name := range files(t, dir) {
@@ -39,11 +35,8 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 		}
 	}
 	o.Drop = true
-	for _, d := range mustRun(t, conn, o) {
-		if d.Result != archive.Unchanged || !d.Dropped {
-			t.Errorf("the second run returned %+v, want it dropped, and its file unchanged", d)
-		}
-	}
+	check.Equal(t, "the second run", summaryOf(mustRun(t, conn, o)),
+		"unchanged dropped, unchanged dropped, unchanged dropped")
 	for _, name := range files(t, dir) {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.ModTime().Equal(oldTime) {
 			t.Errorf("%s has the modification time %v, error %v, want %v", name, info.ModTime(), err, oldTime)
@@ -55,14 +48,9 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	check.Equal(t, "the partitions of the audit log", n, 2)
 	o = options(t, dir, 5)
 	o.Drop = true
-	results := []archive.Result{archive.Archived, archive.Empty}
-	if got := resultsOf(mustRun(t, conn, o)); !slices.Equal(got, results) {
-		t.Errorf("the results of the later days are %q, want %q", got, results)
-	}
+	check.Equal(t, "the later days", summaryOf(mustRun(t, conn, o)), "archived dropped, empty dropped")
 	check.Equal(t, "the files, without one for the empty day", len(files(t, dir)), 4)
-	if days := mustRun(t, conn, o); len(days) != 0 {
-		t.Errorf("the last run returned %+v, want no days", days)
-	}
+	check.Equal(t, "the last run", summaryOf(mustRun(t, conn, o)), "")
 }
 
 // Rows that are written after the archive of their day get a further file, whether the partition of the day
@@ -76,9 +64,7 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 	o := options(t, dir, 1)
 	o.Drop = true
 	days := mustRun(t, conn, o)
-	if got := resultsOf(days); !slices.Equal(got, []archive.Result{archive.Archived}) || !days[0].Dropped {
-		t.Errorf("Run returned %+v, want the day archived and dropped", days)
-	}
+	check.Equal(t, "the run", summaryOf(days), "archived dropped")
 	check.Equal(t, "the rows of the day", days[0].Rows, 1007)
 	checkFiles(t, dir, want)
 	// The partition was dropped. A writer creates a new partition, which is detached, and then another.
@@ -92,14 +78,9 @@ func TestLateRowsGetFurtherFiles(t *testing.T) {
 			detachFirstDay(t, conn)
 		}
 	}
-	for range 2 {
-		for _, d := range mustRun(t, conn, o) {
-			if d.Result != archive.Archived || !d.Dropped {
-				t.Errorf("Run returned %+v, want a late row in a separate file", d)
-			}
-		}
-		checkFiles(t, dir, want)
-	}
+	check.Equal(t, "late rows", summaryOf(mustRun(t, conn, o)), "archived dropped, archived dropped")
+	check.Equal(t, "the next run", summaryOf(mustRun(t, conn, o)), "")
+	checkFiles(t, dir, want)
 	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet",
 		"audit/2026/08/2026-08-01-4.parquet", "audit/2026/08/2026-08-01.parquet"}
 	if got := files(t, dir); !slices.Equal(got, names) {
@@ -120,20 +101,10 @@ func TestOpenTransactionKeepsItsDay(t *testing.T) {
 	o.Drop, o.Patience = true, 100*time.Millisecond
 	days, err := archive.Run(t.Context(), conn, o)
 	expectError(t, err, "1 of 3")
-	results := []archive.Result{archive.Archived, archive.Archived, archive.Archived}
-	if got := resultsOf(days); !slices.Equal(got, results) {
-		t.Fatalf("the results are %q, want %q", got, results)
-	}
-	if got := droppedOf(days); !slices.Equal(got, []bool{true, false, true}) {
-		t.Errorf("dropped: %v, want only the first and the last day", got)
-	}
+	check.Equal(t, "the days", summaryOf(days), "archived dropped, archived, archived dropped")
 	expectError(t, errors.New(days[1].Problem), partitionName(day(1)))
 	execute(t, reader, "COMMIT")
-	for _, d := range mustRun(t, conn, o) {
-		if !d.Dropped {
-			t.Errorf("after the reader ended, Run returned %+v, want it dropped", d)
-		}
-	}
+	check.Equal(t, "after the reader ended", summaryOf(mustRun(t, conn, o)), "unchanged dropped")
 }
 
 // While a run archives a database, another run fails with ErrRunning.
@@ -214,9 +185,8 @@ func TestDeletedRowsStayInFiles(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		o := options(t, dir, 1)
 		o.Drop = drop
-		if days := mustRun(t, conn, o); days[0].Result != archive.Unchanged || days[0].Dropped != drop {
-			t.Errorf("Run with Drop %v returned %+v, want no new file", drop, days)
-		}
+		want := map[bool]string{false: "unchanged", true: "unchanged dropped"}[drop]
+		check.Equal(t, fmt.Sprint("with Drop ", drop), summaryOf(mustRun(t, conn, o)), want)
 	}
 	checkFiles(t, dir, want)
 }
@@ -230,10 +200,7 @@ func TestRetainedDaysAreNotDropped(t *testing.T) {
 	o.Drop = true
 	execute(t, conn, "UPDATE rate_limit_retention SET keep = $1::timestamptz - $2 WHERE what = 'audit'",
 		today, day(1))
-	days := mustRun(t, conn, o)
-	if got := droppedOf(days); !slices.Equal(got, []bool{true, false}) {
-		t.Errorf("dropped: %v, want only the first day", got)
-	}
+	check.Equal(t, "the days", summaryOf(mustRun(t, conn, o)), "archived dropped, archived")
 	check.Equal(t, "the rows that are left", queryInt(t, conn, "SELECT count(*) FROM rate_limit_audit"), 10)
 	checkFiles(t, dir, want)
 }
@@ -294,10 +261,7 @@ func TestNewColumnIsArchived(t *testing.T) {
 	want := sumOfTable(t, conn, "rate_limit_audit")
 	o := options(t, dir, 2)
 	o.Drop = true
-	if got := resultsOf(mustRun(t, conn, o)); !slices.Equal(got,
-		[]archive.Result{archive.Unchanged, archive.Archived}) {
-		t.Errorf("the results are %q, want the first day unchanged", got)
-	}
+	check.Equal(t, "the days", summaryOf(mustRun(t, conn, o)), "unchanged dropped, archived dropped")
 	checkFiles(t, dir, want)
 }
 
@@ -321,9 +285,7 @@ func TestTableOfViewIsNotDropped(t *testing.T) {
 	o.Drop = true
 	days, err := archive.Run(t.Context(), conn, o)
 	expectError(t, err, "1 of 2")
-	if got := droppedOf(days); !slices.Equal(got, []bool{false, true}) {
-		t.Fatalf("dropped: %v, want only the second day", got)
-	}
+	check.Equal(t, "the days", summaryOf(days), "archived, archived dropped")
 	expectError(t, errors.New(days[0].Problem), "depend")
 }
 
@@ -341,9 +303,7 @@ func TestRetentionShouldLeaveAWeek(t *testing.T) {
 		o.Now = day(1).AddDate(0, 0, 75)
 		var warning error
 		o.Warn = func(err error) { warning = err }
-		if got := resultsOf(mustRun(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Archived}) {
-			t.Errorf("kept for %s: the results are %q, want an archived day", c.keep, got)
-		}
+		check.Equal(t, "kept for "+c.keep, summaryOf(mustRun(t, conn, o)), "archived")
 		if c.warns {
 			expectError(t, warning, "rate_limit_retention")
 		} else if warning != nil {

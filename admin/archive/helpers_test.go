@@ -184,22 +184,16 @@ func checkFiles(t testing.TB, dir string, want sum) {
 	check.Equal(t, "the sum of the files", sumOfFiles(t, dir), want)
 }
 
-// resultsOf returns the results of days.
-func resultsOf(days []archive.Day) []archive.Result {
-	var results []archive.Result
+// summaryOf returns the result of each of days, with "dropped" after that of a dropped day.
+func summaryOf(days []archive.Day) string {
+	text := ""
 	for _, d := range days {
-		results = append(results, d.Result)
+		text += string(d.Result) + ", "
+		if d.Dropped {
+			text = strings.TrimSuffix(text, ", ") + " dropped, "
+		}
 	}
-	return results
-}
-
-// droppedOf returns whether each of days was dropped.
-func droppedOf(days []archive.Day) []bool {
-	var dropped []bool
-	for _, d := range days {
-		dropped = append(dropped, d.Dropped)
-	}
-	return dropped
+	return strings.TrimSuffix(text, ", ")
 }
 
 // expectProblem runs an archive that must skip the first day because of a problem that contains text.

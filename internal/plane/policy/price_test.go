@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/llm"
 )
 
@@ -78,76 +80,47 @@ func TestBillsOfAllPartsAreExact(t *testing.T) {
 	check.Equal(t, "the number of bills", n, 42)
 }
 
-// A part without a price has its neighbor's, in a tier and a step before those of the row.
-func TestPartsHaveTheirNeighborsPrices(t *testing.T) {
-	const row = "input=2 output=10 cache_write=3 audio_input=40 search=0.01 input@1000=4 output@1000=20 " +
-		"input@5000=8 audio_input@5000=80 flex.=0.5 priority.=2 priority.input=5 priority.search=0.02 " +
-		"priority.input@2000=6 vip.=3"
-	for _, c := range []struct {
-		rates, tier, part string
-		n, input          int64 // of the part, and beside it
-		want              string
-	}{
-		{row, "", "cache_read", 1, 0, "2"}, {row, "", "cache_write_1h", 1, 0, "3"},
-		{row, "", "image_input", 1, 0, "2"}, {row, "", "audio_cache_read", 1, 0, "40"},
-		{row, "", "audio_output", 1, 0, "10"}, {row, "", "image_output", 1, 0, "10"},
-		{row, "", "request", 1, 0, "0"}, {row, "", "search", 1, 0, "10000"},
-		{"input=2 output=3 cache_read=1", "", "audio_cache_read", 1, 0, "1"},
-		{"input=2 output=3", "", "audio_cache_read", 1, 0, "2"},
-		{row, "", "input", 1000, 0, "2"}, {row, "", "input", 1001, 0, "4"},
-		{row, "", "cache_write", 1001, 0, "4"}, {row, "", "audio_input", 1001, 0, "4"},
-		{row, "", "output", 1, 1000, "10"}, {row, "", "output", 1, 1001, "20"},
-		{row, "", "input", 5001, 0, "8"}, {row, "", "audio_cache_read", 5001, 0, "80"},
-		{row, "", "output", 1, 5001, "10"},
-		{row, "flex", "input", 1, 0, "1"}, {row, "flex", "search", 1, 0, "10000"},
-		{row, "flex", "input", 1001, 0, "2"}, {row, "priority", "cache_read", 1, 0, "5"},
-		{row, "priority", "output", 1, 0, "20"}, {row, "priority", "search", 1, 0, "20000"},
-		{row, "priority", "input", 1001, 0, "5"}, {row, "priority", "output", 1, 1001, "40"},
-		{row, "priority", "cache_write_1h", 2001, 0, "6"}, {row, "vip", "input", 5001, 0, "24"},
-		{row, "batch", "input", 1, 0, "2"}, {row, "standard", "input", 1, 0, "2"},
-		{row, "priority.input", "input", 1, 0, "2"},
-	} {
-		p := priceWith(t, ratesOf(c.rates))
-		parts := option.Parts{option.Input: c.input}
-		without := p.Cost(parts, c.tier)
-		parts[slices.Index(option.PartNames[:], c.part)] += c.n
-		got := p.Cost(parts, c.tier)
-		got.Mul(got.Sub(got, without), big.NewRat(1, c.n))
-		check.Equal(t, fmt.Sprint(c.tier, " ", c.n, " ", c.part, " beside ", c.input), got.RatString(),
-			c.want)
-	}
+// What parts of a request cost. The lines of the transcript are:
+//
+// rates RATES                the prices of the next lines; the result is nothing
+// part TIER N PART beside I  what one of N units of a part costs more beside an input of I, in millionths
+// cost PARTS                 in billionths, rounded up
+// estimate TIER              in millionths, and the tier that may become the dearest
+func TestPartsCostTheirPrices(t *testing.T) {
+	var p *policy.Price
+	golden.ReplayLines(t, "testdata/prices/*.txt", func(t *testing.T, kind, text string) string {
+		words := strings.Fields(text)
+		switch kind {
+		case "rates":
+			p = priceWith(t, ratesOf(text))
+			return ""
+		case "cost":
+			var parts option.Parts
+			for name, n := range ratesOf(text) {
+				parts[slices.Index(option.PartNames[:], name)] = number(t, n)
+			}
+			return fmt.Sprint(policy.Billionths(p.Cost(parts, "")))
+		case "estimate":
+			parts, tier, cost := p.Estimate(1000, 10, text)
+			check.Equal(t, "the cost of its parts", p.Cost(parts, tier).RatString(), cost.RatString())
+			check.Equal(t, "the dearer tier", p.Dearer(parts, text), tier)
+			return cost.RatString() + " " + tier
+		}
+		tier, n, parts := strings.TrimPrefix(words[0], "-"), number(t, words[1]), option.Parts{}
+		parts[option.Input] = number(t, words[4])
+		without := p.Cost(parts, tier)
+		parts[slices.Index(option.PartNames[:], words[2])] += n
+		more := p.Cost(parts, tier)
+		return more.Mul(more.Sub(more, without), big.NewRat(1, n)).RatString()
+	})
 }
 
-// A cost is exact, and rounded up once to a billionth. All tokens of a request with a long input have the
-// prices of its step. An estimate is the dearest that a request may become.
-func TestCostsAreExact(t *testing.T) {
-	const m = "input=2.5 cache_read=1.25 cache_write=3.125 output=10 input@200000=5 cache_read@200000=2.5 " +
-		"cache_write@200000=6.25 output@200000=15 request=0.0001 flex.=0.5 priority.=2"
-	const tiny = "input=0.1 output=0.000001"
-	for _, c := range []struct {
-		rates string
-		parts option.Parts
-		want  int64
-	}{
-		{m, option.Parts{}, 0},
-		{m, option.Parts{option.Input: 100, option.CacheRead: 50, option.CacheWrite: 8, option.Output: 7},
-			407500},
-		{m, option.Parts{option.Input: 200000, option.Output: 1}, 500010000},
-		{m, option.Parts{option.Input: 199999, option.CacheRead: 1, option.CacheWrite: 1, option.Output: 1},
-			1000018750},
-		{tiny, option.Parts{option.Input: 1, option.CacheRead: 1, option.CacheWrite: 1}, 300},
-		{tiny, option.Parts{option.Output: 1}, 1}, {tiny, option.Parts{option.Output: 1001}, 2},
-		{"input=1000000000 output=0", option.Parts{option.Input: 1 << 53}, 1 << 53 * 1000},
-	} {
-		got := policy.Billionths(priceWith(t, ratesOf(c.rates)).Cost(c.parts, ""))
-		check.Equal(t, fmt.Sprint(c.rates, c.parts), got, c.want)
+// number returns the whole number that a text is.
+func number(t *testing.T, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
 	}
-	p := priceWith(t, ratesOf(m))
-	for asked, want := range map[string]string{"": "3325 standard", "flex": "3325 standard",
-		"priority": "6550 priority", "other": "3325 standard"} {
-		parts, tier, cost := p.Estimate(1000, 10, asked)
-		check.Equal(t, "the estimate for "+asked, cost.RatString()+" "+tier, want)
-		check.Equal(t, "the cost of its parts", p.Cost(parts, tier).RatString(), cost.RatString())
-		check.Equal(t, "the dearer tier", p.Dearer(parts, asked), tier)
-	}
+	return n
 }

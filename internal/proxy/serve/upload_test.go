@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -48,72 +51,78 @@ func uploadSite(t *testing.T, mode string) *serve.Site {
 	return newMemorySite(t, "unit", "tokens", "output", "500", "mode", mode).Site
 }
 
-// A request is charged a quarter of its length, and the output that it names. The upstream gets its body.
+// A request is charged a quarter of its length, and the output that it names, and the upstream gets its body.
+// Batches are refused on each path that takes them, unless the limit lets them pass. Binary streams always
+// are. What limits of tokens do not have to read passes as it comes, and what is refused anyway is not read.
+// The lines of the transcript are:
+//
+// body BODY                           a body, quoted if it is a Go string, where x{9} is nine x
+// path PATH                           the path of a POST, before and after the limit lets batches pass
+// unread MODE METHOD LENGTH ENCODING  a request with a body that fails the test when it is read
 func TestRequestIsChargedWhatItAsksFor(t *testing.T) {
-	for body, want := range map[string]string{
-		`{"max_tokens":7}`:                     "11",
-		`{"max_tokens":7,"n":3}`:               "27",
-		`{"max_tokens":9e99}`:                  "1000000",
-		`{"max_tokens":0}`:                     "504",
-		`{"messages":[]}`:                      "504",
-		"no JSON":                              "502",
-		"":                                     "500",
-		`{"background":true}`:                  "400 No answer in the background possible",
-		`{"n":1,"N":2}`:                        "400 Ambiguous body",
-		`{"n":1`:                               "400 Ambiguous body",
-		strings.Repeat("x", 64<<10):            "16884",
-		strings.Repeat("x", 64<<10) + "x":      "413 Body too long: at most 65536 bytes",
-		`{"x":"` + strings.Repeat("x", 40<<10): "400 Ambiguous body",
-		`{"max_tokens":1}` + "\r\n\t ":         "6",
-	} {
-		for _, length := range []int64{int64(len(body)), -1} {
-			q := post(strings.NewReader(body), length)
-			what := fmt.Sprintf("%.30s with length %d", body, length)
-			got := decided(t, uploadSite(t, "enforce"), q)
-			check.Equal(t, what, got, want)
-			if q.Outcome.Status != 0 {
-				continue
+	golden.ReplayLines(t, "testdata/uploads.txt", func(t *testing.T, kind, text string) string {
+		s := uploadSite(t, "enforce")
+		switch kind {
+		case "body":
+			return chargedFor(t, text)
+		case "path":
+			results := []string{}
+			for _, passes := range []bool{false, true} {
+				address, err := url.Parse(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Zones[0].Settle.Batches = passes
+				q := post(strings.NewReader("{}"), 2)
+				q.HTTP.URL = address
+				results = append(results, decided(t, s, q))
 			}
-			passed, err := io.ReadAll(q.HTTP.Body)
-			if err != nil || string(passed) != body || q.HTTP.ContentLength != length {
-				t.Errorf("%s: the upstream gets %.30q, %v, with length %d", what, passed, err,
-					q.HTTP.ContentLength)
-			}
+			return strings.Join(results, " | ")
 		}
-	}
+		words := strings.SplitN(text, " ", 4)
+		length, err := strconv.ParseInt(words[2], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := post(unread{t}, length)
+		q.HTTP.Method = words[1]
+		if len(words) > 3 {
+			q.HTTP.Header.Set("content-encoding", words[3])
+		}
+		return decided(t, uploadSite(t, words[0]), q)
+	})
 }
 
-// Batches are refused on each path that takes them, unless the limit lets them pass. Binary streams always
-// are.
-func TestBatchesAndBinaryStreamsAreRefused(t *testing.T) {
-	const batch = "400 No batch possible: a limit cannot count its answers"
-	const binary = "400 No binary event stream possible: a limit cannot count it"
-	for path, want := range map[string]string{
-		"/v1/batches": batch, "/V1//Batches/": batch, "/v1/x/../batches": batch, "/openai/v1/batches": batch,
-		"/v1/messages/batches": batch, "/openai/deployments/m/batches": batch, "/v1/batch/jobs": batch,
-		"/v1beta/models/m:batchGenerateContent": batch, "/v1beta/models/m%3AbatchGenerateContent": batch,
-		"/v1beta/models/m:asyncBatchEmbedContent": batch, "/v1/%62atches": batch, "/v1%2Fbatches;x": batch,
-		"/v1/batches%20": batch, "/v1/batches%252F": batch,
-		"/v1/projects/p/locations/l/batchPredictionJobs": batch,
-		"/v1/batches/b1/cancel":                          "501", "/v1beta/models/m:batchEmbedContents": "501",
-		"/v1/chat/completions": "501", "/model/m/converse": "501",
-		"/model/m/converse-stream": binary, "/model/a%2Fb/invoke-with-response-stream": binary,
-	} {
-		s := uploadSite(t, "enforce")
-		for _, passes := range []bool{false, true} {
-			s.Zones[0].Settle.Batches = passes
-			q := post(strings.NewReader("{}"), 2)
-			address, err := url.Parse(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			q.HTTP.URL = address
-			if passes && want == batch {
-				want = "501"
-			}
-			check.Equal(t, fmt.Sprint(path, " passes: ", passes), decided(t, s, q), want)
+var repeated = regexp.MustCompile(`x\{(\d+)\}`)
+
+// chargedFor returns what a request with a body is charged, or its refusal, whether its length is known or
+// not.
+func chargedFor(t *testing.T, body string) (result string) {
+	t.Helper()
+	if unquoted, err := strconv.Unquote(body); err == nil {
+		body = unquoted
+	}
+	body = repeated.ReplaceAllStringFunc(body, func(x string) string {
+		n, _ := strconv.Atoi(x[2 : len(x)-1]) // digits
+		return strings.Repeat("x", n)
+	})
+	for i, length := range []int64{int64(len(body)), -1} {
+		q := post(strings.NewReader(body), length)
+		got := decided(t, uploadSite(t, "enforce"), q)
+		if i == 0 {
+			result = got
+		}
+		check.Equal(t, fmt.Sprintf("%.30s with length %d", body, length), got, result)
+		if q.Outcome.Status != 0 {
+			continue
+		}
+		passed, err := io.ReadAll(q.HTTP.Body)
+		if err != nil || string(passed) != body || q.HTTP.ContentLength != length {
+			t.Errorf("%.30s: the upstream gets %.30q, %v, with length %d, want %d", body, passed, err,
+				q.HTTP.ContentLength, length)
 		}
 	}
+	return result
 }
 
 // unread fails the test when it is read.
@@ -122,29 +131,6 @@ type unread struct{ t *testing.T }
 func (u unread) Read([]byte) (int, error) {
 	u.t.Error("the body was read")
 	return 0, io.EOF
-}
-
-// What limits of tokens do not have to read passes as it comes, and what is refused anyway is not read.
-func TestBodiesThatNeedNoReading(t *testing.T) {
-	for _, c := range []struct {
-		mode, method, header string
-		length               int64
-		want                 string
-	}{
-		{"enforce", http.MethodPut, "", 40, "510"},
-		{"enforce", http.MethodPut, "", -1, "500"},
-		{"shadow", http.MethodPost, "", 1 << 30, "1000000"},
-		{"enforce", http.MethodPost, "", 64<<10 + 1, "413 Body too long: at most 65536 bytes"},
-		{"enforce", http.MethodPost, "gzip", 40, "400 Ambiguous body"},
-		{"enforce", http.MethodPost, "identity, br", 40, "400 Ambiguous body"},
-	} {
-		q := post(unread{t}, c.length)
-		q.HTTP.Method = c.method
-		if c.header != "" {
-			q.HTTP.Header.Set("content-encoding", c.header)
-		}
-		check.Equal(t, fmt.Sprint(c), decided(t, uploadSite(t, c.mode), q), c.want)
-	}
 }
 
 // broken is a body that ends with an error.
