@@ -42,16 +42,16 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	flush(t, w)
 	// Of each prefix, half of the users beyond the bound are in one row of (other). u1 has a second request.
 	const other = (users - bound) / 2
-	want := fmt.Sprintf("30 %d %d 2 p0 0 (other) %d %d, p1 0 (other) %d %d\n31 1 1 <nil> <nil>",
+	want := fmt.Sprintf("30 %d %d 2 p0 0 (other) %d %d, p1 0 (other) %d %d\n31 1 1 - -",
 		bound+2, users+1, other, other*cost, other, other*cost+settled)
 	// Columns: the minute, its rows, its requests, the requests of u1, and the rows of (other).
-	check.Equal(t, "minutes", d.query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
+	check.Equal(t, "minutes", d.Query(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
 		max(requests) FILTER (WHERE user_id = 'u1'),
 		string_agg(concat_ws(' ', prefix, key_id, endpoint, requests, settled), ', ' ORDER BY prefix)
 			FILTER (WHERE user_id = '(other)')
 		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`), want)
 	check.Equal(t, "days",
-		d.query("SELECT sum(requests)::bigint, sum(settled)::bigint FROM rate_limit_metrics_day"),
+		d.Query("SELECT sum(requests)::bigint, sum(settled)::bigint FROM rate_limit_metrics_day"),
 		fmt.Sprint(users+2, " ", users*cost+settled))
 	const report = "since the start, the metrics have 2000 requests under the user and endpoint (other), " +
 		"because a minute had more than 10000 combinations"
@@ -77,7 +77,7 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 		}
 		flush(t, w)
 	}
-	check.Equal(t, "metrics", d.query("SELECT granularity, count(*), min(settled), "+
+	check.Equal(t, "metrics", d.Query("SELECT granularity, count(*), min(settled), "+
 		"sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 ORDER BY 1"),
 		"day 1 9223372036854775807 24\n"+
 			"hour 1 9223372036854775807 24\n"+

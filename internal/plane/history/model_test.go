@@ -15,6 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -111,11 +112,11 @@ func sorted(table string) string {
 // check compares the tables with the model.
 func (m *model) check(t testing.TB, d *testDB) {
 	t.Helper()
-	check.Equal(t, "audit", sorted(d.query(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
+	check.Equal(t, "audit", sorted(d.Query(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), outcome,
 		shadow::text, concat_ws('/', prefix, limit_name), key,
 		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
 		GROUP BY 1, 2, 3, 4, 5, 6, 7`)), formatSums(m.audit))
-	check.Equal(t, "metrics", sorted(d.query(`SELECT granularity, to_char(time, CASE granularity
+	check.Equal(t, "metrics", sorted(d.Query(`SELECT granularity, to_char(time, CASE granularity
 			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
 		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
 		endpoint, requests, admitted, limited, blocked, rejected, overloaded, failed, shadow, from_memory,
@@ -125,7 +126,7 @@ func (m *model) check(t testing.TB, d *testDB) {
 
 func (d *testDB) truncateAll() {
 	d.t.Helper()
-	d.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_writers")
+	d.Exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_writers")
 }
 
 // drawRecord draws a record near the end of a day, with an outcome up to last.
@@ -263,7 +264,7 @@ func TestEqualRefusalsShareRow(t *testing.T) {
 	}
 	flush(t, w)
 	// Each of the 7 refusals has a row in each of the 2 seconds, with the path of its first request.
-	check.Equal(t, "rows, refusals in each, and paths", d.query("SELECT count(*), min(count), max(count), "+
+	check.Equal(t, "rows, refusals in each, and paths", d.Query("SELECT count(*), min(count), max(count), "+
 		"string_agg(DISTINCT path, ' ' ORDER BY path) FROM rate_limit_audit"), "14 500 500 /0 /500")
 }
 
@@ -281,15 +282,16 @@ func TestSampleEstimatesRequests(t *testing.T) {
 	}
 	flush(t, w)
 	check.Equal(t, "refusals",
-		d.query("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
+		d.Query("SELECT count, weight::text FROM rate_limit_audit WHERE outcome = 'limited'"),
 		"100 1")
 	// 5 % of 20,000 requests are about 1,000 rows of weight 20. The bounds are 8 standard deviations (of 31
 	// rows) away.
-	n := d.queryInt("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE outcome = 'admitted'")
+	n := cluster.Query[int64](t, d.DSN, "SELECT sum(count * weight)::bigint FROM rate_limit_audit "+
+		"WHERE outcome = 'admitted'")
 	if n < 20*750 || n > 20*1250 {
 		t.Errorf("requests in the sample: got %d, want about 20000", n)
 	}
-	check.Equal(t, "metrics", d.query("SELECT admitted, limited FROM rate_limit_metrics_day"), "20000 100")
+	check.Equal(t, "metrics", d.Query("SELECT admitted, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
 // Several Writers that write the same rows at once, each in another order, do not deadlock. A batch that has
@@ -297,7 +299,7 @@ func TestSampleEstimatesRequests(t *testing.T) {
 func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
 	d := newTestDB(t)
 	// The server finds a deadlock before a lock timeout hides it.
-	d.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 200', " +
+	d.Exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 200', " +
 		"current_database()); END $$")
 	const count, records = 6, 3000
 	var writersDone sync.WaitGroup
@@ -326,7 +328,7 @@ func TestConcurrentWritersDoNotDeadlock(t *testing.T) {
 		})
 	}
 	writersDone.Wait()
-	check.Equal(t, "sums", d.query(
+	check.Equal(t, "sums", d.Query(
 		"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
 			"rate_limit_metrics)::bigint"), fmt.Sprint(count*records, 3*count*records))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -23,12 +24,12 @@ func checkNothingLost(t testing.TB, d *testDB, w *history.Writer, added int64) {
 	if stats.Recorded != added || stats.Pending != 0 || stats.Written+stats.Dropped != added {
 		t.Errorf("Stats: got %+v, want %d recorded, and as many written or dropped", stats, added)
 	}
-	check.Equal(t, "rows, minutes and days of users", d.query(`SELECT
+	check.Equal(t, "rows, minutes and days of users", d.Query(`SELECT
 		(SELECT sum(count) FROM rate_limit_audit)::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics_day WHERE user_id > '')::bigint`),
 		fmt.Sprint(stats.Written, added, added))
-	check.Equal(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
+	check.Equal(t, "rate_limit_writers", d.Query("SELECT written, dropped FROM rate_limit_writers"),
 		fmt.Sprint(stats.Written, stats.Dropped))
 }
 
@@ -72,7 +73,7 @@ func TestOutageDropsOldestRows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newTestDB(t)
-			test.db.DB = d.openDB()
+			test.db.DB = d.OpenDB("")
 			const rounds, perRound, maxPending = 20, 100, 400
 			w := d.newWriterOn(&test.db, history.Settings{MaxPending: maxPending})
 			for round := range rounds {
@@ -92,9 +93,7 @@ func TestOutageDropsOldestRows(t *testing.T) {
 			// The rows of the last rounds, as many as fit into memory, are in the audit log.
 			last := fmt.Sprintf("SELECT count(*) FROM rate_limit_audit WHERE time > timestamptz '%s'",
 				baseTime.Add((rounds-maxPending/perRound-1)*time.Second).Format(time.RFC3339Nano))
-			if got := d.queryInt(last); got != maxPending {
-				t.Errorf("newest rows: got %d, want %d", got, maxPending)
-			}
+			check.Equal(t, "newest rows", d.Query(last), fmt.Sprint(maxPending))
 			if stats := w.Stats(); stats.Failures < 10 || (stats.Dropped > 0) != test.drops {
 				t.Errorf("Stats: got %+v, want 10 failures or more, drops: %v", stats, test.drops)
 			}
@@ -111,8 +110,8 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 	d := newTestDB(t)
 	w := d.newWriter(history.Settings{})
 	flush(t, w)
-	d.exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
-	d.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
+	d.Exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
+	d.Exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
 	for i := 0; i < 500; i++ {
 		r := history.Record{Time: baseTime, Outcome: outcome.Admitted, User: fmt.Sprint("u", i%9),
 			Endpoint: fmt.Sprint("e", i%5), Path: "/", Audit: auditAll}
@@ -127,12 +126,12 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 	flush(t, w)
 	// Of 500 records, the audit log rejects the 3 with the path /evil, and the metrics the 5 of the user
 	// evil.
-	check.Equal(t, "sums", d.query(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
+	check.Equal(t, "sums", d.Query(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
 		FROM rate_limit_metrics WHERE granularity = 'hour')::bigint`), "497 495")
 	stats := w.Stats()
 	check.Equal(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedMetrics, stats.Pending),
 		"497 3 5 0")
-	check.Equal(t, "rate_limit_writers", d.query("SELECT written, dropped FROM rate_limit_writers"),
+	check.Equal(t, "rate_limit_writers", d.Query("SELECT written, dropped FROM rate_limit_writers"),
 		"497 3")
 	reports := d.reportedErrors()
 	if len(reports) != 1 || !strings.Contains(reports[0], "dropped 1 records") {
@@ -151,7 +150,7 @@ func TestFlushWaitsOneSecondForLockedRow(t *testing.T) {
 	}
 	add()
 	flush(t, w)
-	lock, err := d.pool.Begin(context.Background())
+	lock, err := cluster.Connect(t, d.DSN).Begin(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +177,7 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 	retention := option.Retention{What: "audit", Keep: 7 * 24 * time.Hour}
 	w := d.newWriter(history.Settings{Retention: []option.Retention{retention}})
 	flush(t, w)
-	d.exec("ALTER TABLE rate_limit_audit RENAME TO away; ALTER TABLE rate_limit_retention RENAME TO kept")
+	d.Exec("ALTER TABLE rate_limit_audit RENAME TO away; ALTER TABLE rate_limit_retention RENAME TO kept")
 	for i := 0; i < 10; i++ {
 		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, User: "anna",
 			Audit: auditAll})
@@ -196,16 +195,16 @@ func TestMissingTablesAreNotRecreated(t *testing.T) {
 		!strings.Contains(err.Error(), schema.ErrRestoring.Error()) {
 		t.Errorf("a flush of another proxy during a restore: got %v, want ErrRestoring", err)
 	}
-	check.Equal(t, "the table", d.query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
+	check.Equal(t, "the table", d.Query("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"),
 		"gone")
-	d.exec("ALTER TABLE away RENAME TO rate_limit_audit; ALTER TABLE kept RENAME TO rate_limit_retention; " +
+	d.Exec("ALTER TABLE away RENAME TO rate_limit_audit; ALTER TABLE kept RENAME TO rate_limit_retention; " +
 		"UPDATE rate_limit_retention SET keep = '1 day'")
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	checkNothingLost(t, d, w, 10)
 	// The Writer retries to write the retention every ten seconds.
 	await.Within(t, time.Minute, "the retention", func() bool {
 		flush(t, w)
-		return d.query("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = "+
+		return d.Query("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = "+
 			"'audit'") == "true"
 	})
 }

@@ -48,7 +48,7 @@ func TestPercentilesAreExactWithinATenth(t *testing.T) {
 		WHERE granularity = '%s' HAVING sum(requests) = 20000`
 	for _, granularity := range []string{"minute", "hour", "day"} {
 		for _, p := range []float64{0, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1} {
-			got, err := strconv.ParseFloat(d.query(fmt.Sprintf(sums, p, granularity)), 64)
+			got, err := strconv.ParseFloat(d.Query(fmt.Sprintf(sums, p, granularity)), 64)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +58,7 @@ func TestPercentilesAreExactWithinATenth(t *testing.T) {
 			}
 		}
 	}
-	check.Equal(t, "the view", d.query(`SELECT bool_and(p50_ms = rate_limit_percentile(durations, 0.5)
+	check.Equal(t, "the view", d.Query(`SELECT bool_and(p50_ms = rate_limit_percentile(durations, 0.5)
 		AND p95_ms = rate_limit_percentile(durations, 0.95)
-		AND p99_ms = rate_limit_percentile(durations, 0.99)) FROM rate_limit_traffic`), "true")
+		AND p99_ms = rate_limit_percentile(durations, 0.99)) FROM rate_limit_traffic`), "t")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
 
 // Settings of the database, such as TimeZone and DateStyle, have no effect on days, texts and times.
@@ -27,11 +28,11 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 		"backslash_quote = off",
 	} {
 		quoted := strings.ReplaceAll(setting, "'", "''")
-		d.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + quoted +
+		d.Exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + quoted +
 			"', current_database()); END $$")
 	}
-	d.pool.Reset()
-	db := drivers.All["pgwire"](t, d.dsn)
+	d.DB = sqltest.Connect(t, d.DSN)
+	db := drivers.All["pgwire"](t, d.DSN)
 	defer db.Close()
 	w := d.newWriterOn(db,
 		history.Settings{Retention: []option.Retention{{What: "audit", Keep: 36 * time.Hour}}})
@@ -44,17 +45,17 @@ func TestDatabaseSettingsChangeNothing(t *testing.T) {
 	flush(t, w)
 	const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date ||
 		' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
-	check.Equal(t, "the days", d.query(days), strings.Join([]string{
+	check.Equal(t, "the days", d.Query(days), strings.Join([]string{
 		`rate_limit_audit_20261231 31.12.2026 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 		`rate_limit_audit_20270101 01.01.2027 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 		`rate_limit_audit_20280229 29.02.2028 /\a'"{},NULL {"NULL","a\\\"b'"}`,
 	}, ", "))
-	check.Equal(t, "new partitions", d.query("SELECT count(*) FROM rate_limit_upkeep("+
+	check.Equal(t, "new partitions", d.Query("SELECT count(*) FROM rate_limit_upkeep("+
 		"'2027-01-02 12:00Z') WHERE what = 'made'"), "24")
-	check.Equal(t, "dropped partitions", d.query("SELECT name FROM rate_limit_drop_expired("+
+	check.Equal(t, "dropped partitions", d.Query("SELECT name FROM rate_limit_drop_expired("+
 		"'2027-01-02 12:00Z')"), "public.rate_limit_audit_20261231")
 	check.Equal(t, "the days of the metrics",
-		d.query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
+		d.Query("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
 			"rate_limit_metrics WHERE granularity = 'day'"),
 		"31.12.2026 00:00:00 01.01.2027 00:00:00 29.02.2028 00:00:00")
 }
@@ -75,12 +76,12 @@ func TestWrongClockDeletesNothing(t *testing.T) {
 	if err := history.RunUpkeep(ahead); err != nil {
 		t.Fatal(err)
 	}
-	check.Equal(t, "rows", d.query("SELECT count(*) FROM rate_limit_audit"), "2")
+	check.Equal(t, "rows", d.Query("SELECT count(*) FROM rate_limit_audit"), "2")
 	for _, granularity := range []string{"minute", "day"} {
 		check.Equal(t, "metrics by "+granularity,
-			d.query("SELECT count(*) FROM rate_limit_metrics WHERE granularity = '"+granularity+"'"), "2")
+			d.Query("SELECT count(*) FROM rate_limit_metrics WHERE granularity = '"+granularity+"'"), "2")
 	}
 	check.Equal(t, "partitions ahead",
-		d.query("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
+		d.Query("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
 			"interval '7 days'"), "7")
 }

@@ -54,7 +54,7 @@ func TestAddressesInKeysAreMasked(t *testing.T) {
 		add(w, "::ffff:192.0.2.9", "::ffff:192.0.2.9")
 		flush(t, w)
 		check.Equal(t, "address, key and also",
-			d.query("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
+			d.Query("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
 				"address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
 		d.truncateAll()
 	}
@@ -78,15 +78,15 @@ func TestTablesHaveNoQueriesAndValidText(t *testing.T) {
 		history.Add(w, &r)
 	}
 	flush(t, w)
-	stored := d.query("SELECT row_to_json(a)::text FROM rate_limit_audit a") +
-		d.query("SELECT row_to_json(m)::text FROM rate_limit_metrics m")
+	stored := d.Query("SELECT row_to_json(a)::text FROM rate_limit_audit a") +
+		d.Query("SELECT row_to_json(m)::text FROM rate_limit_metrics m")
 	if strings.Contains(stored, "secret") {
 		t.Errorf("tables: got %s, want no secret from a query", stored)
 	}
-	check.Equal(t, "rows", d.query("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
-		"length(path) < 100 ORDER BY path"), "/a h <nil> <nil> <nil>\n/b?? h?? G? u?? k?")
+	check.Equal(t, "rows", d.Query("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
+		"length(path) < 100 ORDER BY path"), "/a h - - -\n/b?? h?? G? u?? k?")
 	check.Equal(t, "lengths",
-		d.query("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM "+
+		d.Query("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM "+
 			"rate_limit_audit WHERE length(path) > 100"), "500 254 512 512")
 	if stats := w.Stats(); stats.Written != 3 || stats.Failures != 0 || stats.DroppedMetrics != 0 {
 		t.Errorf("Stats: got %+v, want 3 written, no failures and no drops", stats)

@@ -3,10 +3,8 @@ package reading_test
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // A client that writes a value in several ways has one key. The lines of the transcript are:
@@ -30,12 +29,7 @@ import (
 // LINES are lines of headers, between " ~ ". A quoted value is a Go string.
 func TestValuesHaveOneForm(t *testing.T) {
 	golden.ReplayLines(t, "testdata/values.txt", func(t *testing.T, kind, text string) string {
-		text, rest, _ := strings.Cut(text, " ~ ")
-		var lines []string
-		if rest != "" {
-			lines = strings.Split(rest, " ~ ")
-		}
-		r := requestWith(t, lines...)
+		text, r := harness.InLines(t, text)
 		switch kind {
 		case "header":
 			return strings.Join(policy.HeaderValues(r.Header, text), ",")
@@ -99,23 +93,6 @@ func valuesIn(t *testing.T, r *http.Request, names ...string) string {
 		return "too many"
 	}
 	return strings.Join(values, ",")
-}
-
-// requestWith returns a request with lines of headers such as "X: a".
-func requestWith(t *testing.T, lines ...string) *http.Request {
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	for _, line := range lines {
-		name, value, found := strings.Cut(line+" ", ": ")
-		value = strings.TrimSuffix(value, " ")
-		if unquoted, err := strconv.Unquote(value); err == nil {
-			value = unquoted
-		}
-		if !found {
-			t.Fatalf("the line %q has no colon", line)
-		}
-		r.Header[name] = append(r.Header[name], value)
-	}
-	return r
 }
 
 // FuzzValuesOfRequests uses any text as a cost, address, path or query. The cost must refund nothing, and

@@ -3,9 +3,7 @@ package serve_test
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // The keys of a request. The lines of the transcript are:
@@ -25,12 +24,7 @@ import (
 // LINES are lines of headers, between " ~ ". A quoted value is a Go string.
 func TestRequestIsChargedToEachKey(t *testing.T) {
 	golden.ReplayLines(t, "testdata/keys.txt", func(t *testing.T, kind, text string) string {
-		text, rest, _ := strings.Cut(text, " ~ ")
-		var lines []string
-		if rest != "" {
-			lines = strings.Split(rest, " ~ ")
-		}
-		r := requestWith(t, lines...)
+		text, r := harness.InLines(t, text)
 		switch kind {
 		case "key":
 			return keysOf(newKeySite(t, "", text), r, "")
@@ -101,23 +95,6 @@ func newRequest(site *serve.Site, r *http.Request) *serve.Request {
 	q := &serve.Request{Site: site}
 	q.HTTP, q.Clients = r, site.Clients
 	return q
-}
-
-// requestWith returns a request with lines of headers such as "X: a".
-func requestWith(t *testing.T, lines ...string) *http.Request {
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	for _, line := range lines {
-		name, value, found := strings.Cut(line+" ", ": ")
-		value = strings.TrimSuffix(value, " ")
-		if unquoted, err := strconv.Unquote(value); err == nil {
-			value = unquoted
-		}
-		if !found {
-			t.Fatalf("the line %q has no colon", line)
-		}
-		r.Header[name] = append(r.Header[name], value)
-	}
-	return r
 }
 
 // withoutKey returns what becomes of a request, for a setting without_key and a mode.

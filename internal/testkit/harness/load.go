@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -206,6 +208,27 @@ func Get(url string, headers ...string) *http.Request {
 		}
 	}
 	return request
+}
+
+// InLines returns the text before the first " ~ ", and a GET request with the lines of headers after it, such
+// as X: a ~ Y: b. A quoted value is a Go string.
+func InLines(t testing.TB, text string) (before string, r *http.Request) {
+	t.Helper()
+	r = httptest.NewRequest(http.MethodGet, "/", nil)
+	before, rest, more := strings.Cut(text, " ~ ")
+	for line := ""; more; {
+		line, rest, more = strings.Cut(rest, " ~ ")
+		name, value, found := strings.Cut(line+" ", ": ")
+		value = strings.TrimSuffix(value, " ")
+		if unquoted, err := strconv.Unquote(value); err == nil {
+			value = unquoted
+		}
+		if !found {
+			t.Fatalf("the line %q has no colon", line)
+		}
+		r.Header[name] = append(r.Header[name], value)
+	}
+	return before, r
 }
 
 // Response is a complete response to a request.
