@@ -13,7 +13,7 @@ import (
 // applies.
 func TestExplainEqualsEvaluate(t *testing.T) {
 	applied, refusals, exempts, families := 0, 0, 0, 0
-	for seed := 1; seed <= 120; seed++ {
+	for seed := 1; seed <= 300; seed++ {
 		pick := policytest.Numbers(seed)
 		w := policytest.New(pick, 12, false)
 		snapshot := policy.Compile(w.Rules, w.Overrides, w.Bans, seed%2*100)

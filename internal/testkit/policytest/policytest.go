@@ -159,7 +159,7 @@ func newLimit(pick Pick, n int) policy.RuleLimit {
 		l.Limit.Window = 0
 		l.Limit.Calendar = ratelimit.Month
 		l.Limit.TimeZone = []string{"", "Asia/Tokyo"}[pick(2)]
-	case 5, 6:
+	case 5, 6, 7, 8:
 		l.Unit = option.Tokens
 	}
 	return l
