@@ -178,8 +178,8 @@ var nodesCommand = commandSpec{
 	emptyText: "No proxy counts here.",
 	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
 	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'silent' END AS state, live, ended, cannot,
-	epoch, policy, behind, seen, local_from, local_until, problems, admitted, limited, blocked, rejected,
-	overloaded, failed, locally
+	epoch, policy, behind, seen, local_from, local_until, problems, ` + strings.Join(outcome.Words, ", ") + `,
+	locally
 FROM rate_limit_proxies ORDER BY node`,
 	jsonOnly: "live epoch",
 	runGo: func(c *invocation) error {

@@ -46,8 +46,8 @@ var questions = map[string]question{
 	"state": {counterData, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
 SELECT * FROM rate_limit_state`},
 	"proxies": {counterData, time.Second, maxAge, askTimeout, `
-SELECT node, region, version, live, ended, cannot, policy, behind, late, seen, admitted, limited, blocked,
-	rejected, overloaded, failed, locally FROM rate_limit_proxies ORDER BY node`},
+SELECT node, region, version, live, ended, cannot, policy, behind, late, seen, admitted, refused, undecided,
+	locally FROM rate_limit_proxies ORDER BY node`},
 	"minutes": {historyData, 2 * time.Second, maxAge, askTimeout, `SELECT * FROM rate_limit_minutes
 WHERE time > now() - interval '1 hour' ORDER BY time`},
 	"changes": {policyData, 2 * time.Second, maxAge, askTimeout, `

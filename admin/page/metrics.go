@@ -5,12 +5,15 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 )
 
 // namespace begins the names of the metrics. Names of the Caddy module begin with caddy_ instead.
@@ -161,8 +164,8 @@ func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	}
 	finalEnd := now.Add(-lateTime).Truncate(time.Minute)
 	rows, err := tx.Query(ctx, `SELECT prefix, outcome, time < $2::timestamptz AS past, sum(n)::bigint AS n
-FROM rate_limit_metrics, LATERAL (VALUES ('admitted', admitted), ('limited', limited), ('blocked', blocked),
-	('rejected', rejected), ('overloaded', overloaded), ('failed', failed), ('', shadow)) AS d(outcome, n)
+FROM rate_limit_metrics, LATERAL unnest('{`+strings.Join(outcome.Words, ",")+`,""}'::text[], ARRAY[`+
+		strings.Join(outcome.Words, ", ")+`, shadow]) AS d(outcome, n)
 WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.firstOpen, finalEnd)
 	if err != nil {
 		return err

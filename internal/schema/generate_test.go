@@ -90,7 +90,6 @@ var (
 	again = []string{"changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
 		"tables/notices.sql", "tables/totals.sql", "tables/ledger.sql", "answers/ledger.sql",
 		"changes/forget.sql", "tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql",
-		"tables/history.sql",
 		"tables/partitions.sql", "tables/metrics.sql", "answers/traffic.sql", "tables/record.sql",
 		"tables/upkeep.sql", "answers/key_name.sql", "answers/history.sql", "tables/people.sql",
 		"tables/prices.sql",

@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 25
+	revision = 26
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 25) AND (state.revision >= 25 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 26) AND (state.revision >= 26 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1778,7 +1778,8 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS SELECT n.no
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, coalesce(r.problems, '{}') AS problems, r.requests[1] AS admitted, r.requests[2] AS limited,
 		r.requests[3] AS blocked, r.requests[4] AS rejected, r.requests[5] AS overloaded, r.requests[6] AS failed, rate_limit_reported_at(n.seen, r.clock, r.open_from) AS open_from,
 		rate_limit_reported_at(n.seen, r.clock, r.open_until) AS open_until, r.open_passed, r.open_refused, r.locally, r.busiest, rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late,
-		coalesce(r.lost, 0) AS lost, rate_limit_reported_at(n.seen, r.clock, r.lost_at) AS lost_at, round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead FROM (
+		coalesce(r.lost, 0) AS lost, rate_limit_reported_at(n.seen, r.clock, r.lost_at) AS lost_at, round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead,
+		(SELECT sum(t) FROM unnest(r.requests) t)::bigint - r.requests[1] - r.requests[5] - r.requests[6] AS refused, r.requests[5] + r.requests[6] AS undecided FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node, m.ended IS NULL ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n, rate_limit_read_report(n.report) AS r;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_unknown_zones() RETURNS TABLE (zone text, users bigint, limits text[])
@@ -1969,6 +1970,10 @@ COMMENT ON COLUMN rate_limit_proxies.overloaded IS 'The same with this outcome.'
 --;
 COMMENT ON COLUMN rate_limit_proxies.failed IS 'The same with this outcome.';
 --;
+COMMENT ON COLUMN rate_limit_proxies.refused IS 'The same for all requests that a decision refused.';
+--;
+COMMENT ON COLUMN rate_limit_proxies.undecided IS 'The same for overloaded and failed requests.';
+--;
 COMMENT ON COLUMN rate_limit_proxies.open_from IS 'When the last series of overloaded and failed requests began. A pause of an hour ends a series.';
 --;
 COMMENT ON COLUMN rate_limit_proxies.open_until IS 'When a request last had no decision. NULL: never since the start of the proxy.';
@@ -2018,142 +2023,6 @@ COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share. Cli
 COMMENT ON COLUMN rate_limit_secrets.name IS 'The purpose. partition: to digest keys for the parameter pk of the header fields RateLimit and RateLimit-Policy.';
 --;
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
---;
-COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
---;
-COMMENT ON TABLE rate_limit_audit IS 'The audit log: a row for each recorded request, or for several equal refusals. A refusal that a shadow rule would have made has a row of its own.';
---;
-COMMENT ON COLUMN rate_limit_audit.time IS 'The time of the decision, by the clock of the proxy.';
---;
-COMMENT ON COLUMN rate_limit_audit.cost IS 'The cost of one request, in millionths for money. For a refused request, the cost that it would have had.';
---;
-COMMENT ON COLUMN rate_limit_audit.count IS 'The number of equal refusals within the same second that this row represents. The other columns describe the first of them.';
---;
-COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
---;
-COMMENT ON COLUMN rate_limit_audit.remaining IS 'The units of the quota left after the decision.';
---;
-COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
---;
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'For a refusal, the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is unknown.';
---;
-COMMENT ON COLUMN rate_limit_audit.duration_us IS 'The time that the decision took, in microseconds.';
---;
-COMMENT ON COLUMN rate_limit_audit.weight IS 'The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
---;
-COMMENT ON COLUMN rate_limit_audit.status IS 'The HTTP status of a refusal. NULL: the request passed.';
---;
-COMMENT ON COLUMN rate_limit_audit.shadow IS 'Whether a shadow rule would have had this outcome. The request has another row with its own outcome.';
---;
-COMMENT ON COLUMN rate_limit_audit.outcome IS 'admitted; limited: refused by a limit; blocked: by a ban or a block rule; rejected: because the API key, the path or the body is not valid; overloaded: not decided in time while others were; failed: not decided.';
---;
-COMMENT ON COLUMN rate_limit_audit.reason IS 'The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key, ambiguous_path, upgrade, ambiguous_body, background, batch, binary_stream, slow_body, long_body, gone_body, many_bodies, no_price, banned, blocked, no_quota, timeout or unavailable.';
---;
-COMMENT ON COLUMN rate_limit_audit.model IS 'The model that has no price, if the reason is no_price, up to 100 bytes of its name.';
---;
-COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit applied. If several limits applied, it is the limit that refused, otherwise the limit with the least remaining.';
---;
-COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
---;
-COMMENT ON COLUMN rate_limit_audit.key IS 'The stored key of the counter, which is a digest if the key is a secret.';
---;
-COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: an anonymous request.';
---;
-COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
---;
-COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network; see audit_address.';
---;
-COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
---;
-COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
---;
-COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
---;
-COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
---;
-COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
---;
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.';
---;
-COMMENT ON COLUMN rate_limit_audit.id IS 'A unique number.';
---;
-COMMENT ON COLUMN rate_limit_audit.unit IS 'The unit of cost, quota and remaining: tokens, input_tokens, output_tokens or money. NULL: requests, or the unit of a limit that settles.';
---;
-COMMENT ON TABLE rate_limit_metrics IS 'Sums of requests by user, API key, deciding limit and endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.';
---;
-COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
---;
-COMMENT ON COLUMN rate_limit_metrics.time IS 'The start of the minute, hour or day, in UTC.';
---;
-COMMENT ON COLUMN rate_limit_metrics.user_id IS 'The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
---;
-COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
---;
-COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
---;
-COMMENT ON COLUMN rate_limit_metrics.limit_name IS 'The name of the limit of the rule; empty: a limit in a configuration, or none.';
---;
-COMMENT ON COLUMN rate_limit_metrics.unit IS 'The unit of settled: tokens, input_tokens, output_tokens or money, in millionths; empty: requests, or the unit of a limit that settles.';
---;
-COMMENT ON COLUMN rate_limit_metrics.endpoint IS 'The name of the route in the configuration, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.';
---;
-COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
---;
-COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: the next six columns together. A request counts once, for the limit that refused it or has the least remaining.';
---;
-COMMENT ON COLUMN rate_limit_metrics.admitted IS 'Requests that passed.';
---;
-COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
---;
-COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
---;
-COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused because of their API key, their path or their body.';
---;
-COMMENT ON COLUMN rate_limit_metrics.overloaded IS 'Requests that were not decided in time while others were.';
---;
-COMMENT ON COLUMN rate_limit_metrics.failed IS 'Other requests without a decision, whether they passed or not.';
---;
-COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Refusals that shadow rules would have made. Their requests count in the other columns, too.';
---;
-COMMENT ON COLUMN rate_limit_metrics.settled IS 'Units that this limit charged for requests that passed, including requests counted under another limit. If the limit has settle, the actual cost, once their responses end.';
---;
-COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Limited requests that a proxy refused from memory, without the database.';
---;
-COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Admitted requests that a lease decided, without the database.';
---;
-COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided, because neither the memory of the proxy nor a lease could.';
---;
-COMMENT ON COLUMN rate_limit_metrics.last_request IS 'The time of the last request.';
---;
-COMMENT ON COLUMN rate_limit_metrics.durations IS 'The numbers of decisions by duration, in buckets; see rate_limit_percentile.';
---;
-COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and the progress of each. A row that was not renewed for 30 days is deleted.';
---;
-COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
---;
-COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
---;
-COMMENT ON COLUMN rate_limit_writers.region IS 'The region of the proxy, if its configuration has one.';
---;
-COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last written batch, so that a batch that is sent again after a failure is not written twice.';
---;
-COMMENT ON COLUMN rate_limit_writers.written IS 'The number of decisions that the process has written to rate_limit_audit.';
---;
-COMMENT ON COLUMN rate_limit_writers.dropped IS 'The number of decisions that the process could not write, because the database was slow or down for too long.';
---;
-COMMENT ON COLUMN rate_limit_writers.seen IS 'The time of the last batch.';
---;
-COMMENT ON TABLE rate_limit_retention IS 'The retention of each part of the history. Upkeep deletes older rows. A proxy with a retention in its configuration writes it when it starts.';
---;
-COMMENT ON COLUMN rate_limit_retention.what IS 'The part of the history: audit, metrics_minute, metrics_hour or metrics_day.';
---;
-COMMENT ON COLUMN rate_limit_retention.keep IS 'The retention. A part without a row is kept for ever.';
---;
-COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set the retention. NULL: it is the default.';
---;
-COMMENT ON COLUMN rate_limit_retention.set_at IS 'When the retention was set.';
---;
-COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
@@ -2453,7 +2322,7 @@ COMMENT ON FUNCTION rate_limit_key_name IS 'The name and the user of an API key,
 --;
 CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
 --;
-CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS SELECT a.time, a.outcome, a.shadow, a.outcome NOT IN ('admitted', 'overloaded', 'failed') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, rate_limit_decimal(a.cost, a.unit) AS cost, a.count, a.weight, a.count * a.weight AS requests,
 		rate_limit_decimal(a.quota, a.unit) AS quota, rate_limit_decimal(a.remaining, a.unit) AS remaining, a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
 		a.also, a.id, a.xmin, a.model, replace(a.reason, '_', ' ') || coalesce(' of the model ' || to_json(a.model), '') AS cause, a.unit FROM rate_limit_audit a;
@@ -2475,7 +2344,7 @@ BEGIN
 		max(c.time), nullif(round(100 * part::numeric, 2), 100)
 	FROM (SELECT CASE $3 WHEN 'sender' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address)) ELSE coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'sender' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
-			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
+			a.outcome NOT IN ('admitted', 'overloaded', 'failed') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
 		WHERE a.time >= $1 AND a.time < $2 AND NOT a.shadow AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'sender' GROUP BY 1, 2, 3;
@@ -2522,7 +2391,7 @@ $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, until timestamptz) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT m.day, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''), rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
+	SELECT m.day, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''), rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.requests - m.admitted - m.overloaded - m.failed), 0),
 		CASE WHEN m.prefix IS NOT NULL THEN coalesce(CASE WHEN m.unit <> '' THEN rate_limit_ledger_sum( $1, $2, $3, concat_ws('/', m.prefix, nullif(m.limit_name, '')), m.unit) END,
 			rate_limit_decimal(rate_limit_add(sum(m.settled), 0), m.unit)) END,
 		max(m.last_request)
@@ -2536,7 +2405,8 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 $$;
 --;
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited, sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
-		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
+		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow, sum(requests - admitted - overloaded - failed)::bigint AS refused, sum(overloaded + failed)::bigint AS undecided
+	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at text DEFAULT 'now') RETURNS TABLE (summary text, "time" timestamptz, outcome text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota numeric, remaining numeric, retry_after float8, node text, model text, unit text)
@@ -2596,11 +2466,147 @@ BEGIN
 	WHERE a.place = 1 ORDER BY a.time DESC LIMIT 100;
 END $$;
 --;
+COMMENT ON SEQUENCE rate_limit_audit_id IS 'The ids of the rows of rate_limit_audit.';
+--;
+COMMENT ON TABLE rate_limit_audit IS 'The audit log: a row for each recorded request, or for several equal refusals. A refusal that a shadow rule would have made has a row of its own.';
+--;
+COMMENT ON COLUMN rate_limit_audit.time IS 'The time of the decision, by the clock of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_audit.cost IS 'The cost of one request, in millionths for money. For a refused request, the cost that it would have had.';
+--;
+COMMENT ON COLUMN rate_limit_audit.count IS 'The number of equal refusals within the same second that this row represents. The other columns describe the first of them.';
+--;
+COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
+--;
+COMMENT ON COLUMN rate_limit_audit.remaining IS 'The units of the quota left after the decision.';
+--;
+COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'For a refusal, the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is unknown.';
+--;
+COMMENT ON COLUMN rate_limit_audit.duration_us IS 'The time that the decision took, in microseconds.';
+--;
+COMMENT ON COLUMN rate_limit_audit.weight IS 'The number of requests that each request of this row represents: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
+--;
+COMMENT ON COLUMN rate_limit_audit.status IS 'The HTTP status of a refusal. NULL: the request passed.';
+--;
+COMMENT ON COLUMN rate_limit_audit.shadow IS 'Whether a shadow rule would have had this outcome. The request has another row with its own outcome.';
+--;
+COMMENT ON COLUMN rate_limit_audit.outcome IS 'What the proxy did: see the columns of rate_limit_metrics.';
+--;
+COMMENT ON COLUMN rate_limit_audit.reason IS 'The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key, ambiguous_path, upgrade, ambiguous_body, background, batch, binary_stream, slow_body, long_body, gone_body, many_bodies, no_price, banned, blocked, no_quota, timeout or unavailable.';
+--;
+COMMENT ON COLUMN rate_limit_audit.model IS 'The model that has no price, if the reason is no_price, up to 100 bytes of its name.';
+--;
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit applied. If several limits applied, it is the limit that refused, otherwise the limit with the least remaining.';
+--;
+COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
+--;
+COMMENT ON COLUMN rate_limit_audit.key IS 'The stored key of the counter, which is a digest if the key is a secret.';
+--;
+COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: an anonymous request.';
+--;
+COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
+--;
+COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network; see audit_address.';
+--;
+COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
+--;
+COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
+--;
+COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
+--;
+COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
+--;
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_audit.id IS 'A unique number.';
+--;
+COMMENT ON COLUMN rate_limit_audit.unit IS 'The unit of cost, quota and remaining: tokens, input_tokens, output_tokens or money. NULL: requests, or the unit of a limit that settles.';
+--;
+COMMENT ON TABLE rate_limit_metrics IS 'Sums of requests by user, API key, deciding limit and endpoint, in a minute, an hour or a day, over all proxies of a region. Usage and invoices are computed from them.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.time IS 'The start of the minute, hour or day, in UTC.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.user_id IS 'The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
+--;
+COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.limit_name IS 'The name of the limit of the rule; empty: a limit in a configuration, or none.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.unit IS 'The unit of settled: tokens, input_tokens, output_tokens or money, in millionths; empty: requests, or the unit of a limit that settles.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.endpoint IS 'The name of the route in the configuration, otherwise the paths of the matching rule or zone, but never the path of a request; (other): as for users.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: the next six columns together. A request counts once, for the limit that refused it or has the least remaining.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.admitted IS 'Requests that passed.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused because of their API key, their path or their body.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.overloaded IS 'Requests that were not decided in time while others were, or had a body when the proxy held too many. They pass only if their limits refuse nothing.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.failed IS 'Other requests without a decision, which pass if on_error says so.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Refusals that shadow rules would have made. Their requests count in the other columns, too.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.settled IS 'Units that this limit charged for requests that passed, including requests counted under another limit. If the limit has settle, the actual cost, once their responses end.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Limited requests that a proxy refused from memory, without the database.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Admitted requests that a lease decided, without the database.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided, because neither the memory of the proxy nor a lease could.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.last_request IS 'The time of the last request.';
+--;
+COMMENT ON COLUMN rate_limit_metrics.durations IS 'The numbers of decisions by duration, in buckets; see rate_limit_percentile.';
+--;
+COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and the progress of each. A row that was not renewed for 30 days is deleted.';
+--;
+COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
+--;
+COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
+--;
+COMMENT ON COLUMN rate_limit_writers.region IS 'The region of the proxy, if its configuration has one.';
+--;
+COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last written batch, so that a batch that is sent again after a failure is not written twice.';
+--;
+COMMENT ON COLUMN rate_limit_writers.written IS 'The number of decisions that the process has written to rate_limit_audit.';
+--;
+COMMENT ON COLUMN rate_limit_writers.dropped IS 'The number of decisions that the process could not write, because the database was slow or down for too long.';
+--;
+COMMENT ON COLUMN rate_limit_writers.seen IS 'The time of the last batch.';
+--;
+COMMENT ON TABLE rate_limit_retention IS 'The retention of each part of the history. Upkeep deletes older rows. A proxy with a retention in its configuration writes it when it starts.';
+--;
+COMMENT ON COLUMN rate_limit_retention.what IS 'The part of the history: audit, metrics_minute, metrics_hour or metrics_day.';
+--;
+COMMENT ON COLUMN rate_limit_retention.keep IS 'The retention. A part without a row is kept for ever.';
+--;
+COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set the retention. NULL: it is the default.';
+--;
+COMMENT ON COLUMN rate_limit_retention.set_at IS 'When the retention was set.';
+--;
+COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
+--;
 COMMENT ON FUNCTION rate_limit_readable IS 'An amount for people: at least two of its decimals.';
 --;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on rate_limit_audit.';
 --;
-COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were limited, blocked or rejected, and not in the shadow. false for requests without a decision, even if on_error refused them.';
+COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether a decision refused the requests, and not in the shadow: false for overloaded and failed.';
 --;
 COMMENT ON COLUMN rate_limit_audited.requests IS 'The number of requests that the row represents, estimated if only a sample is recorded.';
 --;
@@ -2627,6 +2633,10 @@ COMMENT ON FUNCTION rate_limit_usage IS 'The usage of a user and of all who are 
 COMMENT ON FUNCTION rate_limit_usage_between IS 'The rows of rate_limit_usage from first to last, which are days in UTC.';
 --;
 COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute with requests, by outcome.';
+--;
+COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a decision refused.';
+--;
+COMMENT ON COLUMN rate_limit_minutes.undecided IS 'Requests without a decision: overloaded or failed.';
 --;
 COMMENT ON FUNCTION rate_limit_why IS 'Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request that was refused or had no decision. Each row is a sentence about one kind of request and cause, the latest first. requests counts all of the kind, and the other columns describe the latest one. who is a user, an address, the key of a counter, or # and the id of an API key. at is a time, or a time of day, such as 14:05, for the latest one in UTC.';
 --;
@@ -4503,7 +4513,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 25,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 26,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

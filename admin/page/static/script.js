@@ -132,9 +132,6 @@ const svg = (name, attributes, ...content) => {
 	return created
 }
 
-const refused = (row) => row.limited + row.blocked + row.rejected
-const undecided = (row) => row.overloaded + row.failed
-
 function showMinutes(answer) {
 	const nothing = missing(answer, 'history', 'No request of this hour is recorded: none came, or history is off in the configurations of the proxies.')
 	if (nothing) {
@@ -147,11 +144,11 @@ function showMinutes(answer) {
 	const at = new Map(answer.rows.map((row) => [Date.parse(row.time), row]))
 	const marks = (answers.changes?.rows ?? []).map((c) => Math.min(60, (Date.parse(c.at) - last) / minute + 60)).filter((x) => x >= 0)
 		.map((x) => `M${x.toFixed(2)} 0V48`).join('')
-	const lines = [['admitted', 'Admitted', (row) => row.admitted], ['refused', 'Refused', refused], ['failed', 'Without a decision', undecided]].map(([name, title, count]) => {
-		const counts = Array.from({length: 60}, (_, i) => at.get(last - (60 - i) * minute)).map((row) => row ? count(row) : 0)
+	const lines = [['admitted', 'Admitted'], ['refused', 'Refused'], ['undecided', 'Without a decision']].map(([name, title]) => {
+		const counts = Array.from({length: 60}, (_, i) => at.get(last - (60 - i) * minute)).map((row) => row ? row[name] : 0)
 		const most = Math.max(...counts)
 		const path = counts.map((n, i) => `${i ? 'L' : 'M'}${i + 1} ${(47 - 44 * n / Math.max(most, 1)).toFixed(1)}`).join('')
-		const sum = answer.rows.reduce((all, row) => all + count(row), 0)
+		const sum = answer.rows.reduce((all, row) => all + row[name], 0)
 		const graph = svg('svg', {viewBox: '0 0 60 48', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
 			svg('path', {class: 'marks', d: marks}), svg('path', {class: 'base', d: 'M0 47H60'}), svg('path', {class: 'path', d: path}))
 		return element('div', 'line ' + name, element('p', '', element('span', '', title),
@@ -162,7 +159,7 @@ function showMinutes(answer) {
 	fill('lines', lines, axis)
 	if (answers.refused?.rows.length === 0 && !answers.refused.away) showRefused(answers.refused)
 	fill('minutes', ...table('Requests in each minute', ['Minute', 'Admitted', 'Refused', 'Without a decision'], answer.rows.slice().reverse().map((row) =>
-		[clock(row.time).slice(0, 5), number(row.admitted), number(refused(row)), number(undecided(row))])).children)
+		[clock(row.time).slice(0, 5), number(row.admitted), number(row.refused), number(row.undecided)])).children)
 }
 
 function showChanges(answer) {
@@ -184,7 +181,7 @@ function whyButton(name) {
 
 function showRefused(answer) {
 	// The chart counts requests that the audit log gets later, or with its settings not at all.
-	const counted = (answers.minutes?.rows ?? []).reduce((all, row) => all + refused(row), 0)
+	const counted = (answers.minutes?.rows ?? []).reduce((all, row) => all + row.refused, 0)
 	const nothing = missing(answer, 'history', counted ? 'Not known: the audit log has no refusal of this hour yet, or its settings leave refusals out.' :
 		'Nobody: no refusal of this hour is recorded.')
 	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', causes: 'By what'}
@@ -203,7 +200,7 @@ function showProxies(answer) {
 	const policy = (p) => !p.policy ? 'none' : !p.live ? 'unknown' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : p.late ? `${number(p.late)} behind` : 'about to change'
 	fill('proxies-list', missing(answer, 'registry', 'None.') ?? table('Proxies', ['Proxy', 'State', 'Policy', 'Admitted', 'Refused', 'Without a decision', 'Version'],
 		answer.rows.map((p) => [p.region ? `${p.node} (${p.region})` : p.node, element('td', state(p)[1], state(p)[0]),
-			element('td', p.policy && p.late !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, refused(p), undecided(p)].map((n) => p.admitted === null ? '' : number(n)), p.version ?? ''])))
+			element('td', p.policy && p.late !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, p.refused, p.undecided].map((n) => p.admitted === null ? '' : number(n)), p.version ?? ''])))
 }
 
 function showNear(answer) {

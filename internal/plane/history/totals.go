@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -14,30 +15,23 @@ const (
 	cellTime = iota // in microseconds since 1970
 	cellKeyID
 	cellRequests
-	cellAdmitted // the first of six, in the order of outcome.Kind
-	cellLimited
-	cellBlocked
-	cellRejected
-	cellOverloaded
-	cellFailed
 	cellShadow
 	cellSettled
 	cellFromMemory
 	cellFromLease
 	cellFromDatabase
-	cellLast // in microseconds since 1970
-	cellNumbers
+	cellLast     // in microseconds since 1970
+	cellAdmitted // the first of outcome.Words
+	cellNumbers  = cellAdmitted + int(outcome.Count)
 )
 
 var metrics = newTable(&table{
 	function: "rate_limit_record_metrics", shared: []string{"region"},
-	numbers: []string{
-		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAdmitted: "admitted",
-		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected",
-		cellOverloaded: "overloaded", cellFailed: "failed", cellShadow: "shadow",
+	numbers: append([]string{
+		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellShadow: "shadow",
 		cellSettled: "settled", cellFromMemory: "from_memory", cellFromLease: "from_lease",
 		cellFromDatabase: "from_database", cellLast: "last_request",
-	},
+	}, outcome.Words...),
 	texts: []string{"user_id", "prefix", "limit_name", "unit", "endpoint", "durations"},
 })
 
@@ -83,8 +77,8 @@ func (c *cell) row() tableRow {
 // requests also has a record with its own outcome.
 func (c *cell) requests() int64 {
 	n := int64(0)
-	for i := cellAdmitted; i <= cellFailed; i++ {
-		n += c.numbers[i]
+	for i := range outcome.Words {
+		n += c.numbers[cellAdmitted+i]
 	}
 	return n
 }

@@ -1,4 +1,101 @@
--- The queries on the history that commands and the page use.
+-- The comments of the history, and the queries on it that commands and the page use. No table refers to a
+-- table of the policy, so the history of a deleted rule or user stays.
+
+-- SEQUENCE rate_limit_audit_id: The ids of the rows of rate_limit_audit.
+
+-- TABLE rate_limit_audit: The audit log: a row for each recorded request, or for several equal refusals. A
+-- refusal that a shadow rule would have made has a row of its own.
+--   time: The time of the decision, by the clock of the proxy.
+--   cost: The cost of one request, in millionths for money. For a refused request, the cost that it would
+--     have had.
+--   count: The number of equal refusals within the same second that this row represents. The other columns
+--     describe the first of them.
+--   quota: The full quota. NULL: no limit decided.
+--   remaining: The units of the quota left after the decision.
+--   key_id: The id of the API key in rate_limit_api_keys. NULL: none.
+--   retry_after_ms: For a refusal, the time until the request would pass, in milliseconds. NULL: the request
+--     passed, it would never pass, or the time is unknown.
+--   duration_us: The time that the decision took, in microseconds.
+--   weight: The number of requests that each request of this row represents: above 1 if only a sample is
+--     recorded. count * weight is the estimated number of requests.
+--   status: The HTTP status of a refusal. NULL: the request passed.
+--   shadow: Whether a shadow rule would have had this outcome. The request has another row with its own
+--     outcome.
+--   outcome: What the proxy did: see the columns of rate_limit_metrics.
+--   reason: The reason for the outcome, if no limit decided: unknown_key, key_expired, key_revoked, no_key,
+--     ambiguous_path, upgrade, ambiguous_body, background, batch, binary_stream, slow_body, long_body,
+--     gone_body, many_bodies, no_price, banned, blocked, no_quota, timeout or unavailable.
+--   model: The model that has no price, if the reason is no_price, up to 100 bytes of its name.
+--   prefix: The prefix of the limit in a configuration, or rule/ and the name of the rule; empty if no limit
+--     applied. If several limits applied, it is the limit that refused, otherwise the limit with the least
+--     remaining.
+--   limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
+--   key: The stored key of the counter, which is a digest if the key is a secret.
+--   user_id: The user. NULL: an anonymous request.
+--   tier: The tier of the user, with a policy.
+--   address: The address of the client, or its network; see audit_address.
+--   host: The host of the request.
+--   method: The method of the request.
+--   path: The path of the request without the query, up to 500 characters.
+--   node: The name of the proxy.
+--   region: The region of the proxy, if its configuration has one.
+--   also: The other limits that the request matched, charged or not, as pairs of prefix and key. NULL: none.
+--   id: A unique number.
+--   unit: The unit of cost, quota and remaining: tokens, input_tokens, output_tokens or money. NULL:
+--     requests, or the unit of a limit that settles.
+
+-- TABLE rate_limit_metrics: Sums of requests by user, API key, deciding limit and endpoint, in a minute, an
+-- hour or a day, over all proxies of a region. Usage and invoices are computed from them.
+--   granularity: minute, hour or day: each request counts in all three.
+--   time: The start of the minute, hour or day, in UTC.
+--   user_id: The user; empty: anonymous requests; (other): users beyond the first 10,000 combinations of a
+--     proxy in a minute.
+--   key_id: The id of the API key; 0: none, or (other).
+--   prefix: As in rate_limit_audit.
+--   limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
+--   unit: The unit of settled: tokens, input_tokens, output_tokens or money, in millionths; empty: requests,
+--     or the unit of a limit that settles.
+--   endpoint: The name of the route in the configuration, otherwise the paths of the matching rule or zone,
+--     but never the path of a request; (other): as for users.
+--   region: The region of the proxies, if their configuration has one.
+--   requests: All requests: the next six columns together. A request counts once, for the limit that refused
+--     it or has the least remaining.
+--   admitted: Requests that passed.
+--   limited: Requests that a limit refused.
+--   blocked: Requests that a ban or a block rule refused.
+--   rejected: Requests that were refused because of their API key, their path or their body.
+--   overloaded: Requests that were not decided in time while others were, or had a body when the proxy held
+--     too many. They pass only if their limits refuse nothing.
+--   failed: Other requests without a decision, which pass if on_error says so.
+--   shadow: Refusals that shadow rules would have made. Their requests count in the other columns, too.
+--   settled: Units that this limit charged for requests that passed, including requests counted under another
+--     limit. If the limit has settle, the actual cost, once their responses end.
+--   from_memory: Limited requests that a proxy refused from memory, without the database.
+--   from_lease: Admitted requests that a lease decided, without the database.
+--   from_database: Requests that the database decided, because neither the memory of the proxy nor a lease
+--     could.
+--   last_request: The time of the last request.
+--   durations: The numbers of decisions by duration, in buckets; see rate_limit_percentile.
+
+-- TABLE rate_limit_writers: The processes that write the history, and the progress of each. A row that was
+-- not renewed for 30 days is deleted.
+--   writer: A random name of the process.
+--   node: The name of the proxy.
+--   region: The region of the proxy, if its configuration has one.
+--   batch: The number of the last written batch, so that a batch that is sent again after a failure is not
+--     written twice.
+--   written: The number of decisions that the process has written to rate_limit_audit.
+--   dropped: The number of decisions that the process could not write, because the database was slow or down
+--     for too long.
+--   seen: The time of the last batch.
+
+-- TABLE rate_limit_retention: The retention of each part of the history. Upkeep deletes older rows. A proxy
+-- with a retention in its configuration writes it when it starts.
+--   what: The part of the history: audit, metrics_minute, metrics_hour or metrics_day.
+--   keep: The retention. A part without a row is kept for ever.
+--   set_by: The proxy or the role that set the retention. NULL: it is the default.
+--   set_at: When the retention was set.
+--   upkeep_at: When upkeep last ran.
 
 -- An amount for people: at least two of its decimals.
 CREATE OR REPLACE FUNCTION rate_limit_readable(amount numeric) RETURNS text
@@ -7,8 +104,7 @@ RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
 
 -- The audit log with computed columns. Conditions on time, user_id and outcome are as fast as on
 -- rate_limit_audit.
---   refused: Whether the requests were limited, blocked or rejected, and not in the shadow. false for
---     requests without a decision, even if on_error refused them.
+--   refused: Whether a decision refused the requests, and not in the shadow: false for overloaded and failed.
 --   requests: The number of requests that the row represents, estimated if only a sample is recorded.
 --   retry_after: For a refusal, the time until the request would pass, in seconds. NULL: the request passed,
 --     it would never pass, or the time is unknown.
@@ -17,7 +113,7 @@ RETURN regexp_replace(amount::text, '([.]\d\d\d*?)0+$', '\1');
 --   xmin: The transaction that wrote the row: the last 32 bits of its number.
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker) AS
 	SELECT a.time, a.outcome, a.shadow,
-		a.outcome IN ('limited', 'blocked', 'rejected') AND NOT a.shadow AS refused, a.reason,
+		a.outcome NOT IN ('admitted', 'overloaded', 'failed') AND NOT a.shadow AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status,
 		rate_limit_decimal(a.cost, a.unit) AS cost, a.count, a.weight, a.count * a.weight AS requests,
@@ -59,7 +155,7 @@ BEGIN
 			CASE $3 WHEN 'sender' THEN coalesce(a.key, host(a.address))
 				ELSE coalesce(a.host, '') || a.path END COLLATE "C" AS name,
 			CASE $3 WHEN 'sender' THEN a.user_id END COLLATE "C" AS user_id, a.count * a.weight AS requests,
-			a.outcome IN ('limited', 'blocked', 'rejected') AS refused, a.count, a.outcome, a.time
+			a.outcome NOT IN ('admitted', 'overloaded', 'failed') AS refused, a.count, a.outcome, a.time
 		FROM (SELECT * FROM rate_limit_audit WHERE part = 1 UNION ALL
 			SELECT * FROM rate_limit_audit TABLESAMPLE SYSTEM (100 * part) REPEATABLE (0) WHERE part < 1) AS a
 		-- A shadow row comes on top of the row of its request, and would count the request twice.
@@ -138,7 +234,8 @@ CREATE OR REPLACE FUNCTION rate_limit_usage(user_id text, "from" timestamptz, un
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text, requests bigint,
 	refused bigint, settled numeric, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT m.day, m.key_id, m.prefix, m.limit_name, nullif(m.unit, ''),
-		rate_limit_add(sum(m.requests), 0), rate_limit_add(sum(m.limited + m.blocked + m.rejected), 0),
+		rate_limit_add(sum(m.requests), 0),
+		rate_limit_add(sum(m.requests - m.admitted - m.overloaded - m.failed), 0),
 		CASE WHEN m.prefix IS NOT NULL THEN coalesce(CASE WHEN m.unit <> '' THEN rate_limit_ledger_sum(
 			$1, $2, $3, concat_ws('/', m.prefix, nullif(m.limit_name, '')), m.unit) END,
 			rate_limit_decimal(rate_limit_add(sum(m.settled), 0), m.unit)) END,
@@ -157,10 +254,14 @@ RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, unit text,
 $$;
 
 -- The requests of all proxies in each minute with requests, by outcome.
+--   refused: Requests that a decision refused.
+--   undecided: Requests without a decision: overloaded or failed.
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker) AS
 	SELECT time, sum(admitted)::bigint AS admitted, sum(limited)::bigint AS limited,
 		sum(blocked)::bigint AS blocked, sum(rejected)::bigint AS rejected,
-		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow
+		sum(overloaded)::bigint AS overloaded, sum(failed)::bigint AS failed, sum(shadow)::bigint AS shadow,
+		sum(requests - admitted - overloaded - failed)::bigint AS refused,
+		sum(overloaded + failed)::bigint AS undecided
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 
 -- Says why a sender was refused: the latest minute, in the day up to the minute of at, with a request that

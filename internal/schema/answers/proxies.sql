@@ -88,6 +88,8 @@ END $$;
 --   rejected: The same with this outcome.
 --   overloaded: The same with this outcome.
 --   failed: The same with this outcome.
+--   refused: The same for all requests that a decision refused.
+--   undecided: The same for overloaded and failed requests.
 --   open_from: When the last series of overloaded and failed requests began. A pause of an hour ends a
 --     series.
 --   open_until: When a request last had no decision. NULL: never since the start of the proxy.
@@ -116,7 +118,9 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker) AS
 		r.locally, r.busiest,
 		rate_limit_behind(r.applied, r.log, n.seen - interval '10 s') AS late,
 		coalesce(r.lost, 0) AS lost, rate_limit_reported_at(n.seen, r.clock, r.lost_at) AS lost_at,
-		round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead
+		round(r.clock / 1000000.0 - extract(epoch FROM n.seen))::bigint AS seconds_ahead,
+		(SELECT sum(t) FROM unnest(r.requests) t)::bigint - r.requests[1] - r.requests[5] - r.requests[6]
+			AS refused, r.requests[5] + r.requests[6] AS undecided
 	FROM (
 		SELECT m.*, row_number() OVER (PARTITION BY m.node, m.ended IS NULL ORDER BY m.epoch) AS twin
 		FROM rate_limit_nodes m

@@ -65,10 +65,10 @@ type report struct {
 	LocalFrom  int64    `json:"local_from,omitempty"`
 	LocalUntil int64    `json:"local_until,omitempty"`
 
-	Requests [6]int64           `json:"requests"` // by outcome.Kind
-	Locally  int64              `json:"locally"`  // decided without the database
-	Running  int64              `json:"running"`  // those that run, and cost tokens
-	Busiest  map[string][]int64 `json:"busiest"`  // {prefix: [admitted, limited]}
+	Requests [outcome.Count]int64 `json:"requests"` // by outcome.Kind
+	Locally  int64                `json:"locally"`  // decided without the database
+	Running  int64                `json:"running"`  // those that run, and cost tokens
+	Busiest  map[string][]int64   `json:"busiest"`  // {prefix: [admitted, limited]}
 
 	// The first and the last request of the last series of requests without a decision, and how many of
 	// them passed.
@@ -135,7 +135,7 @@ func (n *Node) Due(now time.Time) bool {
 func Count(n *Node, kind outcome.Kind, passed bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	n.mu.Lock()
 	n.report.Requests[kind]++
-	if kind >= outcome.Overloaded {
+	if kind.Undecided() {
 		countOpen(&n.report, passed)
 		n.mu.Unlock()
 		return

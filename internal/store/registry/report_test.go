@@ -25,7 +25,8 @@ func readReport(t *testing.T, n *Node) report {
 
 // counts returns the requests of a report by their outcome.
 func counts(r report) string {
-	return fmt.Sprintf("%v, %d locally, last %d passed and %d refused", r.Requests, r.Locally, r.OpenPassed,
+	return fmt.Sprintf("%v, %d locally, last %d passed and %d refused", r.Requests[:outcome.Failed+1],
+		r.Locally, r.OpenPassed,
 		r.OpenRefused)
 }
 
