@@ -3,12 +3,89 @@ package policy
 import (
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A new condition needs a field of Rule, and here a line in compileConditions, in keepMatching, and in
+// Action is the effect of a rule on the requests that it matches, as in the column rate_limit_rules.action.
+type Action string
+
+const (
+	// ActionLimit takes the limits of the rule. The action "" means ActionLimit.
+	ActionLimit Action = "limit"
+	// ActionBlock refuses the request.
+	ActionBlock Action = "block"
+	// ActionExempt frees the request from all limits of the policy.
+	ActionExempt Action = "exempt"
+)
+
+// Rule is a row of rate_limit_rules with its limits. An empty list of conditions matches every request.
+type Rule struct {
+	// Name identifies the rule. Required.
+	Name string
+	// CountedAs, unless it is "", is the name by which the rule counts in place of Name.
+	CountedAs string `json:"counted_as"`
+	// Family names a group of rules. At most one rule of a family applies to a request. "" means no family.
+	Family string
+	// Priority orders rules with the same action. Rules with higher priority come first.
+	Priority int64
+	// Mode determines whether the rule has an effect. "" means option.Enforce. A shadow rule does not
+	// exempt.
+	Mode   option.Mode
+	Action Action
+
+	// Hosts are names without a port, in upper or lower case. "*.example.com" matches every name below
+	// example.com.
+	Hosts []string
+	// Paths begin with "/". A segment "*" matches any one segment. As the last segment, "*" matches any
+	// number of segments: "/api/*" matches "/api", "/api/" and "/api/v1/x".
+	Paths []string
+	// Methods are names such as "GET", in upper or lower case.
+	Methods []string
+	// Tiers are the tiers of senders.
+	Tiers []string
+	// Networks are networks of client addresses. IPv4 addresses in IPv6 form count as IPv4.
+	Networks []netip.Prefix
+
+	// CountBy determines the key of the rule's counters. Its elements are "user", "key", "tier", "ip" (see
+	// NetworkOf), "ip/128", "host", "route" and "header:NAME". Alternatives such as "user|ip" use the first
+	// that the request has. The element "all", which must be the only one, is one counter for all requests.
+	// Empty means "user".
+	CountBy []string `json:"count_by"`
+	// WithoutHeader is for requests in which a header of CountBy is missing or empty: with WithoutShare or
+	// "", they share one counter, with WithoutSkip the rule does not apply, and WithoutRefuse refuses them.
+	WithoutHeader option.Without `json:"without_header"`
+
+	// The rule is valid from From until before Until, in microseconds since the Unix epoch. 0 sets no bound.
+	From, Until int64
+
+	// Cost is the charge of a request to each limit of requests. 0 means 1.
+	Cost int64
+	// Settle describes how to read the actual cost from the response: see option.ParseCostSource. "" means
+	// Cost.
+	Settle string
+	// Status is the HTTP status of a refusal, from 400 to 599. 0 means 429 for limits, and 403 for a block
+	// rule.
+	Status int
+	// Message is the body of a refusal. "" means the proxy's own text.
+	Message string
+	// RetryAfter is sent with a refusal. For limits, 0 means the time until the request would pass. For a
+	// block rule, 0 sends no Retry-After.
+	RetryAfter time.Duration
+
+	// Limits has the limits of a rule with the action ActionLimit, at least one.
+	Limits []RuleLimit
+
+	// Newer has the columns by which only newer programs match the rule. The rule is then unusable.
+	Newer string
+
+	// Err, if not nil, is the error of decoding the row. Compile then reports the rule instead of using it.
+	Err error `json:"-"`
+}
+
+// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching, and in
 // unmetConditions. If the memo cannot store the condition's result, the line is in matchesNow instead of
 // keepMatching, and compileConditions sets dynamic.
 
