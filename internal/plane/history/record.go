@@ -38,8 +38,8 @@ type Record struct {
 	// Clients can choose Path, but not Endpoint. "" means none.
 	Endpoint string
 
-	// Hits has the charged hits of a request that passed. Add does not retain Hits. If Unsettled[i] is true,
-	// a later Settle adds the actual cost of Hits[i]. A nil Unsettled means that all costs are final.
+	// Hits has the charged hits of a request that passed. Add does not retain Hits. If CostPending[i] is
+	// true, SetCost adds the actual cost of Hits[i] later. A nil CostPending means that all costs are final.
 	Hits        []ratelimit.Hit
 	CostPending []bool
 

@@ -151,8 +151,8 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 		one := &Verdict{User: a.User, Tier: tierOf(a.Tier, a.TierUntil, f, at), above: a.User, trace: v.trace}
 		evaluateRules(s.set, f, stateAbove(s, a), at, one)
 		if one.Refused() {
-			m := &Terms{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
-			refuse(v, one.Reason, m)
+			t := &Terms{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
+			refuse(v, one.Reason, t)
 			v.Refusing = one.Refusing
 			v.Level = a.User
 			v.Simple = false
@@ -172,8 +172,8 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 	v.Terms = append(v.Terms, shadows.Terms...)
 	v.Exempt = v.Exempt && len(v.Hits) == 0
 	v.Simple = len(v.Hits) > 0
-	for _, m := range v.Terms {
-		v.Simple = v.Simple && m.simple
+	for _, t := range v.Terms {
+		v.Simple = v.Simple && t.simple
 	}
 }
 

@@ -19,7 +19,7 @@ func RecordOf(q *Request, audit option.Audit, user string) history.Record {
 	q.Limits = &LimitSet{Audit: audit}
 	q.Asked = true
 	if q.Err != nil {
-		q.waited = true
+		q.usesStore = true
 		deliverOne(q, time.Time{}, 0)
 	}
 	setCounts(&r, q, time.Time{})

@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Flight holds the slots of a request's limits that are in_flight or reserve, and its Upload. The adapter
+// Flight has the Holds of a request on limits that are in_flight or reserve, and its Upload. The adapter
 // serves the request with Context, and calls End when the request finishes, even after a refusal or a panic.
 type Flight struct {
 	// Context is derived from the request's context. It also ends if the process loses a slot of the request.
@@ -33,7 +33,7 @@ func hasHolds(hits []ratelimit.Hit) bool {
 }
 
 // Attach sets the Hold of each hit on a limit that is in_flight or reserves. Further calls for the same hits
-// set the same slots.
+// set the same Holds.
 func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0
 	for i := range hits {
@@ -42,33 +42,33 @@ func (f *Flight) Attach(hits []ratelimit.Hit) {
 			continue
 		}
 		if n == len(f.holds) {
-			s := &ratelimit.Hold{}
+			h := &ratelimit.Hold{}
 			if !l.Reserves {
-				s.Lost = f.cancel
+				h.Lost = f.cancel
 			}
-			f.holds = append(f.holds, s)
+			f.holds = append(f.holds, h)
 		}
 		hits[i].Hold = f.holds[n]
 		n++
 	}
 }
 
-// detach returns the slot of a hit, which End then does not release.
+// detach returns a Hold of a hit, which End then does not release, or nil.
 func (f *Flight) detach(hold *ratelimit.Hold) *ratelimit.Hold {
-	for i, s := range f.holds {
-		if s == hold {
+	for i, h := range f.holds {
+		if h == hold {
 			f.holds = append(f.holds[:i:i], f.holds[i+1:]...)
-			return s
+			return h
 		}
 	}
 	return nil
 }
 
-// End cancels Context and releases the slots and the Upload.
+// End cancels Context and releases the Holds and the Upload.
 func (f *Flight) End() {
 	f.cancel()
-	for _, s := range f.holds {
-		s.Release()
+	for _, h := range f.holds {
+		h.Release()
 	}
 	if f.upload != nil {
 		f.upload.end()

@@ -18,8 +18,8 @@ func Judge(q *Request) respond.Outcome {
 	for i := range decisions {
 		h := &q.Hits[i]
 		d := &decisions[i]
-		if m := q.Terms[i]; m.Overage || q.free && m.Rule != "" {
-			if beyond := countQuota(d, m.Quota); beyond > overage && m.Overage && !m.Shadow {
+		if t := q.Terms[i]; t.Overage || q.free && t.Rule != "" {
+			if beyond := countQuota(d, t.Quota); beyond > overage && t.Overage && !t.Shadow {
 				overage = beyond
 				over = i
 			}
@@ -84,8 +84,8 @@ func isMixed(q *Request) bool {
 	if !q.Asked || q.Verdict.Simple {
 		return false
 	}
-	for _, m := range q.Verdict.Terms {
-		if m.Hidden || m.Settle != nil && m.Settle.Unit != "" {
+	for _, t := range q.Verdict.Terms {
+		if t.Hidden || t.Settle != nil && t.Settle.Unit != "" {
 			return true
 		}
 	}

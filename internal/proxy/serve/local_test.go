@@ -91,7 +91,7 @@ func TestSilentDatabaseCostsOneTimeout(t *testing.T) {
 func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	reset := time.Now().Add(time.Hour)
 	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
-		waited:    true,
+		usesStore: true,
 		Limits:    &LimitSet{Settled: true},
 		Terms:     []*policy.Terms{{Settle: &option.CostSource{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},

@@ -66,7 +66,7 @@ func Deliver(requests []*Request) {
 		if s.History != nil {
 			recorded = append(recorded, q)
 		}
-		if !q.waited || q.Err != nil || q.Writer == nil || !q.Limits.Simple ||
+		if !q.usesStore || q.Err != nil || q.Writer == nil || !q.Limits.Simple ||
 			q.Asked && !q.Verdict.Simple || len(q.Hits) == 0 || q.failure != nil {
 			deliverOne(q, now, ahead)
 			continue

@@ -253,21 +253,21 @@ func addShadows(r *history.Record, q *Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range q.Verdict.ShadowTerms {
-		if m.Status != 0 { // else the rule exempts
-			addShadow(r, q, m, nil, nil)
+	for _, t := range q.Verdict.ShadowTerms {
+		if t.Status != 0 { // else the rule exempts
+			addShadow(r, q, t, nil, nil)
 		}
 	}
 	last := "" // the limits of a rule are adjacent
 	for i := range q.Decisions {
-		m := q.Terms[i]
+		t := q.Terms[i]
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
-		if !h.Independent || d.Allowed || d.Source == ratelimit.Undecided || m.Rule == last && last != "" {
+		if !h.Independent || d.Allowed || d.Source == ratelimit.Undecided || t.Rule == last && last != "" {
 			continue
 		}
-		last = m.Rule
-		addShadow(r, q, m, h, d)
+		last = t.Rule
+		addShadow(r, q, t, h, d)
 	}
 }
 

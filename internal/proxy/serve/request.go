@@ -57,9 +57,9 @@ type Request struct {
 
 	Call *batch.Call // the request's call in a queue; nil without a queue
 
-	failure error  // the error of the policy's evaluation
-	waited  bool   // the store has to decide Hits
-	matched []byte // a '1' for each of Site.Zones that matches the request, else a '0'
+	failure   error  // the error of the policy's evaluation
+	usesStore bool   // the store has to decide Hits
+	matched   []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
 // Handle decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
@@ -94,7 +94,7 @@ func Begin(q *Request) (waits bool, err error) {
 	q.Outcome = respond.Outcome{}
 	q.Err = nil
 	q.Delivered = false
-	q.waited = false
+	q.usesStore = false
 	q.Hits = q.Hits[:0]
 	q.Terms = q.Terms[:0]
 	q.Decisions = q.Decisions[:0]
@@ -163,7 +163,7 @@ func Begin(q *Request) (waits bool, err error) {
 func Fill(requests []*Request) {
 	for _, q := range requests {
 		f := q.Limits
-		q.waited = true
+		q.usesStore = true
 		q.Delivered = false
 		q.Err = nil
 		hits := q.Hits[:0]
@@ -251,7 +251,7 @@ func deliverOne(q *Request, now time.Time, ahead int64) {
 	if s.Outage != nil && atomic.LoadInt32(&s.Outage.UnderWay) != 0 && q.Err == nil {
 		s.Outage.Ended(s.Log, q.Decisions, now)
 	}
-	if q.waited {
+	if q.usesStore {
 		if q.Err != nil {
 			q.Decisions = make([]ratelimit.Decision, len(q.Hits))
 			q.Outcome = TakeLocal(s, q, q.Err)

@@ -258,7 +258,7 @@ func (s *Settling) settle() {
 		if s.tokens.reader != nil {
 			s.tokens.usage = s.tokens.reader.End()
 		}
-		s.judge()
+		s.setCost()
 		s.tokens.fill(s.bill)
 	}
 	store, settles := s.site.Store.(settler)
@@ -296,7 +296,7 @@ func (s *Settling) settle() {
 		store.Settle(s.bill)
 	}
 	if s.site.Used != nil {
-		s.tellUsed()
+		s.reportUsed()
 	}
 	tells := s.site.History != nil || s.site.Settled != nil
 	for i := range s.hits {

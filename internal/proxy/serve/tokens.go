@@ -23,7 +23,7 @@ type tokens struct {
 	reader   *usage.Reader // nil before the response
 	usage    usage.Usage   // set at the end of the response
 
-	// Set by judge: what the response has cost, by model, or nil if it is free; the tier of the prices;
+	// Set by setCost: what the response has cost, by model, or nil if it is free; the tier of the prices;
 	// what they cost together, in billionths, from fill on; whether all is an estimate; how that differs
 	// from the charge; and why it is an estimate.
 	shares    []priced
@@ -36,17 +36,17 @@ type tokens struct {
 
 // chargeTokens sets the costs of the hits of a request on limits of tokens. q.Terms[i] describes hits[i].
 func chargeTokens(q *Request, hits []ratelimit.Hit) {
-	for i, m := range q.Terms {
-		if m.Settle == nil || m.Settle.Unit == "" {
+	for i, t := range q.Terms {
+		if t.Settle == nil || t.Settle.Unit == "" {
 			continue
 		}
 		h := &hits[i]
-		h.Cost = chargeOf(q, m.Settle, m.Quota)
-		if m.Settle.Unit != option.Money {
+		h.Cost = chargeOf(q, t.Settle, t.Quota)
+		if t.Settle.Unit != option.Money {
 			continue
 		}
 		// A shadow rule does not refuse a request without a price, so it does not count it either.
-		h.Peek = m.Shadow && q.price == nil
+		h.Peek = t.Shadow && q.price == nil
 		if q.free {
 			all := *h.Limit
 			all.Events = policy.MaxCount
@@ -66,12 +66,12 @@ type tokenUnits struct {
 // tokenUnitsOf returns the tokenUnits of the hits of a policy.
 func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	var units tokenUnits
-	for _, m := range terms {
-		if m.Settle == nil || m.Settle.Unit == "" {
+	for _, t := range terms {
+		if t.Settle == nil || t.Settle.Unit == "" {
 			continue
 		}
-		money := m.Settle.Unit == option.Money
-		if m.Shadow {
+		money := t.Settle.Unit == option.Money
+		if t.Shadow {
 			units.shadowMoney = units.shadowMoney || money
 			continue
 		}
@@ -109,12 +109,12 @@ func newBill(site *Site, q *Request) *batch.Bill {
 }
 
 // noticeOf returns the notice of a hit on a limit, or nil if the limit has none.
-func noticeOf(m *policy.Terms, l *ratelimit.Limit, key string) *batch.Notice {
-	if m.Notify == nil || m.Quota == 0 {
+func noticeOf(t *policy.Terms, l *ratelimit.Limit, key string) *batch.Notice {
+	if t.Notify == nil || t.Quota == 0 {
 		return nil
 	}
-	return &batch.Notice{Limit: l, Key: key, Unit: string(m.Settle.UnitOf()), Quota: m.Quota,
-		Percents: m.Notify}
+	return &batch.Notice{Limit: l, Key: key, Unit: string(t.Settle.UnitOf()), Quota: t.Quota,
+		Percents: t.Notify}
 }
 
 // notify makes notices of the limits of requests for which a request reaches a percentage.
@@ -124,18 +124,18 @@ func notify(q *Request) {
 		return
 	}
 	for i := range q.Hits {
-		m := q.Terms[i]
+		t := q.Terms[i]
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
-		if m.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
+		if t.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
 			continue
 		}
-		used := float64(m.Quota-d.Remaining) * 100
-		for _, percent := range m.Notify {
-			at := float64(m.Quota) * float64(percent)
+		used := float64(t.Quota-d.Remaining) * 100
+		for _, percent := range t.Notify {
+			at := float64(t.Quota) * float64(percent)
 			// What is used beyond the quota is unknown here.
 			if used >= at && used-float64(h.Cost)*100 < at || percent > 100 && d.Remaining == 0 {
-				store.Notify(noticeOf(m, h.Limit, h.StoredKey()))
+				store.Notify(noticeOf(t, h.Limit, h.StoredKey()))
 				break
 			}
 		}
@@ -152,9 +152,9 @@ type priced struct {
 	input, output int64         // how much of the parts is an estimate
 }
 
-// judge sets what the response has cost: nothing if the upstream has refused the request, the estimate if it
-// does not report its usage, or else the usage.
-func (s *Settling) judge() {
+// setCost sets what the response has cost: nothing if the upstream has refused the request, the estimate if
+// it does not report its usage, or else the usage.
+func (s *Settling) setCost() {
 	t := s.tokens
 	u := &t.usage
 	reported := t.counts && u.Reported
@@ -371,8 +371,8 @@ type Used struct {
 // UsedKinds lists the kinds of tokens.
 var UsedKinds = option.PartNames[:option.Search]
 
-// tellUsed calls Site.Used, which is not nil, with the usage that the response has reported.
-func (s *Settling) tellUsed() {
+// reportUsed calls Site.Used, which is not nil, with the usage that the response has reported.
+func (s *Settling) reportUsed() {
 	if s.tokens == nil || s.tokens.reader == nil || !s.tokens.usage.Reported {
 		return
 	}

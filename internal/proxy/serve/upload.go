@@ -159,9 +159,9 @@ func refusedFromMemory(q *Request) bool {
 	if q.Decisions = inPostgres.RefuseRemembered(q.Hits); q.Decisions == nil {
 		q.free = false
 		q.Hits = q.Hits[:0]
-		q.waited = false
+		q.usesStore = false
 	}
-	return q.waited
+	return q.usesStore
 }
 
 // receive reads a body into an Upload, and returns the reason to refuse the request.

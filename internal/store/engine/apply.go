@@ -49,12 +49,12 @@ func (w *work) expireEnded(r *request) bool {
 	}
 	e := r.positions[0].entry
 	switch {
-	case !e.answered || e.firstSlot == 0 || e.granted > 0 || e.view.Free < e.cost:
+	case !e.answered || e.holder == 0 || e.granted > 0 || e.view.Free < e.cost:
 		return false
 	case e.sums != nil:
-		w.engine.ledger.Expire(e.firstSlot)
+		w.engine.ledger.Expire(e.holder)
 	default:
-		w.engine.slots.Expire(e.firstSlot >> 32)
+		w.engine.slots.Expire(e.holder >> 32)
 	}
 	return true
 }

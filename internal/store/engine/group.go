@@ -68,7 +68,7 @@ func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
 		case "claim":
 			numbers[i] = e.claim
 		case "first":
-			numbers[i] = e.firstSlot
+			numbers[i] = e.holder
 		case "rest":
 			numbers[i] = e.rest
 		case "held":

@@ -50,7 +50,7 @@ func (s *Engine) writeSettlements(charges []*batch.Charge, process int64, sync b
 		id := lease.RowID{Durable: c.Durable, Prefix: c.Prefix, Key: c.Key}
 		e := p.latest[id]
 		if e == nil {
-			e = &entry{kind: statement.Settle, id: id, firstSlot: process,
+			e = &entry{kind: statement.Settle, id: id, holder: process,
 				view: algorithm.View{Limit: c.Limit}}
 			p.latest[id] = e
 			g := p.recent[c.Limit]

@@ -265,12 +265,11 @@ type entry struct {
 
 	leaseHits     int64 // for a charge: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
-	firstSlot     int64 // for a charge on a limit InFlight, or a release: the first slot
-	held          int64 // for a settlement: the units that requests hold for the process in firstSlot
+	holder        int64 // for a limit InFlight: the first slot; for one that reserves: the process
+	held          int64 // for a settlement: the units that requests hold for the process
 	rest          int64 // for a settlement: the thousandths of a unit by which n is too much
 
-	// For a charge on a limit that reserves, the sums of the costs of its first 0, 1 … n hits. Then cost is
-	// 1, and firstSlot is the process.
+	// For a charge on a limit that reserves, with cost 1: the sums of the costs of its first 0, 1 … n hits.
 	sums []int64
 
 	// The refund entry before this peek, to which later refunds of the row are added.

@@ -37,14 +37,14 @@ func (w *work) allocateSlots(p *plan) error {
 		}
 		for _, e := range g.entries {
 			if g.reserves {
-				e.firstSlot = process
+				e.holder = process
 				continue
 			}
 			n := e.n * e.cost
 			if capacity := e.view.Limit.Capacity(); n > capacity {
 				n = capacity
 			}
-			e.firstSlot = w.engine.slots.Allocate(process, n)
+			e.holder = w.engine.slots.Allocate(process, n)
 		}
 	}
 	return failure
@@ -73,9 +73,9 @@ func (w *work) acquireSlots(requests []*request) {
 			pos := &r.positions[i]
 			e := pos.entry
 			switch {
-			case e == nil || e.firstSlot == 0 || pos.nth >= e.granted:
+			case e == nil || e.holder == 0 || pos.nth >= e.granted:
 			case e.sums != nil:
-				w.engine.ledger.Acquire(e.firstSlot, &r.Hits[i], e.id)
+				w.engine.ledger.Acquire(e.holder, &r.Hits[i], e.id)
 			default:
 				w.engine.slots.Acquire(rangeOf(pos), &r.Hits[i])
 			}
@@ -88,7 +88,7 @@ func rangeOf(pos *position) slots.Range {
 	row := pos.entry.id
 	row.Key = strings.Clone(row.Key) // it may be a part of a long request
 	return slots.Range{Limit: pos.entry.view.Limit, Row: row,
-		First: pos.entry.firstSlot + pos.nth*pos.entry.cost,
+		First: pos.entry.holder + pos.nth*pos.entry.cost,
 		N:     pos.entry.cost}
 }
 
@@ -101,7 +101,7 @@ func (w *work) releaseUncertain(r *request) {
 		e := pos.entry
 		if e != nil && e.sums != nil {
 			w.engine.ledger.Uncertain()
-		} else if e != nil && e.kind == statement.Charge && e.firstSlot != 0 &&
+		} else if e != nil && e.kind == statement.Charge && e.holder != 0 &&
 			pos.nth < e.view.Limit.Capacity()/e.cost {
 			allocated = append(allocated, rangeOf(pos))
 		}
@@ -131,7 +131,7 @@ func (w *work) repeatReleases(p *plan, requests []*request) {
 
 // addRelease plans the release of slots. A row can have several releases in a statement.
 func addRelease(p *plan, r slots.Range, isolated bool) *entry {
-	e := &entry{kind: statement.Release, id: r.Row, n: r.N, firstSlot: r.First}
+	e := &entry{kind: statement.Release, id: r.Row, n: r.N, holder: r.First}
 	g := groupFor(p, 0, statement.Key{Kind: statement.Release, Definition: inFlight,
 		Durable: r.Limit.Durable, Sync: r.Limit.AwaitsDisk()}, isolated)
 	g.entries = append(g.entries, e)
