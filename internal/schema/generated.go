@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 26
+	revision = 27
 )
 
 const stateSQL = `
@@ -428,7 +428,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 26) AND (state.revision >= 26 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 27) AND (state.revision >= 27 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -3916,8 +3916,9 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 					coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
 				FROM s LEFT JOIN o ON o.counted = s.user_id
 				UNION ALL
-				SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
-				WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
+				SELECT false, m.model, NULL, true, false, m.*, p.today, p.this, p.before
+				FROM (SELECT model, sum(requests)::bigint, sum(m), sum(e), corrects, lo, hi FROM s WHERE own GROUP BY model, corrects, lo, hi) m, p
+				WHERE (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
 		WHERE today OR this OR before GROUP BY 1, 2, 3
 	), d AS ( SELECT name, bool_or(top) AS root FROM g WHERE NOT own GROUP BY 1
 	), j AS MATERIALIZED ( SELECT CASE WHEN each THEN 'person' ELSE 'model' END AS list, name, n, a, b, c, e, f, row_number() OVER () AS id FROM g WHERE own UNION ALL
@@ -4513,7 +4514,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 26,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 27,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

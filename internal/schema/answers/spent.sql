@@ -9,7 +9,7 @@
 --
 -- A day of the totals is whole, so the day in which a period turns is split by its rows: what came after the
 -- turn is added to the days after it. A row is of the periods that turn from lo to hi. The totals, which may
--- be millions, are read twice, for names and for models, and each row is added up once. With OFFSET, Postgres
+-- be millions, are read twice, for names and, summed by day first, for models. With OFFSET, Postgres
 -- compares it with the periods once. In p, usual are the periods of users without periods of their own.
 CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50)
 RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric,
@@ -63,8 +63,10 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 					coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
 				FROM s LEFT JOIN o ON o.counted = s.user_id
 				UNION ALL
-				SELECT false, s.model, s.*, p.today, p.this, p.before FROM s, p
-				WHERE s.own AND (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
+				SELECT false, m.model, NULL, true, false, m.*, p.today, p.this, p.before
+				FROM (SELECT model, sum(requests)::bigint, sum(m), sum(e), corrects, lo, hi FROM s
+					WHERE own GROUP BY model, corrects, lo, hi) m, p
+				WHERE (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
 		WHERE today OR this OR before GROUP BY 1, 2, 3
 	), d AS (
 		SELECT name, bool_or(top) AS root FROM g WHERE NOT own GROUP BY 1
