@@ -6,53 +6,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
-
-// X-RateLimit-Reset of a request that passes is the end of the window, which is 60 s after the first request,
-// although a sliding window frees its whole quota only after up to 120 s. X-RateLimit-Reset of a refusal is
-// the time of Retry-After. A refusal without Retry-After has no X-RateLimit-Reset.
-func TestResetIsWindowEndOrRetryTime(t *testing.T) {
-	c := caddytest.Start(t, `
-		:PORT {
-			pg_ratelimit PREFIX {
-				dsn memory
-				limit 2 1m
-				cost {header.X-Cost}
-			}
-			respond "ok"
-		}`)
-	start := time.Now().Unix()
-	for _, test := range []struct {
-		status int
-		ahead  int64 // the seconds from the first request to the reset
-	}{{status: 200, ahead: 60}, {status: 200, ahead: 60}, {status: 429, ahead: 90}} {
-		sent := time.Now().Unix()
-		a := c.Expect(test.status, "/", "X-Cost", "1")
-		received := time.Now().Unix()
-		reset := caddytest.Number(t, a, "X-RateLimit-Reset")
-		if reset < start+test.ahead-5 || reset > received+test.ahead+1 {
-			t.Errorf("status %d: got %v, want a reset %d s after %d", test.status, a.Header, test.ahead,
-				start)
-		}
-		if test.status != http.StatusTooManyRequests {
-			continue
-		}
-		if wait := caddytest.Number(t, a, "Retry-After"); reset < sent+wait-3 || reset > received+wait+3 {
-			t.Errorf("headers %v of a request sent at %d, want a reset at Retry-After", a.Header, sent)
-		}
-	}
-	a := c.Expect(http.StatusTooManyRequests, "/", "X-Cost", "3")
-	if a.Header["X-Ratelimit-Reset"] != nil || a.Header["Retry-After"] != nil {
-		t.Errorf("a request that can never pass: got %v, want no reset and no Retry-After", a.Header)
-	}
-	check.Equal(t, "X-RateLimit-Limit", caddytest.Number(t, a, "X-RateLimit-Limit"), 2)
-}
 
 // Counts in memory survive a reload with another configuration, and a stop of Caddy.
 func TestReloadKeepsCounts(t *testing.T) {
