@@ -6,7 +6,7 @@
 // A Call holds the hits of one request. A Queue collects Calls; its workers form batches, and pass each one
 // to a Decider. The package makes no decisions itself. A Job is a change for which nobody waits, such as a
 // settlement. A Backlog holds Jobs until a batch takes them along. Split divides a call into parts if some of
-// its hits are decided independently.
+// its hits are decided independently. A Bill has what a request really cost.
 //
 // Invariants:
 //   - A caller owns its Call until Send and after Wait. In between the Queue owns the call, and while a batch

@@ -25,7 +25,7 @@ type work struct {
 	names      []int64 // the names for which the batch reserves, see ledger.Acquire
 	hasSeveral bool    // a request has several hits
 	hasRefunds bool    // a request refunds or resets rows
-	keepsRows  bool    // see lease.Set.Local
+	keepsRows  bool    // the store remembers all rows, see lease.Set.Local
 	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
 	// The queue sets such a deadline only while the database answers.
 	extended bool
@@ -48,7 +48,7 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	locked := d.side == d.queue // see locks.go
+	locked := d.isSide() // see locks.go
 	w := &work{decider: d, ctx: ctx,
 		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
 		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,

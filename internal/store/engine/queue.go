@@ -86,6 +86,9 @@ type decider struct {
 	fill, deliver func(calls []*batch.Call)
 }
 
+// isSide reports whether the queue is a side queue, for requests on locked rows.
+func (d *decider) isSide() bool { return d.side == d.queue }
+
 // Fill implements batch.Decider.
 func (d *decider) Fill(calls []*batch.Call) { d.fill(calls) }
 
@@ -98,7 +101,7 @@ func (d *decider) Deliver(calls []*batch.Call) {
 
 // Expire implements batch.Decider.
 func (d *decider) Expire(calls []*batch.Call, err error) {
-	if d.side == d.queue {
+	if d.isSide() {
 		err = errLocked
 	} else if d.deliver != nil {
 		storeKeys(calls)
@@ -108,7 +111,7 @@ func (d *decider) Expire(calls []*batch.Call, err error) {
 
 // DecideBatch implements batch.Decider.
 func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
-	if d.deliver != nil && d.side != d.queue {
+	if d.deliver != nil && !d.isSide() {
 		unavailable := d.engine.unavailable(d.queue.Timeout)
 		if decideFromMemory(d.engine, calls, unavailable) > 0 {
 			calls = d.finishDecidedCalls(calls)
