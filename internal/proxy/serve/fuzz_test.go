@@ -64,7 +64,7 @@ func FuzzAnswersOfUpstreams(f *testing.F) {
 		}
 		settled := func(settle string, h http.Header, part int) string {
 			s, q := newSettled(t, settle)
-			return s.answered(q, http.StatusOK, h, text, part)
+			return s.answered(q, h, text, part)
 		}
 		for _, contentType := range []string{"application/json", "text/event-stream"} {
 			h := http.Header{"Content-Type": {contentType}}

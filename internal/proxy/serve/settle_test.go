@@ -94,10 +94,10 @@ func (s *memorySite) used(q *serve.Request) string {
 	return fmt.Sprint(outcome, " ", hit.Limit.Events-decisions[0].Remaining)
 }
 
-// answered sends a response in parts of a size, and returns the counted units.
-func (s *memorySite) answered(q *serve.Request, status int, h http.Header, body []byte, size int) string {
+// answered sends a response of status 200 in parts of a size, and returns the counted units.
+func (s *memorySite) answered(q *serve.Request, h http.Header, body []byte, size int) string {
 	s.t.Helper()
-	serve.ReadHeaders(status, h, q.Settling)
+	serve.ReadHeaders(http.StatusOK, h, q.Settling)
 	for part := range slices.Chunk(body, size) {
 		_, _ = serve.Write(io.Discard, part, nil, q.Settling)
 	}
@@ -227,7 +227,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 	long := strings.Repeat(" ", 4<<20)
 	read := func(kind, body string) string {
 		s, q := newSettled(t, "json usage.total_tokens")
-		return s.answered(q, http.StatusOK, http.Header{"Content-Type": {kind}}, []byte(body), 1<<16)
+		return s.answered(q, http.Header{"Content-Type": {kind}}, []byte(body), 1<<16)
 	}
 	const plain, events = "application/json", "text/event-stream"
 	for _, c := range []struct{ what, kind, body, want string }{
@@ -253,7 +253,7 @@ func TestInvalidCostIsLogged(t *testing.T) {
 		strings.Repeat("9", 5000): `"` + strings.Repeat("9", 40) + `…"`} {
 		s, q := newSettled(t, "header X-Cost")
 		for i := range 3 {
-			check.Equal(t, fmt.Sprintf("cost %.50q", value), s.answered(q, http.StatusOK,
+			check.Equal(t, fmt.Sprintf("cost %.50q", value), s.answered(q,
 				http.Header{"X-Cost": {value}}, nil, 1), fmt.Sprint("invalid ", 10*(i+1)))
 			q = s.decide(t.Context(), http.MethodGet)
 		}
@@ -305,7 +305,7 @@ func TestClientsOfOpenAIAreToldToIncludeUsage(t *testing.T) {
 		q := s.decide(t.Context(), http.MethodPost)
 		check.Equal(t, "Accept-Encoding", q.HTTP.Header.Get("Accept-Encoding"), "identity")
 		h := http.Header{"Content-Type": {"text/event-stream"}}
-		s.answered(q, http.StatusOK, h, []byte("data: [DONE]\n\n"), 100)
+		s.answered(q, h, []byte("data: [DONE]\n\n"), 100)
 	}
 	check.Equal(t, "lines", s.lines, "[p: unit tokens: missing: must be in the response: for a stream, "+
 		"clients of OpenAI ask for it with stream_options.include_usage]")

@@ -111,7 +111,7 @@ func (f *Frames) fits() bool {
 			if n > part {
 				n = part
 			}
-			if n < part || bytes.IndexAny(rest[:n], "\"\\,:{}[] \t\r\n") >= 0 {
+			if n < part || bytes.ContainsAny(rest[:n], "\"\\,:{}[] \t\r\n") {
 				kept = append(kept, rest[:n]...)
 			}
 			rest = rest[n:]
