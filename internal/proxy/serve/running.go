@@ -31,11 +31,12 @@ func (s *Settling) Stop() bool {
 		return false
 	}
 	defer s.mu.Unlock()
+	hasWriter := !s.ended && !s.hijacked // a server reuses the writers of other responses
 	s.ended = true
 	if s.status == 0 {
 		s.status = clientLeft
 	}
-	if s.sent > 0 && !s.settled { // the headers are sent, and what was written may not be yet
+	if s.sent > 0 && hasWriter { // the headers are sent, and what was written may not be yet
 		w := http.NewResponseController(s.writer)
 		_ = w.SetWriteDeadline(time.Now().Add(flushTimeout))
 		_ = w.Flush()
@@ -139,6 +140,11 @@ type settledConn struct {
 
 // SettledConn wraps a hijacked connection, so that the Settlings count the bytes sent on it.
 func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
+	for _, s := range settling {
+		s.mu.Lock()
+		s.hijacked = true
+		s.mu.Unlock()
+	}
 	return &settledConn{c, settling}
 }
 

@@ -31,12 +31,14 @@ type Settling struct {
 	writer  http.ResponseWriter // of the response; nil before Begin
 	stopped int32               // 1 after Stop; atomic
 
-	mu      sync.Mutex // guards the fields below, also while a part of the body is sent
-	status  int        // 0 before the response
-	sent    int64      // bytes of the body
-	ended   bool       // later writes by outer handlers do not count
-	settled bool       // settle has run
-	running int64      // its number in Site.running; 0 before Begin
+	mu     sync.Mutex // guards the fields below, also while a part of the body is sent
+	status int        // 0 before the response
+	sent   int64      // bytes of the body
+	ended  bool       // later writes by outer handlers do not count
+	// hijacked reports that the connection is no longer the writer's.
+	hijacked bool
+	settled  bool  // settle has run
+	running  int64 // its number in Site.running; 0 before Begin
 
 	client    context.Context  // the request's context, which ends early if the client leaves
 	unsettled []bool           // a true for each hit of the request that is settled

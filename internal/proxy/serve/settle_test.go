@@ -312,3 +312,25 @@ func TestClientsOfOpenAIAreToldToIncludeUsage(t *testing.T) {
 	q := s.decide(t.Context(), http.MethodGet)
 	check.Equal(t, "Accept-Encoding of GET", q.HTTP.Header.Get("Accept-Encoding"), "gzip")
 }
+
+// deadWriter is a writer that its server has taken back.
+type deadWriter struct{ http.ResponseWriter }
+
+func (deadWriter) FlushError() error { panic("the writer is flushed") }
+
+// A proxy that stops does not use the writer of a response that has ended, or has become a WebSocket.
+func TestStopUsesNoWriterThatIsTakenBack(t *testing.T) {
+	for _, hijacked := range []bool{false, true} {
+		s, q := newSettled(t, "json usage")
+		q.Settling.Begin(deadWriter{httptest.NewRecorder()})
+		serve.ReadHeaders(http.StatusOK, http.Header{}, q.Settling)
+		_, _ = serve.Write(io.Discard, []byte(`{"usage":77}`), nil, q.Settling)
+		if hijacked {
+			serve.SettledConn(nil, q.Settling)
+		} else {
+			q.Settling.End(0, http.Header{}) // the body is read later
+		}
+		q.Settling.Stop()
+		check.Equal(t, fmt.Sprint("hijacked: ", hijacked), s.used(q), "more 77")
+	}
+}
