@@ -200,7 +200,7 @@ func (p *Policy) snapshot() *Snapshot {
 // proxy authenticated. key and user are "" for an anonymous request.
 //
 // Evaluate waits for the first rules for up to timeout, or longer while their tables are created, and for the
-// look-up of an uncached sender for up to health.MaxTimeouts times timeout. A cached sender and a banned
+// look-up of an uncached sender until health.MaxTimeouts times timeout are over. A cached sender and a banned
 // request need no look-up. The error is
 //
 //   - ratelimit.ErrUnavailable while the database does not answer, or if too many look-ups wait
@@ -222,17 +222,7 @@ func (p *Policy) Evaluate(
 ) error {
 	s := p.snapshot()
 	if s == nil {
-		var err error
-		if s, err = p.waitForRules(ctx, timeout); err != nil {
-			Clear(v)
-			v.Tier = f.Tier
-			if key == "" && user == "" && f.NeedsKey {
-				Refuse(v, NoKey)
-				err = nil
-			}
-			return err
-		}
-		f.Waited = true
+		return p.evaluateFirst(ctx, timeout, key, user, f, v)
 	}
 	now := p.settings.Now()
 	var id *Identity
@@ -261,6 +251,30 @@ func (p *Policy) Evaluate(
 		return s.fault
 	}
 	return nil
+}
+
+// evaluateFirst waits for the first rules, and then is like Evaluate. A look-up gets the rest of the time,
+// unless the tables had to be created.
+func (p *Policy) evaluateFirst(
+	ctx context.Context, timeout time.Duration, key, user string, f *Facts, v *Verdict,
+) error {
+	began := time.Now()
+	if err := p.waitForRules(ctx, timeout); err != nil {
+		Clear(v)
+		v.Tier = f.Tier
+		if key == "" && user == "" && f.NeedsKey {
+			Refuse(v, NoKey)
+			err = nil
+		}
+		return err
+	}
+	f.Waited = true
+	if time.Since(began) <= timeout {
+		within, cancel := health.WithDeadline(ctx, began, timeout)
+		defer cancel()
+		ctx = within
+	}
+	return p.Evaluate(ctx, timeout, key, user, f, v)
 }
 
 // mayBeUser reports whether the database can store a user. A look-up of any other user would fail, together
@@ -292,19 +306,18 @@ func (p *Policy) evaluateUnknown(
 	return err
 }
 
-// waitForRules waits for the first snapshot and returns it, see health.Await. If there is none in time, the
-// server counts as silent, so that the request does not wait for the store, too.
-func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) (*Snapshot, error) {
+// waitForRules waits for the first snapshot, see health.Await. If there is none in time, the server counts as
+// silent, so that the request does not wait for the store, too.
+func (p *Policy) waitForRules(ctx context.Context, timeout time.Duration) error {
 	p.Prepare()
 	_, err := p.lookups.state()
 	if err == nil {
 		err = p.lookups.health.Await(ctx, p.ready, timeout, p.creation)
 	}
-	s := p.snapshot()
-	if err == nil && s == nil {
+	if err == nil && p.snapshot() == nil {
 		err = ratelimit.ErrClosed
 	}
-	return s, err
+	return err
 }
 
 // Recall evaluates a request like p.Evaluate and returns true if its API key is cached. Otherwise it returns

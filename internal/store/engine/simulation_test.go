@@ -98,9 +98,10 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	return r
 }
 
-// foundFaults are seeds that once found bugs: a refund went to a server that had lost the charge, and a local
-// decision was charged after its window had ended.
-var foundFaults = []uint64{43, 57, 468}
+// foundFaults are seeds that once found bugs: a refund went to a server that had lost the charge, a local
+// decision was charged after its window had ended, and a request that had waited for the first rules had four
+// more timeouts for its look-up.
+var foundFaults = []uint64{43, 57, 151, 468}
 
 // For each seed, these rules must hold:
 //
