@@ -25,7 +25,7 @@ type mode int
 
 const (
 	unread mode = iota // the body has no usage
-	begin              // JSON before its first character
+	begin              // JSON or an event stream before its first characters
 	object             // JSON texts. There is one, unless the body is NDJSON with another type.
 	array              // a JSON array
 	lines              // NDJSON
@@ -34,7 +34,7 @@ const (
 
 // Frames divides the body of a response into JSON texts: one, or the elements of an array or a stream.
 type Frames struct {
-	Stream  bool   // the type of the response is one of streams
+	Stream  bool   // the response is a stream by its type, or by its first line
 	Invalid string // the reason why the body cannot be read, or ""
 
 	one, each func(text []byte) // read a body that is one text, and an element
@@ -66,7 +66,8 @@ func NewFrames(h http.Header, total *int64, one, each func(text []byte)) *Frames
 		strings.Contains(kind, "stream+json"):
 		f.mode = lines
 		f.Stream = true
-	case kind == "" || strings.Contains(kind, "json") || strings.HasPrefix(kind, "text/plain"):
+	case kind == "" || strings.Contains(kind, "json") || strings.HasPrefix(kind, "text/plain") ||
+		strings.HasPrefix(kind, "application/octet-stream"):
 		f.mode = begin
 	}
 	switch encoding := strings.ToLower(h.Get("Content-Encoding")); encoding {
@@ -203,7 +204,7 @@ func (f *Frames) read(part []byte) {
 	}
 }
 
-// start finds out what a JSON body is.
+// start finds out what a body is, unless that takes more of it.
 func (f *Frames) start() {
 	f.text = bytes.TrimLeft(bytes.TrimPrefix(f.text, []byte("\ufeff")), " \t\r\n\x1e")
 	switch {
@@ -213,6 +214,19 @@ func (f *Frames) start() {
 	case f.text[0] == '[':
 		f.mode = array
 	default:
+		const fields, longest = "  data event id retry ", 5
+		end := bytes.IndexAny(f.text, ": \r\n")
+		if end < 0 && len(f.text) <= longest {
+			return
+		}
+		if end >= 0 && f.text[end] == ':' && strings.Contains(fields, " "+string(f.text[:end])+" ") {
+			text := f.text
+			f.text = nil
+			f.mode = events
+			f.Stream = true
+			f.divide(text)
+			return
+		}
 		f.mode = unread
 		f.Release()
 	}

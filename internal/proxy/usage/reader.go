@@ -35,7 +35,6 @@ type Reader struct {
 func New(h http.Header, total *int64) *Reader {
 	r := &Reader{last: append([]int64(nil), none...), searches: map[string]bool{}, medium: Unreported}
 	r.Frames = NewFrames(h, total, r.readBody, r.readEvent)
-	r.stream = r.Frames.Stream
 	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
 		if values := h[name]; len(values) > 0 {
 			r.headerTier = values[0]
@@ -76,6 +75,7 @@ func (r *Reader) readBody(text []byte) {
 		return
 	}
 	_ = json.Unmarshal(text, &fields)
+	r.failed = r.failed || isProblem(fields)
 	if r.failed || r.zero {
 		r.hasText = saysText(fields)
 	}

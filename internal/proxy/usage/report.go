@@ -256,6 +256,30 @@ func isError(value interface{}) bool {
 	return false
 }
 
+// problem has the members of errors that have no member error: 2 for those that describe the error.
+var problem = map[string]int{"detail": 2, "details": 2, "message": 2, "msg": 2, "error_msg": 2,
+	"error_message": 2, "errorMessage": 2, "code": 1, "error_code": 1, "errorCode": 1, "status": 1,
+	"statusCode": 1, "status_code": 1, "type": 1, "__type": 1, "title": 1, "instance": 1, "param": 1,
+	"object": 1, "success": 1, "request_id": 1, "requestId": 1, "trace_id": 1, "timestamp": 1, "path": 1}
+
+// isProblem reports whether a body only describes an error: it has nothing else, and no code of success.
+func isProblem(fields map[string]json.RawMessage) bool {
+	described := false
+	for name, field := range fields {
+		switch string(field) {
+		case "null":
+			continue
+		case "0", "200", `"0"`, `"200"`, `"ok"`, `"success"`, "true", `""`:
+			return false
+		}
+		if problem[name] == 0 {
+			return false
+		}
+		described = described || problem[name] == 2
+	}
+	return described
+}
+
 // tierOf returns the name of a tier, or "" for one that names nothing.
 func tierOf(text string) string {
 	text = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), "on_demand_")

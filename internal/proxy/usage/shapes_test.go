@@ -19,6 +19,7 @@ import (
 //
 //	json BODY      an answer, which is read in parts of one byte and whole
 //	html BODY      one of another type
+//	plain BODY     a stream, or an answer, with a type of text
 //	event DATA     a stream; each further line, which begins with a tab, is the data of another event
 //	prompt BODY    a request, quoted if it is a Go string
 //	path PATH      a request to a path, with the model "body" in its body
@@ -40,7 +41,8 @@ func TestTranscripts(t *testing.T) {
 		case "event":
 			text = "data: " + strings.ReplaceAll(text, "\n", "\n\ndata: ") + "\n\n"
 		}
-		h := header(map[string]string{"json": plain, "html": "text/html", "event": events}[kind])
+		h := header(map[string]string{"json": plain, "html": "text/html", "event": events,
+			"plain": "text/plain"}[kind])
 		whole := read(h, []byte(text), 1<<20)
 		check.Equal(t, text, read(h, []byte(text), 1), whole)
 		return whole

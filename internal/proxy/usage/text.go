@@ -12,6 +12,10 @@ type streamed struct {
 	Model string `json:"model"`
 	Tier  string `json:"service_tier"`
 
+	// Members of an error without a name.
+	Code   json.RawMessage `json:"code"`
+	Detail json.RawMessage `json:"detail"`
+
 	// OpenAI: chat and completions. Other servers name the reasoning in two ways, or in both.
 	Choices []struct {
 		Text  string `json:"text"`
@@ -137,6 +141,11 @@ func newText(r *Reader, event []byte) int {
 	}
 	if len(e.Response) > 0 && e.Response[0] == '"' {
 		n += length(e.Response)
+	}
+	if n == 0 && len(e.Code)+len(e.Detail) > 0 {
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(event, &fields) // it is valid
+		r.failed = r.failed || isProblem(fields)
 	}
 	return n
 }
