@@ -23,33 +23,27 @@ const (
 	// bigints: 1 if a setting harms statements that read and write single rows, 1 if JIT would harm
 	// them where it is on, 1 if the previous statement had another session, and the number of replaced
 	// settings. A setting that the server does not have is NULL.
-	replaceSQL = `SELECT coalesce(bool_or(harms), false)::int::bigint,
+	replaceSQL = `SELECT coalesce(bool_or(differs AND (name <> 'max_parallel_workers_per_gather'
+			OR current_setting('parallel_setup_cost')::float8 < 1000
+			OR coalesce(current_setting('debug_parallel_query', true),
+				current_setting('force_parallel_mode', true)) <> 'off')), false)::int::bigint,
 		(current_setting('jit_above_cost')::float8 BETWEEN 0 AND 99999)::int::bigint,
 	(current_setting('jit') <> 'off')::int::bigint, count(CASE WHEN differs
 		THEN set_config(name, value, true) END)
-FROM (SELECT name, '0' AS value, current_setting(name, true) <> '0' AS differs,
-	current_setting(name, true) <> '0' AS harms
+FROM (SELECT name, '0' AS value, current_setting(name, true) <> '0' AS differs
 	FROM unnest('{statement_timeout,lock_timeout,transaction_timeout,
 		idle_in_transaction_session_timeout}'::text[]) AS t(name)
 	UNION ALL
-	SELECT name, 'on', current_setting(name, true) <> 'on', current_setting(name, true) <> 'on'
+	SELECT name, 'on', current_setting(name, true) <> 'on'
 	FROM unnest('{enable_bitmapscan,enable_hashagg,enable_hashjoin,enable_indexonlyscan,enable_indexscan,
 		enable_material,enable_memoize,enable_mergejoin,enable_nestloop,enable_partition_pruning,
 		enable_seqscan,enable_sort,enable_tidscan}'::text[]) AS e(name)
 	UNION ALL
-	VALUES ('plan_cache_mode', 'auto', current_setting('plan_cache_mode') <> 'auto',
-		current_setting('plan_cache_mode') <> 'auto'),
-		('work_mem', '4MB', pg_size_bytes(current_setting('work_mem')) < 4194304,
-			pg_size_bytes(current_setting('work_mem')) < 4194304),
-		('from_collapse_limit', '8', current_setting('from_collapse_limit')::int < 8,
-			current_setting('from_collapse_limit')::int < 8),
-		('join_collapse_limit', '8', current_setting('join_collapse_limit')::int < 8,
-			current_setting('join_collapse_limit')::int < 8),
-		('max_parallel_workers_per_gather', '0', current_setting('max_parallel_workers_per_gather') <> '0',
-			current_setting('max_parallel_workers_per_gather') <> '0'
-			AND (current_setting('parallel_setup_cost')::float8 < 1000
-				OR coalesce(current_setting('debug_parallel_query', true),
-				current_setting('force_parallel_mode', true)) <> 'off'))
+	VALUES ('plan_cache_mode', 'auto', current_setting('plan_cache_mode') <> 'auto'),
+		('work_mem', '4MB', pg_size_bytes(current_setting('work_mem')) < 4194304),
+		('from_collapse_limit', '8', current_setting('from_collapse_limit')::int < 8),
+		('join_collapse_limit', '8', current_setting('join_collapse_limit')::int < 8),
+		('max_parallel_workers_per_gather', '0', current_setting('max_parallel_workers_per_gather') <> '0')
 ) AS s`
 )
 

@@ -56,13 +56,11 @@ func setOf(text string) map[string]bool {
 	return set
 }
 
-// withoutEffect has the parameters of libpq that have no effect here, among them permitted ones.
+// withoutEffect has the parameters of libpq that have no effect here; init adds those of Permitted.
 var withoutEffect = setOf(`keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout
-	fallback_application_name gssencmode gssdelegation gsslib krbsrvname krbspn sslcompression sslkeylogfile
-	servicefile service replication min_protocol_version max_protocol_version sslsni sslcertmode
-	sslnegotiation load_balance_hosts client_encoding ssl_min_protocol_version ssl_max_protocol_version
-	hostaddr sslcrl sslcrldir requirepeer require_auth requiressl authtype tty scram_client_key
-	scram_server_key oauth_issuer oauth_client_id oauth_client_secret oauth_scope`)
+	fallback_application_name gssdelegation gsslib krbsrvname krbspn sslcompression sslkeylogfile servicefile
+	max_protocol_version authtype tty scram_client_key scram_server_key oauth_issuer oauth_client_id
+	oauth_client_secret oauth_scope`)
 
 // own has the parameters that drivers read. libpq's names have lower case.
 var own = setOf(`host port dbname database user password passfile connect_timeout application_name options
@@ -72,6 +70,9 @@ var own = setOf(`host port dbname database user password passfile connect_timeou
 var foreign = map[string]string{}
 
 func init() {
+	for _, p := range Permitted {
+		withoutEffect[p.Name] = p.Name != "target_session_attrs"
+	}
 	for advice, names := range map[string]string{
 		"write search_path=…": "schema currentschema schema_search_path searchpath",
 		"write pool_max_conns=…, or the setting max_conns": "connection_limit pool pool_size poolsize max " +
