@@ -54,15 +54,15 @@ type cleaner struct {
 // startCleanup starts a cleanup, unless one is running or has just run. now is that of statement.Clock.
 func (s *Engine) startCleanup(now int64) {
 	c := &s.cleaner
-	if s.server.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
+	if s.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
 	}
 	go func() {
 		err := batch.Try(func() error { return s.cleanUp(now) })
-		if s.server.closing.Err() == nil && !errors.Is(err, errLost) {
-			s.server.report(err)
+		if s.closing.Err() == nil && !errors.Is(err, errLost) {
+			s.report(err)
 		}
-		health.Sleep(s.server.closing, cleanupPause)
+		health.Sleep(s.closing, cleanupPause)
 		atomic.StoreInt32(&c.running, 0)
 	}()
 }
@@ -101,9 +101,9 @@ func (s *Engine) cleanUp(now int64) error {
 // runCleanup runs one statement.
 func (s *Engine) runCleanup(statement *pgdb.Statement) error {
 	statements := []*pgdb.Statement{{SQL: s.texts.Index, Joined: true}, statement}
-	err := s.server.db.Run(s.server.closing, cleanupTimeout, statements)
-	if s.server.closing.Err() == nil {
-		countErrors(s.server.stats, statements, err)
+	err := s.db.Run(s.closing, cleanupTimeout, statements)
+	if s.closing.Err() == nil {
+		countErrors(s.stats, statements, err)
 	}
 	if err == nil && len(lostTransactions(statements)) > 0 {
 		return errLost

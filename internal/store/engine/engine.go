@@ -112,12 +112,10 @@ type Bounded interface{ MaxConns() int }
 
 // Engine counts in one database, or in one shard. All processes on it share its counts.
 type Engine struct {
-	server      *server
+	*server
 	cleaner     cleaner
 	texts       *statement.Texts
-	rows        *lease.Set       // the remembered rows
 	now         func() time.Time // Options.Now
-	stats       Stats            // the counters; Stats adds gauges from the other fields
 	settleWait  time.Duration    // defaultSettleWait; tests change it
 	slots       *slots.Slots
 	ledger      *ledger.Ledger
@@ -126,10 +124,9 @@ type Engine struct {
 	idleBuffers sync.Pool // unused buffers of batches
 	close       context.CancelFunc
 	lost, leave func() // Options.Lost and Options.Leave
-	lanes       [2]*lane
-	ticking     int32 // 1 while Tick reads the identity of the server; atomic
-	maintained  int32 // 1 after the start of maintainLeases; atomic
-	closed      int32 // 1 after Close; atomic
+	ticking     int32  // 1 while Tick reads the identity of the server; atomic
+	maintained  int32  // 1 after the start of maintainLeases; atomic
+	closed      int32  // 1 after Close; atomic
 
 	mu        sync.Mutex                // guards the fields below
 	byTimeout map[queueKey]*batch.Queue // the queues of Call
@@ -151,24 +148,21 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	texts := statement.New(o.Tables)
-	stats := NewStats()
-	server := &server{db: db, closing: closing, report: o.Report, stats: stats, discover: o.Discover,
+	server := &server{db: db, closing: closing, report: o.Report, stats: NewStats(), discover: o.Discover,
 		migrates: !o.DisableMigration, creation: &health.Creation{}}
 	server.health = health.New(closing, o.Random, server.ping)
 	if o.DisableMigration && o.Discover == nil {
 		server.ready = 1
 	}
 	s := &Engine{
-		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, stats: stats,
+		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now,
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
 		workers: o.Workers, close: cancel, lost: o.Lost, leave: o.Leave,
 		byTimeout: map[queueKey]*batch.Queue{},
 	}
-	s.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
+	server.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
-	server.rows = s.rows
 	s.openLanes(o.Report) // needs no mutex, because no other goroutine has s yet
-	server.lanes = s.lanes
 	send := func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) }
 	s.slots = slots.New(slots.Options{
 		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
@@ -195,11 +189,11 @@ func (o Options) Report(err error) {
 }
 
 // Health returns the health of the server of the store.
-func (s *Engine) Health() *health.Health { return s.server.health }
+func (s *Engine) Health() *health.Health { return s.health }
 
 // Unavailable returns an error that wraps ratelimit.ErrUnavailable while the database makes no decisions, and
 // nil otherwise. Only a request detects that the database has stopped answering.
-func (s *Engine) Unavailable() error { return s.server.health.Unavailable() }
+func (s *Engine) Unavailable() error { return s.health.Unavailable() }
 
 // Call decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
 // batch. arrived is the time from which health.Health.Patience counts. The hits must be valid, and decisions
@@ -207,7 +201,7 @@ func (s *Engine) Unavailable() error { return s.server.health.Unavailable() }
 func (s *Engine) Call(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
-		return s.server.health.Ended(ctx) // nothing is charged
+		return s.health.Ended(ctx) // nothing is charged
 	}
 	c := s.idleCalls.Get().(*batch.Call)
 	c.Prepare(hits, reset)
@@ -290,7 +284,7 @@ func (s *Engine) Close() {
 	if s.leave != nil {
 		s.leave()
 	}
-	s.server.db.Close()
+	s.db.Close()
 }
 
 // Flush sends the jobs and the settlements that wait, unless the database is unavailable or takes too long.

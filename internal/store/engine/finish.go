@@ -36,7 +36,7 @@ func (w *work) clearRefunded(r *request) {
 
 // noDecision returns the error for the calls of a batch that failed with err.
 func (w *work) noDecision(err error) error {
-	return w.engine.server.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
+	return w.engine.health.NoDecision(err, w.extended && w.ctx.Err() != nil)
 }
 
 // failCalls finishes calls that the database did not decide, with a remembered refusal or err.

@@ -72,8 +72,8 @@ func (s *Engine) startMaintenance() {
 
 // maintainLeases ends and charges leases until the store is closed.
 func (s *Engine) maintainLeases() {
-	closing := s.server.closing
-	s.server.report(batch.PanicError(func() {
+	closing := s.closing
+	s.report(batch.PanicError(func() {
 		for closing.Err() == nil {
 			health.Sleep(closing, lease.SweepInterval(s.rows))
 			for _, row := range lease.Sweep(s.rows) {

@@ -18,7 +18,7 @@ func (s *Engine) unavailable(timeout time.Duration) error {
 	if atomic.LoadInt32(&s.closed) != 0 {
 		return ratelimit.ErrClosed
 	}
-	err := s.server.health.Unavailable()
+	err := s.health.Unavailable()
 	if err == nil && timeout <= 0 {
 		err = ratelimit.ErrTimeout // a caller may compute it from a past deadline
 	}
@@ -196,7 +196,7 @@ func (s *Engine) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
 	hits := []ratelimit.Hit{*h}
 	hits[0].Key = h.StoredKey()
 	rows := lease.Find(s.rows, hits, nil)
-	outage := s.server.health.Unavailable() != nil
+	outage := s.health.Unavailable() != nil
 	if len(rows) == 0 || rows[0] == nil || h.Peek || atomic.LoadInt32(&s.closed) != 0 ||
 		!lease.Refuses(s.rows, rows[0], &hits[0], outage, d) {
 		return false

@@ -62,7 +62,7 @@ func (s *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 // newQueue returns a queue, with a side queue for locked rows. The caller holds the mutex.
 func (s *Engine) newQueue(timeout time.Duration, lane int,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.server.health}
+	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.health}
 	side := &decider{engine: s, deliver: deliver}
 	side.queue = batch.NewQueue(o, side)
 	side.side = side.queue
@@ -133,7 +133,7 @@ func (s *Engine) openLanes(report func(error)) {
 		l := &lane{}
 		s.lanes[i] = l
 		l.backlog = batch.NewBacklog(batch.BacklogOptions{
-			Closing: s.server.closing, Health: s.server.health,
+			Closing: s.closing, Health: s.health,
 			Send: func() { _, _ = batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
 			Report: func(lost int, err error) {
 				report(fmt.Errorf("ratelimit/postgres: %d changes of counters are lost: %w", lost, err))

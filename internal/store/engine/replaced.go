@@ -56,7 +56,7 @@ func (s *Engine) Tick() {
 	}
 	go func() {
 		defer atomic.StoreInt32(&s.ticking, 0)
-		_ = s.server.ping(s.server.closing, identityTimeout)
+		_ = s.ping(s.closing, identityTimeout)
 	}()
 }
 

@@ -44,7 +44,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		transactions = w.newTransactions(several, lockWait, oneByOne, oneByOne)
 		statements = writeAll(transactions, statements)
 	}
-	failed, err := w.engine.server.run(w.ctx, w.queue.Timeout, statements)
+	failed, err := w.engine.run(w.ctx, w.queue.Timeout, statements)
 	if err != nil {
 		if errors.Is(err, pgdb.ErrNotSent) {
 			for _, j := range w.jobs {
@@ -98,7 +98,7 @@ func (w *work) finishTransactions(transactions []*transaction) ([]*request, erro
 		}
 		if len(next) > 0 {
 			statements := writeAll(next, nil)
-			if _, err := w.engine.server.run(w.ctx, w.queue.Timeout, statements); err != nil {
+			if _, err := w.engine.run(w.ctx, w.queue.Timeout, statements); err != nil {
 				return repeated, err
 			}
 		}

@@ -25,9 +25,9 @@ type server struct {
 	health  *health.Health
 	closing context.Context // ends when the store is closed
 	report  func(error)     // Options.Report
-	stats   Stats           // counts statements and errors
+	stats   Stats           // the counters; Engine.Stats adds gauges from other fields
 
-	rows  *lease.Set // the rows of the store
+	rows  *lease.Set // the remembered rows
 	lanes [2]*lane   // the lanes of the store
 
 	// replaced is called when the counts may lack what this process has charged and holds.

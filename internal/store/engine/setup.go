@@ -25,18 +25,14 @@ const (
 )
 
 // Prepare connects and migrates in the background, so that the first decision does not wait.
-func (s *Engine) Prepare() { _, _ = s.server.start() }
+func (s *server) Prepare() { _, _ = s.start() }
 
 // Ready reports whether the tables of counts exist in the current version, here or in other stores.
-func (s *Engine) Ready() bool { return atomic.LoadInt32(&s.server.ready) == 1 }
+func (s *server) Ready() bool { return atomic.LoadInt32(&s.ready) == 1 }
 
-// Await waits for up to timeout until the store is ready, or longer while the setup creates tables.
-func (s *Engine) Await(ctx context.Context, timeout time.Duration) error {
-	return s.server.await(ctx, timeout)
-}
-
-// await waits until the setup is done, and starts it if it is due. See health.Await.
-func (s *server) await(ctx context.Context, timeout time.Duration) error {
+// Await waits for up to timeout until the setup is done, or longer while it creates tables. It starts the
+// setup if it is due. See health.Await.
+func (s *server) Await(ctx context.Context, timeout time.Duration) error {
 	attempt, failure := s.start()
 	switch {
 	case atomic.LoadInt32(&s.ready) == 1:
