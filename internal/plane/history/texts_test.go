@@ -1,6 +1,7 @@
 package history_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,10 +11,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
 // If addresses are masked, the full address of a client is neither in the column address nor in a key. Each
-// line of want is the address, the key, and in braces the column named also.
+// line of the file is the address, the key, and in braces the column named also.
 func TestAddressesInKeysAreMasked(t *testing.T) {
 	d := newTestDB(t)
 	add := func(w *history.Writer, address string, keys ...string) {
@@ -22,42 +24,18 @@ func TestAddressesInKeysAreMasked(t *testing.T) {
 				Also: []string{"p", key}, Audit: auditAll})
 		}
 	}
-	for _, c := range []struct {
-		mode option.AddressMode
-		want string
-	}{
-		{option.AddressFull, `192.0.2.77 192.0.2.77 {p,192.0.2.77}
-192.0.2.77 anna|192.0.2.77 {p,anna|192.0.2.77}
-192.0.2.77 198.51.100.0/25 {p,198.51.100.0/25}
-192.0.2.77 anna {p,anna}
-2001:db8:1:2::3 2001:db8:1:2::/64 {p,2001:db8:1:2::/64}
-2001:db8:1:2::3 2001:db8:1:2::/64 x 2001:db8:1:2::3 {p,"2001:db8:1:2::/64 x 2001:db8:1:2::3"}
-192.0.2.9 ::ffff:192.0.2.9 {p,::ffff:192.0.2.9}`},
-		{option.AddressPrefix, `192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}
-192.0.2.0/24 anna|192.0.2.0/24 {p,anna|192.0.2.0/24}
-192.0.2.0/24 198.51.100.0/24 {p,198.51.100.0/24}
-192.0.2.0/24 anna {p,anna}
-2001:db8:1::/48 2001:db8:1::/48 {p,2001:db8:1::/48}
-2001:db8:1::/48 2001:db8:1::/48 x 2001:db8:1::/48 {p,"2001:db8:1::/48 x 2001:db8:1::/48"}
-192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}`},
-		{option.AddressOff, ` (address) {p,(address)}
- anna|(address) {p,anna|(address)}
- (address) {p,(address)}
- anna {p,anna}
- (address) {p,(address)}
- (address) x (address) {p,"(address) x (address)"}
- (address) {p,(address)}`},
-	} {
-		w := d.newWriter(history.Settings{Address: c.mode})
+	shown := ""
+	for _, mode := range []option.AddressMode{option.AddressFull, option.AddressPrefix, option.AddressOff} {
+		w := d.newWriter(history.Settings{Address: mode})
 		add(w, "192.0.2.77", "192.0.2.77", "anna|192.0.2.77", "198.51.100.0/25", "anna")
 		add(w, "2001:db8:1:2::3", "2001:db8:1:2::/64", "2001:db8:1:2::/64 x 2001:db8:1:2::3")
 		add(w, "::ffff:192.0.2.9", "::ffff:192.0.2.9")
 		flush(t, w)
-		check.Equal(t, "address, key and also",
-			d.Query("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
-				"address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
+		shown += fmt.Sprintf("%v:\n%s\n", mode, d.Query(`SELECT CASE WHEN masklen(address) IN (32, 128)
+			THEN host(address) ELSE address::text END, key, also::text FROM rate_limit_audit ORDER BY ctid`))
 		d.truncateAll()
 	}
+	golden.Check(t, "testdata/addresses.txt", shown)
 }
 
 // Hosts, paths, methods and users from clients are stored without queries and invalid text.
