@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	_ "embed"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -13,28 +14,9 @@ import (
 )
 
 // upgradeRules has rules for upgrades. Each path has some of them.
-const upgradeRules = policytest.People + `
-	INSERT INTO rate_limit_users (user_id, tier, parent) VALUES ('carl', 'pro', 'alice'), ('dora', 'free',
-		NULL),
-		('eve', 'free', NULL);
-	SELECT rate_limit_rule('each', per_hour => 100, count_by => '{all}');
-	SELECT rate_limit_rule('plan', tiers => '{free}', methods => '{POST}', count_by => '{user}',
-		paths => '{/v1/*,/app/*,/get/*,/mixed/*}', limits => '{tpm=1000 tokens/1h}');
-	SELECT rate_limit_override('plan', 'tpm', 'unlimited', user_id => 'dora');
-	SELECT rate_limit_ban(user_id => 'eve');
-	SELECT rate_limit_rule('money', methods => '{POST}', paths => '{/money}',
-		limits => '{m=5 money/1d calendar}');
-	SELECT rate_limit_rule('zero', methods => '{POST}', paths => '{/zero}', limits => '{tpm=0 tokens/1h}');
-	SELECT rate_limit_rule('none', paths => '{/zero,/none}', per_hour => 0);
-	SELECT rate_limit_rule('try', methods => '{POST}', paths => '{/shadow}', limits => '{tpm=1000 tokens/1h}',
-		mode => 'shadow');
-	SELECT rate_limit_rule('team', methods => '{POST}', paths => '{/team}', limits => '{tpm=1000 tokens/1h}',
-		count_by => '{header:X-Team}', without_header => 'refuse');
-	SELECT rate_limit_rule('sockets', action => 'exempt', paths => '{/app/*}');
-	SELECT rate_limit_rule('lists', action => 'exempt', paths => '{/get/*}', methods => '{GET}');
-	SELECT rate_limit_rule('closed', action => 'block', paths => '{/mixed/*,/closed}', methods => '{POST}',
-		tiers => '{pro}');
-	SELECT rate_limit_rule('shut', action => 'block', paths => '{/v1/shut}');`
+//
+//go:embed testdata/upgrades.sql
+var upgradeRules string
 
 // upgrade sends an upgrade.
 func upgrade(h http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
@@ -52,7 +34,7 @@ func upgrade(h http.Handler, path string, headers ...string) *httptest.ResponseR
 // user above. Other limits do not count it. An unknown key, a ban and a block come first, a used-up limit
 // does not.
 func TestNoUpgradePassesBesideBudgetsForPost(t *testing.T) {
-	h := policyMiddleware(t, policytest.Open(t, upgradeRules), func(*Config) {})
+	h := policyMiddleware(t, policytest.Open(t, policytest.People+upgradeRules), func(*Config) {})
 	left := 100
 	for _, c := range []struct {
 		user, path string
@@ -84,7 +66,7 @@ func TestNoUpgradePassesBesideBudgetsForPost(t *testing.T) {
 
 // While a sender cannot be looked up, its upgrades are refused where a limit of tokens could be its own.
 func TestUpgradesOfUnreadSendersAreRefusedBesideBudgets(t *testing.T) {
-	dsn := policytest.Open(t, upgradeRules)
+	dsn := policytest.Open(t, policytest.People+upgradeRules)
 	h := policyMiddleware(t, dsn, func(c *Config) { c.Other["onError"] = "allow" })
 	check.Equal(t, "while senders are read", upgrade(h, "/v1/responses", "X-User", "bob").Code, 200)
 	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_users RENAME TO gone")
