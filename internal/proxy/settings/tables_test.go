@@ -1,7 +1,6 @@
 package settings_test
 
 import (
-	"cmp"
 	"go/ast"
 	"go/format"
 	"go/parser"
@@ -14,99 +13,51 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-// sections lists the tables of settings, as docs/generated/settings.md and Caddy's JSON have them.
-var sections = []struct {
+// structs lists the tables of settings, and their Go structs of Caddy's JSON.
+var structs = []struct {
 	table    []settings.Setting
 	variable string // of the table
-	heading  string // in the page
-	intro    string // of the page
-	name     string // of the Go struct of Caddy's JSON
+	name     string // of the struct
 	doc      string // its doc comment, after the name
-	pkg      string // its package, caddymodule if it is ""
+	pkg      string // its package
 }{
-	{
-		table: settings.LimitTable, variable: "LimitTable", heading: "A limit", name: "LimitSettings",
-		intro: "These are settings of the handler (in Traefik, of the middleware) and of a zone.",
-		doc:   "configures one limit: what it allows, and what is counted together.",
-	},
-	{
-		table: settings.ZoneTable, variable: "ZoneTable", heading: "A zone", name: "ZoneSettings",
-		intro: "A zone has the settings of a limit, and this one:",
-		doc:   "configures what a handler has of its own for all zones.",
-	},
-	{
-		table: settings.HandlerTable, variable: "HandlerTable", heading: "The handler",
-		name: "HandlerSettings", doc: "configures a handler, apart from its limits.",
-	},
-	{
-		table: settings.PolicyTable, variable: "PolicyTable", heading: "The policy", name: "PolicySettings",
-		intro: "These are in the block `policy`. Without any of them, Traefik needs `policy: {}` or the " +
-			"label\n`policy=true`: it drops a name without a value from a file.",
-		doc: "configures a policy.",
-	},
-	{
-		table: settings.ConnectionTable, variable: "ConnectionTable", heading: "The database",
-		name:  "StoreSettings",
-		intro: "These are settings of a Traefik middleware, and of Caddy's global option `pg_ratelimit`.",
-		doc:   "configures the defaults of all handlers.",
-	},
-	{
-		table: settings.HistoryTable, variable: "HistoryTable", heading: "The history",
-		name: "HistorySettings", doc: "configures a history.",
-		intro: "These are in the block `history`. Without any of them, Traefik needs `history: {}` or the " +
-			"label\n`history=true`.",
-	},
-	{
-		table: settings.RetentionTable, variable: "RetentionTable", heading: "Retention", name: "Retention",
-		intro: "These are in the block `retention` of the history: a duration from 1d to 100y, such as " +
-			"`90d`, `12w` or\n`7y`. A year is 366 days. Metrics by minute are kept for 7 days, and by " +
-			"hour for 90 days.",
-		doc: "sets how long each part of the history is kept; \"\" leaves the retention in the database.",
-	},
-	{
-		table: settings.PageTable, variable: "PageTable", heading: "The page", name: "PageSettings",
-		intro: "These are settings of Caddy's `pg_ratelimit_page`, for [the page](../page.md).",
-		doc:   "configures a page.",
-		pkg:   "admin",
-	},
+	{settings.LimitTable, "LimitTable", "LimitSettings",
+		"configures one limit: what it allows, and what is counted together.", "caddymodule"},
+	{settings.ZoneTable, "ZoneTable", "ZoneSettings",
+		"configures what a handler has of its own for all zones.", "caddymodule"},
+	{settings.HandlerTable, "HandlerTable", "HandlerSettings",
+		"configures a handler, apart from its limits.", "caddymodule"},
+	{settings.PolicyTable, "PolicyTable", "PolicySettings", "configures a policy.", "caddymodule"},
+	{settings.ConnectionTable, "ConnectionTable", "StoreSettings",
+		"configures the defaults of all handlers.", "caddymodule"},
+	{settings.HistoryTable, "HistoryTable", "HistorySettings", "configures a history.", "caddymodule"},
+	{settings.RetentionTable, "RetentionTable", "Retention", "sets how long each part of the history is " +
+		"kept; \"\" leaves the retention in the database.", "caddymodule"},
+	{settings.PageTable, "PageTable", "PageSettings", "configures a page.", "admin"},
 }
-
-const introOfPage = `# Settings
-
-All settings of both proxies. This page is generated from the comments in internal/proxy/settings/tables.go.
-Where a row has two names, the second is Traefik's. Switches are on or off, or true or false. In Caddy, ` +
-	"`dsn`,\n`node_name`, `node` and `region`" + ` may contain placeholders. Caddy refuses wrong names and
-values. Traefik [drops routers](../traefik.md#configure-a-middleware).
-`
 
 // The page of settings and the structs of Caddy's JSON, which Caddy's website documents by their fields, have
 // the settings of the tables, with the comments above them.
 func TestPageAndJSONHaveAllSettings(t *testing.T) {
 	comments := commentsOfTables(t)
-	page := introOfPage
-	sources := map[string]string{}
-	for _, s := range sections {
-		page += "\n## " + s.heading + "\n\n"
-		if s.intro != "" {
-			page += s.intro + "\n\n"
-		}
-		page += "| setting | meaning | default |\n|---|---|---|\n"
+	tables, sources := map[string]string{}, map[string]string{}
+	for _, s := range structs {
 		source := "\n// " + s.name + " " + s.doc + "\ntype " + s.name + " struct {\n"
 		own, others := comments[s.variable][:len(s.table)], comments[s.variable][len(s.table):]
 		for i, setting := range s.table {
 			if own[i] == "" {
 				t.Errorf("%s: no comment above %s, want one", s.variable, setting.Name)
 			}
-			page += rowOf(namesOf(setting.Name), own[i])
+			tables[s.variable] += rowOf(namesOf(setting.Name), own[i])
 			if setting.Form != settings.Block {
 				source += goField(setting, own[i])
 			}
 		}
 		for _, other := range others { // "NAMES: text", of a setting that one adapter has
 			end := strings.LastIndex(other[:strings.Index(other, "`: ")+3], ": ")
-			page += rowOf(other[:end], other[end+2:])
+			tables[s.variable] += rowOf(other[:end], other[end+2:])
 		}
-		sources[cmp.Or(s.pkg, "caddymodule")] += source + "}\n"
+		sources[s.pkg] += source + "}\n"
 	}
 	for pkg, source := range sources {
 		formatted, err := format.Source([]byte("// Code generated by go test ./internal/proxy/settings " +
@@ -116,7 +67,7 @@ func TestPageAndJSONHaveAllSettings(t *testing.T) {
 		}
 		golden.Check(t, "../../../"+pkg+"/generated.go", string(formatted))
 	}
-	golden.Check(t, "../../../docs/generated/settings.md", page)
+	golden.CheckPage(t, "../../../docs/generated/settings.md", "testdata/page.md", tables)
 }
 
 // commentsOfTables returns the comments in each table of tables.go: one for each setting, and then those that

@@ -10,15 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
-const introOfPackages = `# Packages
-
-Each folder with Go code, and the beginning of its package comment. The tests of internal/testkit/imports
-generate this page. [ARCHITECTURE.md](../../ARCHITECTURE.md) has the layers.
-
-| folder | what it is for |
-|---|---|
-`
-
 // The page of packages has the first sentence of each package's comment.
 func TestPageListsEachPackage(t *testing.T) {
 	if testing.Short() {
@@ -34,7 +25,7 @@ func TestPageListsEachPackage(t *testing.T) {
 			comments[s.dir] = new(doc.Package).Synopsis(comment)
 		}
 	}
-	page := introOfPackages
+	rows := ""
 	for _, dir := range slices.Sorted(maps.Keys(comments)) {
 		if comments[dir] == "" {
 			continue // tests of the SQL beside them
@@ -44,7 +35,8 @@ func TestPageListsEachPackage(t *testing.T) {
 		if text = comments[dir]; found && ok && strings.HasPrefix(text, "Package ") {
 			text = after
 		}
-		page += "| `" + dir + "` | " + strings.ReplaceAll(text, "|", `\|`) + " |\n"
+		rows += "| `" + dir + "` | " + strings.ReplaceAll(text, "|", `\|`) + " |\n"
 	}
-	golden.Check(t, root+"/docs/generated/packages.md", page)
+	golden.CheckPage(t, root+"/docs/generated/packages.md", "testdata/packages.md",
+		map[string]string{"PACKAGES": rows})
 }
