@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/admin/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/caddytest"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -62,38 +65,14 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	if want := "200 [same-origin] [DENY] []"; got != want {
 		t.Errorf("status, resource policy, frame options and allowed origin are %s, want %s", got, want)
 	}
-	for name, test := range map[string]struct {
-		method, path, host, site, mode string
-		want                           int
-	}{
-		"another host": {
-			method: "GET", path: "/api/state", host: "evil.example", want: http.StatusMisdirectedRequest,
-		},
-		"localhost":        {method: "GET", path: "/api/session", host: "localhost:1", want: http.StatusOK},
-		"why by POST":      {method: "POST", path: "/api/why?who=ann", want: http.StatusMethodNotAllowed},
-		"a NUL in a query": {method: "GET", path: "/api/why?who=a%00b", want: http.StatusBadRequest},
-		"nobody":           {method: "GET", path: "/api/why", want: http.StatusBadRequest},
-		"a key":            {method: "GET", path: "/api/why?who=prl_0123456789", want: http.StatusBadRequest},
-		"no such question": {method: "GET", path: "/api/ban?user=ann", want: http.StatusNotFound},
-		"a file outside":   {method: "GET", path: "/guard.go", want: http.StatusNotFound},
-		"no file":          {method: "GET", path: "/x.js", want: http.StatusNotFound},
-		"another method":   {method: "PUT", path: "/", want: http.StatusMethodNotAllowed},
-		"another site": {method: "GET", path: "/api/state", site: "cross-site",
-			want: http.StatusForbidden},
-		"its script": {method: "GET", path: "/script.js", site: "cross-site", mode: "no-cors",
-			want: http.StatusForbidden},
-		"its link": {method: "GET", path: "/", site: "cross-site", mode: "navigate", want: http.StatusOK},
-		"its link to an answer": {method: "GET", path: "/api/state", site: "cross-site", mode: "navigate",
-			want: http.StatusForbidden},
-		"the page": {method: "GET", path: "/api/session", site: "same-origin", mode: "cors",
-			want: http.StatusOK},
-	} {
-		a := ask(t, c, test.method, test.path, "Host", test.host, "Sec-Fetch-Site", test.site,
-			"Sec-Fetch-Mode", test.mode)
-		if a.Status != test.want {
-			t.Errorf("%s: status %d, want %d; body %.300s", name, a.Status, test.want, a.Body)
+	golden.ReplayLines(t, "testdata/requests.txt", func(t *testing.T, method, text string) string {
+		words, headers := strings.Fields(text), []string(nil)
+		for _, word := range words[1:] {
+			name, value, _ := strings.Cut(word, ":")
+			headers = append(headers, name, value)
 		}
-	}
+		return strconv.Itoa(ask(t, c, method, words[0], headers...).Status)
+	})
 }
 
 // A host of a page with a scheme, a port, a path or a wildcard is an error that names the host.
@@ -134,55 +113,20 @@ func TestPageRespondsToNamesOfSite(t *testing.T) {
 // A page loads only if each way to it has a login or is bound to networks, or with the setting insecure.
 func TestUnguardedPageIsNotLoaded(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://user@127.0.0.1:1/db")
-	const guard = `basic_auth {
-		ann $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG
-	}`
-	guardedPath := strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1)
-	for name, test := range map[string]struct {
-		site  string
-		loads bool
-	}{
-		"alone":                     {"pg_ratelimit_page", false},
-		"insecure":                  {"pg_ratelimit_page {\ninsecure\n}", true},
-		"a path is no guard":        {"handle_path /limits/* {\npg_ratelimit_page\n}", false},
-		"behind a login":            {guard + "\npg_ratelimit_page", true},
-		"in a route behind a login": {"handle_path /limits/* {\n" + guard + "\npg_ratelimit_page\n}", true},
-		"beside a login": {"handle /other/* {\n" + guard + "\n}\nhandle {\npg_ratelimit_page\n}",
-			false},
-		"for a network": {"@here remote_ip 10.0.0.0/8\nhandle @here {\npg_ratelimit_page\n}",
-			true},
-		"for all but a network": {"@there not remote_ip 10.0.0.0/8\nhandle @there " +
-			"{\npg_ratelimit_page\n}", false},
-		"for a network of clients": {"@here client_ip 10.0.0.0/8\nroute @here {\npg_ratelimit_page\n}",
-			true},
-		"a login for another matcher": {"@a path /a\n" + strings.Replace(guard, "basic_auth", "basic_auth @a",
-			1) + "\npg_ratelimit_page", false},
-		"a login for the same path": {guardedPath + "\nhandle_path /api/* {\nrespond ok\n}\n" +
-			"handle /limits/* {\npg_ratelimit_page\n}", true},
-		"rewritten behind a login": {"route {\n" + guardedPath + "\nrewrite * /limits/\n" +
-			"pg_ratelimit_page /limits/*\n}", false},
-		"rewritten in a group": {"route {\n" + guardedPath + "\nhandle /x {\nrewrite /limits/\n}\n" +
-			"handle /y {\n}\npg_ratelimit_page /limits/*\n}", false},
-		"a login that a group skips": {"route {\nhandle /x {\n}\nhandle {\n" + guard +
-			"\n}\npg_ratelimit_page\n}", false},
-		"behind another server": {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := caddytest.Start(t, ":PORT {\nrespond ok\n}")
-			config, err := caddytest.Adapt(string(caddyfile.Format([]byte(":" + c.Port + " {\n" +
-				test.site + "\n}"))))
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := "<nil>"
-			if !test.loads {
-				want = "nothing in front of it keeps strangers out"
-			}
-			if got := fmt.Sprint(c.TryJSON(config)); !strings.Contains(got, want) {
-				t.Errorf("loading: error %s, want %s", got, want)
-			}
-		})
-	}
+	guard := regexp.MustCompile("GUARD(.*)")
+	const login = "basic_auth$1 {\nann $$2a$$14$$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}"
+	c := caddytest.Start(t, ":PORT {\nrespond ok\n}")
+	golden.ReplayLines(t, "testdata/unguarded.txt", func(t *testing.T, _, site string) string {
+		site = ":" + c.Port + " {\n" + guard.ReplaceAllString(site, login) + "\n}"
+		config, err := caddytest.Adapt(string(caddyfile.Format([]byte(site))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = c.TryJSON(config); err == nil {
+			return "loads"
+		}
+		return regexp.MustCompile("nothing in front of it keeps strangers out").FindString(err.Error())
+	})
 }
 
 // No response contains an API key, neither one from the query nor one from a row.
