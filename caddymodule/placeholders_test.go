@@ -36,7 +36,8 @@ func TestPageListsPlaceholdersAndReasons(t *testing.T) {
 	if n, m := strings.Count(placeholders, "\n"), strings.Count(reasons, "\n"); n < 14 || m < 20 {
 		t.Errorf("%d placeholders and %d reasons, want at least 14 and 20", n, m)
 	}
-	placeholders = strings.NewReplacer("(docs/operating.md#outcomes)", "([outcomes](../operating.md#outcomes))",
+	placeholders = strings.NewReplacer(
+		"(docs/operating.md#outcomes)", "([outcomes](../operating.md#outcomes))",
 		"(docs/generated/placeholders.md#reasons)", "([reasons](#reasons))").Replace(placeholders)
 	golden.CheckPage(t, "../docs/generated/placeholders.md", "testdata/placeholders.md",
 		map[string]string{"PLACEHOLDERS": placeholders, "REASONS": reasons})

@@ -131,8 +131,8 @@ func CheckPart(t testing.TB, page, command, got string) {
 	Check(t, page, before+from+got+to+after)
 }
 
-// CheckPage is Check for a page that follows from a template: a file with names of tables, each in a line of its
-// own, in place of their rows.
+// CheckPage is Check for a page that follows from a template: a file with names of tables, each in a line of
+// its own, in place of their rows.
 func CheckPage(t testing.TB, page, template string, tables map[string]string) {
 	t.Helper()
 	text, err := os.ReadFile(template)
