@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 27
+	revision = 28
 )
 
 const stateSQL = `
@@ -401,6 +401,7 @@ DO $migration$ DECLARE facts CONSTANT jsonb := '{"restricts":{},"tables":["rate_
 	state record;
 	owner oid;
 	owners text;
+	place regnamespace;
 	command text;
 	context text;
 	detail text;
@@ -428,13 +429,14 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 27) AND (state.revision >= 27 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 28) AND (state.revision >= 28 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
-	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
+	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
 			'the role %I: all must belong to one role, which this session has or is a member of. To change that: %s', owners, current_user, (SELECT string_agg(format('ALTER TABLE %s OWNER TO %I',
 				c.oid::regclass, current_user), '; ') FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t) WHERE c.relowner <> current_user::regrole));
-	ELSIF owner <> current_user::regrole THEN PERFORM set_config('search_path', (SELECT string_agg(quote_ident(s), ', ') FROM unnest(current_schemas(false)) AS s), true);
+	ELSIF owner <> current_user::regrole OR place::text <> quote_ident(current_schema()) THEN PERFORM set_config('search_path', (SELECT string_agg(quote_ident(s), ', ') FROM unnest((SELECT n.nspname FROM pg_namespace n WHERE n.oid = place)
+				|| current_schemas(false)) AS s), true);
 		PERFORM set_config('role', owner::regrole::text, true);
 	END IF;
 	PERFORM set_config('pg_ratelimit.had', ARRAY(SELECT oid FROM pg_class WHERE relname LIKE 'rate\_limit\_%' UNION ALL SELECT oid FROM pg_proc WHERE proname LIKE 'rate\_limit\_%')::text, true);
@@ -4514,7 +4516,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 27,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 28,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

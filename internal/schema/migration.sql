@@ -3,8 +3,8 @@
 -- rate_limit_about, which says what the database has. The name of that function comes before the names of all
 -- others, so that a restore creates it first and drops it last. The generator replaces the names in braces.
 --
--- The migration runs as the owner of the tables, so that all have one owner. It runs each command by itself,
--- so that an error names what the command makes.
+-- The migration runs as the owner of the tables, in their schema, so that all have one. It runs each command
+-- by itself, so that an error names what the command makes.
 
 DO $migration$
 DECLARE
@@ -12,6 +12,7 @@ DECLARE
 	state record;
 	owner oid;
 	owners text;
+	place regnamespace;
 	command text;
 	context text;
 	detail text;
@@ -27,7 +28,8 @@ BEGIN
 		OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN
 		RETURN;
 	END IF;
-	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', ') INTO owner, owners
+	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace)
+		INTO owner, owners, place
 		FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN
 		RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -35,9 +37,10 @@ BEGIN
 			'that: %s', owners, current_user, (SELECT string_agg(format('ALTER TABLE %s OWNER TO %I',
 				c.oid::regclass, current_user), '; ') FROM jsonb_array_elements_text(facts -> 'tables') AS t
 				JOIN pg_class c ON c.oid = to_regclass(t) WHERE c.relowner <> current_user::regrole));
-	ELSIF owner <> current_user::regrole THEN
+	ELSIF owner <> current_user::regrole OR place::text <> quote_ident(current_schema()) THEN
 		PERFORM set_config('search_path', (SELECT string_agg(quote_ident(s), ', ')
-			FROM unnest(current_schemas(false)) AS s), true);
+			FROM unnest((SELECT n.nspname FROM pg_namespace n WHERE n.oid = place)
+				|| current_schemas(false)) AS s), true);
 		PERFORM set_config('role', owner::regrole::text, true);
 	END IF;
 	PERFORM set_config('pg_ratelimit.had', ARRAY(SELECT oid FROM pg_class WHERE relname LIKE 'rate\_limit\_%'

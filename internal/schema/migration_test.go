@@ -141,6 +141,16 @@ func TestTablesInAnotherSchema(t *testing.T) {
 	s.Expect("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }
 
+// An upgrade makes what is missing where the tables are, also if that is not the first schema of the
+// search_path.
+func TestUpgradeStaysInTheSchemaOfTheTables(t *testing.T) {
+	s := sqltest.Open(t)
+	s.Exec(`CREATE SCHEMA tenant; CREATE SCHEMA first; SET search_path = tenant;` + schema.File +
+		sqltest.Older + `SET search_path = first, tenant;` + schema.File)
+	s.Expect(`SELECT count(*) FROM pg_proc WHERE pronamespace = 'first'::regnamespace`, "0")
+	s.Expect("SELECT "+schema.Revision, fmt.Sprint(schema.ThisRevision))
+}
+
 // On a server that is too old, a migration fails and creates no table.
 func TestOldServerIsRefused(t *testing.T) {
 	s := sqltest.Open(t)
