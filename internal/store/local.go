@@ -114,7 +114,7 @@ func (s *Store) settleLocal(one *batch.Bill) {
 		if !c.Limit.Reserves {
 			continue
 		}
-		e := s.localEngine(&ratelimit.Hit{Limit: c.Limit, Key: c.Key, Subject: c.Subject})
+		e := s.engineOf(c.Subject, c.Key)
 		limit := algorithm.ShareLimit(c.Limit, parts)
 		now := s.serverTime(e)
 		share := lease.ShareOf(e.Leases(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -55,6 +57,30 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	first.Release()
 	if _, ok := take(); !ok {
 		t.Error("a hit on a released slot is refused, want allowed")
+	}
+}
+
+// In an outage, each shard settles the requests of its secret keys.
+func TestOutageSettlesSecretKeysOnTheirShards(t *testing.T) {
+	store := newLocalStore(t)
+	for range 2 {
+		e, err := engine.New(downDB{}, engine.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.engines = append(store.engines, e)
+	}
+	store.found = 1
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour,
+		Durable: true, Reserves: true}
+	decisions := make([]ratelimit.Decision, 1)
+	for i := range 20 {
+		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Secret: true, Cost: 10, Hold: &ratelimit.Hold{}}}
+		store.TakeLocal(errDown, hits, decisions)
+		store.settleLocal(&batch.Bill{Charges: []batch.Charge{{Limit: l, Key: hits[0].StoredKey(), Cost: 10,
+			Units: 30, Hold: hits[0].Hold}}})
+		store.TakeLocal(errDown, hits, decisions)
+		check.Equal(t, hits[0].Key, decisions[0].Remaining, 60)
 	}
 }
 
