@@ -90,7 +90,12 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		o.Random = rand.Float64
 	}
 	s := &Store{db: db, node: n, proxies: 1, debts: map[*lease.LocalCounter]*debt{},
-		debtCount: map[bool]int{}, options: o}
+		debtCount: map[bool]int{}}
+	if n != nil {
+		o.Notify = s.Notify
+		o.Lost = n.Lose
+	}
+	s.options = o
 	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
 	s.summedAt = s.keptAt
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
@@ -98,10 +103,6 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		return s.keepLedger(&pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true})
 	}
 	if n != nil {
-		o.Notify = s.Notify
-		o.Lost = n.Lose
-		s.options.Notify = s.Notify
-		s.options.Lost = n.Lose
 		o.Leave = func() { n.Leave(db) }
 	}
 	var err error

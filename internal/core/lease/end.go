@@ -66,7 +66,7 @@ func endLease(s *Set, r *Cached) {
 // the lease count as used in the row, so a refund could otherwise exceed what requests have used. Call it
 // also after the row has refused a request of several hits, so that a retry may use the units.
 func EndLease(s *Set, id RowID) {
-	withCached(s, id, false, func(_ *Stripe, r *Cached) { endLease(s, r) })
+	withCached(s, id, false, func(r *Cached) { endLease(s, r) })
 }
 
 // maxInterval bounds SweepInterval.

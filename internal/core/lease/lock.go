@@ -33,7 +33,7 @@ func setLock(s *Set, r *Cached, l *lock) {
 
 // RecordLockTimeout records that a statement for this row alone reached its lock timeout.
 func RecordLockTimeout(s *Set, id RowID) {
-	withCached(s, id, true, func(_ *Stripe, r *Cached) {
+	withCached(s, id, true, func(r *Cached) {
 		now := Now(s)
 		l := &lock{first: now, last: now}
 		if r.lock != nil {
@@ -45,7 +45,7 @@ func RecordLockTimeout(s *Set, id RowID) {
 
 // ClearLockTimeouts removes the lock of a row, after a statement has locked the row.
 func ClearLockTimeouts(s *Set, id RowID) {
-	withCached(s, id, false, func(_ *Stripe, r *Cached) { setLock(s, r, nil) })
+	withCached(s, id, false, func(r *Cached) { setLock(s, r, nil) })
 }
 
 // LockState classifies a row by its lock timeouts. The highest state of its rows applies to a request.
@@ -67,7 +67,7 @@ func StateOf(s *Set, id RowID, wait time.Duration) LockState {
 	if atomic.LoadInt64(&s.LockCount) == 0 {
 		return state
 	}
-	withCached(s, id, false, func(_ *Stripe, r *Cached) {
+	withCached(s, id, false, func(r *Cached) {
 		if r.lock == nil {
 			return
 		}

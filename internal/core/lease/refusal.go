@@ -81,8 +81,8 @@ func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait ti
 	if refused.expiresAt < refused.passesAt {
 		refused.expiresAt = refused.passesAt
 	}
-	withCached(s, id, true, func(stripe *Stripe, r *Cached) {
-		if stripe.cleared[clearedIndex(s, id.Key)] <= sequence {
+	withCached(s, id, true, func(r *Cached) {
+		if s.Stripes[r.stripeIndex].cleared[clearedIndex(s, id.Key)] <= sequence {
 			r.refusal = refused
 		}
 	})

@@ -170,7 +170,7 @@ func Find(s *Set, hits []ratelimit.Hit, rows []*Cached) []*Cached {
 
 // withCached calls f with the row id while it holds the mutex of the row's stripe. If the Set lacks the row,
 // withCached adds it if add is set, and otherwise does not call f. Afterwards it refreshes the row.
-func withCached(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Cached)) {
+func withCached(s *Set, id RowID, add bool, f func(r *Cached)) {
 	hash := s.Hash(s.Seed, id.Key)
 	stripe := s.Stripes[hash%StripeCount]
 	stripe.Mu.Lock()
@@ -179,7 +179,7 @@ func withCached(s *Set, id RowID, add bool, f func(stripe *Stripe, r *Cached)) {
 		r = addCached(s, stripe, id, hash)
 	}
 	if r != nil {
-		f(stripe, r)
+		f(r)
 		refreshCached(s, stripe, r)
 	}
 	stripe.Mu.Unlock()
@@ -256,7 +256,6 @@ func refreshCached(s *Set, stripe *Stripe, r *Cached) {
 // Figures holds counts of a Set.
 type Figures struct {
 	Refusals int64 // rows with a refusal
-	Leases   int64
 	Units    int64 // the units of all leases
 	Decided  int64 // requests decided by leases
 }
@@ -282,7 +281,6 @@ func Stats(s *Set) Figures {
 				f.Refusals++
 			}
 		}
-		f.Leases += int64(len(stripe.leased))
 		for _, r := range stripe.leased {
 			f.Units += r.N
 		}

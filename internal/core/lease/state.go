@@ -80,7 +80,7 @@ func KeepRows(s *Set, views []RowView) {
 // the server's time now, it becomes the share again. l is the share of the limit.
 func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *LocalCounter {
 	var share *LocalCounter
-	withCached(s, id, true, func(_ *Stripe, r *Cached) {
+	withCached(s, id, true, func(r *Cached) {
 		if r.local == nil {
 			r.local = &LocalCounter{}
 		}
@@ -105,7 +105,7 @@ func ShareOf(s *Set, id RowID, parts float64, l *ratelimit.Limit, now int64) *Lo
 // SetOwes sets whether a row owes, which means that the database lacks charges of its share. The row then
 // keeps the share, Owes reports it, its lease gets no units, and other rows are evicted first.
 func SetOwes(s *Set, id RowID, share *LocalCounter, on bool) {
-	withCached(s, id, on, func(_ *Stripe, r *Cached) {
+	withCached(s, id, on, func(r *Cached) {
 		if on {
 			r.local = share // a decision may have replaced it
 		}
@@ -139,7 +139,7 @@ func owes(r *Cached) bool { return r.local != nil && r.local.owes }
 // SetUncertain records that the database may lack charges of a share for ever. The next share of the row then
 // has no more quota than this one.
 func SetUncertain(s *Set, id RowID, share *LocalCounter) {
-	withCached(s, id, false, func(_ *Stripe, r *Cached) {
+	withCached(s, id, false, func(r *Cached) {
 		share.uncertain = true
 		if r.local != nil && r.local != share && !r.local.isShare {
 			r.local.earlier = share

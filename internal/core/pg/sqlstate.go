@@ -12,7 +12,6 @@ import (
 const (
 	ProtocolViolation      = "08P01" // PgBouncer reports all its own errors with this code
 	FeatureNotSupported    = "0A000"
-	InvalidByteSequence    = "22021" // text that its encoding does not have, such as a NUL byte
 	Untranslatable         = "22P05" // a character that the database's encoding does not have
 	InvalidText            = "22P02" // text for a number, as in a statement that fails on purpose
 	UniqueViolation        = "23505"

@@ -33,10 +33,9 @@ func (s *Site) DataSources(
 		records = records || z.auditOf(d.Audit).Level != option.AuditOff
 	}
 	if s.Policy != nil {
-		d.Policy, err = partSource(shared, dsns, &dsns.Policy, limits,
-			": the rules of a policy are in Postgres")
-		if err != nil {
-			return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
+		why := ": the rules of a policy are in Postgres"
+		if d.Policy, err = partSource(shared, dsns, PolicyPart, limits, why); err != nil {
+			return nil, err
 		}
 	}
 	if history != nil {
@@ -44,35 +43,40 @@ func (s *Site) DataSources(
 		records = records || limits.DSN != settings.MemoryDSN || dsns.History.DSN != ""
 	}
 	if records {
-		d.History, err = partSource(shared, dsns, &dsns.History, limits,
-			": a history is in Postgres, and audit off needs none")
-		if err != nil {
-			return nil, partError(HistoryPart, "history", &dsns.History, err)
+		why := ": a history is in Postgres, and audit off needs none"
+		if d.History, err = partSource(shared, dsns, HistoryPart, limits, why); err != nil {
+			return nil, err
 		}
 		d.History.HistoryOnly = d.History.DSN != limits.DSN
 	}
 	return d, nil
 }
 
-// partSource returns the database of a policy or a history, which is in Postgres. If dsn is empty, the result
-// is limits, the database of the counters. why explains an error about the DSN memory.
+// partSource returns the database of a policy or a history, which is in Postgres. Without a DSN of the part,
+// the result is limits, the database of the counters, and an error does not name the part. why explains an
+// error about the DSN memory.
 func partSource(
-	shared settings.Connection, dsns *DSNs, dsn *host.DSN, limits *host.DataSource, why string,
+	shared settings.Connection, dsns *DSNs, part int, limits *host.DataSource, why string,
 ) (*host.DataSource, error) {
+	name, dsn := "policy", &dsns.Policy
+	if part == HistoryPart {
+		name, dsn = "history", &dsns.History
+	}
 	at := *limits
 	at.Configured.HasPassword = at.Configured.HasPassword || dsn.HasPassword
+	var err error
 	if dsn.DSN != "" && dsn.DSN != limits.DSN {
-		own, err := sourceOf(shared, dsn, dsns.Where)
-		if err != nil {
-			return nil, err
-		}
+		own, failure := sourceOf(shared, dsn, dsns.Where)
 		at = *own
+		err = failure
 	}
-	if at.DSN == settings.MemoryDSN {
-		want := settings.WantPostgres + why
-		return nil, &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
+	if err == nil && at.DSN == settings.MemoryDSN {
+		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: settings.WantPostgres + why}
 	}
-	return &at, nil
+	if err != nil && dsn.DSN != "" {
+		err = &PartError{Part: part, Name: name, Err: err}
+	}
+	return &at, err
 }
 
 // sourceOf returns the database of a DSN.
@@ -81,13 +85,4 @@ func sourceOf(shared settings.Connection, dsn *host.DSN, where string) (*host.Da
 	shared.Source = dsn.From
 	resolved, err := shared.Resolve(where)
 	return &host.DataSource{Connection: resolved, Configured: *dsn}, err
-}
-
-// partError names the part of the configuration that has the wrong DSN. A part without its own DSN uses the
-// DSN of the limits, so the error then stays unchanged.
-func partError(part int, name string, dsn *host.DSN, err error) error {
-	if dsn.DSN == "" {
-		return err
-	}
-	return &PartError{Part: part, Name: name, Err: err}
 }
