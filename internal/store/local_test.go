@@ -75,7 +75,8 @@ func TestOutageSettlesSecretKeysOnTheirShards(t *testing.T) {
 		Durable: true, Reserves: true}
 	decisions := make([]ratelimit.Decision, 1)
 	for i := range 20 {
-		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Secret: true, Cost: 10, Hold: &ratelimit.Hold{}}}
+		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Secret: true, Cost: 10,
+			Hold: &ratelimit.Hold{}}}
 		store.TakeLocal(errDown, hits, decisions)
 		store.settleLocal(&batch.Bill{Charges: []batch.Charge{{Limit: l, Key: hits[0].StoredKey(), Cost: 10,
 			Units: 30, Hold: hits[0].Hold}}})

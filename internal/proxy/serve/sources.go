@@ -71,7 +71,8 @@ func partSource(
 		err = failure
 	}
 	if err == nil && at.DSN == settings.MemoryDSN {
-		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: settings.WantPostgres + why}
+		want := settings.WantPostgres + why
+		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
 	}
 	if err != nil && dsn.DSN != "" {
 		err = &PartError{Part: part, Name: name, Err: err}
