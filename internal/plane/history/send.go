@@ -13,19 +13,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// sendResult is the result of an attempt to write a parcel.
-type sendResult int
-
-const (
-	written sendResult = iota
-	// unknown means that the parcel may have been written. The same parcel is then sent again with the same
-	// number.
-	unknown
-	// rejected means that the parcel was not written and would fail again. The parcel is then split or
-	// dropped.
-	rejected
-)
-
 // prepareInterval is the minimum time between two attempts to create the tables or to write the retention.
 const prepareInterval = 10 * time.Second
 
@@ -174,8 +161,8 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	total.add(p, 1)
 	statements := w.statements(p, total.records, dropped)
 	err := w.db.Run(ctx, sendTimeout, statements)
-	result, code, failure := resultOf(statements, err)
-	if result == written {
+	rejected, code, failure := resultOf(statements, err)
+	if failure == nil {
 		w.droppedInDatabase = dropped
 		w.finish(p, false)
 		return nil
@@ -188,7 +175,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		failure = fmt.Errorf("%s: %w", pg.EncodingHint, failure)
 	}
 	wrapped := fmt.Errorf("writing the history: %w", failure)
-	if result == unknown {
+	if !rejected {
 		return wrapped
 	}
 	w.mu.Lock()
@@ -229,25 +216,21 @@ func (w *Writer) drop(s parcelSize) {
 }
 
 // resultOf returns the result of a transaction that writes a parcel. err is the error that DB.Run returned.
-// If the parcel was not written for certain, failure is the error, and code its SQLSTATE.
-func resultOf(statements []*pgdb.Statement, err error) (result sendResult, code string, failure error) {
+// If the parcel was not written for certain, failure is the error, and code its SQLSTATE. A rejected
+// parcel was not written and would fail again. After another error, the parcel may have been written, and is
+// sent again with its number.
+func resultOf(statements []*pgdb.Statement, err error) (rejected bool, code string, failure error) {
 	begin := statements[0]
 	if begin.Err != nil && begin.Code == pg.UniqueViolation {
-		return written, "", nil // an earlier attempt has written the parcel
+		return false, "", nil // an earlier attempt has written the parcel
 	}
 	for _, s := range statements {
 		if s.Err == nil || errors.Is(s.Err, pgdb.ErrRolledBack) {
 			continue
 		}
-		if err == nil && isFinal(s.Code) {
-			return rejected, s.Code, s.Err
-		}
-		return unknown, s.Code, s.Err
+		return err == nil && isFinal(s.Code), s.Code, s.Err
 	}
-	if begin.Err != nil {
-		return unknown, "", begin.Err
-	}
-	return written, "", nil
+	return false, "", begin.Err
 }
 
 // isFinal reports whether a parcel that failed with the SQLSTATE code would fail again. code is "" if the
