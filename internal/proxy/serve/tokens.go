@@ -158,7 +158,6 @@ func (s *Settling) setCost() {
 	t := s.tokens
 	u := &t.usage
 	reported := t.counts && u.Reported
-	wrong := &ratelimit.FieldError{}
 	t.kind = SettledSame
 	switch {
 	case s.status == clientLeft:
@@ -168,30 +167,27 @@ func (s *Settling) setCost() {
 		s.estimate()
 	case u.PromptOnly || u.Failed:
 	case u.Invalid != "":
-		wrong.Value = u.Invalid
-		wrong.Want = "a response that can be read"
 		t.kind = SettledInvalid
-		t.wrong = wrong
+		t.wrong = &ratelimit.FieldError{Value: u.Invalid, Want: "a response that can be read"}
 		s.estimate()
 	case !reported && !u.Stream:
 		s.estimate()
 		if s.client.Err() == nil {
-			t.miss(wrong)
+			t.miss()
 		}
 	default:
 		if !reported {
-			t.miss(wrong)
+			t.miss()
 		}
 		s.report()
 	}
 }
 
 // miss says that the response does not report its usage.
-func (t *tokens) miss(wrong *ratelimit.FieldError) {
+func (t *tokens) miss() {
 	t.kind = SettledMissing
-	wrong.Want = "in the response: for a stream, clients of OpenAI ask for it with " +
-		"stream_options.include_usage"
-	t.wrong = wrong
+	t.wrong = &ratelimit.FieldError{Want: "in the response: for a stream, clients of OpenAI ask for it " +
+		"with stream_options.include_usage"}
 }
 
 // estimate sets what the request may cost.

@@ -25,7 +25,6 @@ type Reader struct {
 	failed     bool // an error was reported
 	free       bool // nothing was generated
 	promptOnly bool
-	stream     bool
 	model      string
 	tier       string
 	headerTier string
@@ -86,7 +85,7 @@ func (r *Reader) readBody(text []byte) {
 // readEvent reads an event of a stream, which is JSON unless it holds no usage.
 func (r *Reader) readEvent(text []byte) {
 	if n := newText(r, text); n > 0 {
-		r.stream = true
+		r.Frames.Stream = true
 		r.hasText = true
 		r.events++
 		r.characters += n
@@ -99,7 +98,7 @@ func (r *Reader) readEvent(text []byte) {
 		_ = json.Unmarshal(text, &event) // a number that is too large leaves out only itself
 		report(r, event)
 		readSearches(r, text)
-		r.stream = r.stream || r.reported
+		r.Frames.Stream = r.Frames.Stream || r.reported
 		return
 	}
 }

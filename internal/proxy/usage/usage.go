@@ -135,7 +135,7 @@ func least(a, b int64) int64 {
 // End reads the rest of the body, and returns what the body has reported. Callers call it once.
 func (r *Reader) End() Usage {
 	r.Frames.End()
-	u := Usage{Model: r.model, Reported: r.reported, Stream: r.stream || r.Frames.Stream,
+	u := Usage{Model: r.model, Reported: r.reported, Stream: r.Frames.Stream,
 		PromptOnly: r.promptOnly, Failed: r.failed && !r.reported && !r.hasText, Invalid: r.Frames.Invalid}
 	if r.tier != "" {
 		u.Tier = tierOf(r.tier)
