@@ -1,6 +1,7 @@
 package command_test
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -13,17 +14,9 @@ import (
 
 // commandsWithKey are commands that print rows about API keys, and commands with KEY as an argument. Some
 // have the key where only a mistake of the user would put it.
-const commandsWithKey = `
-	keys list; keys list --json; users get acme; users get acme --json; changes; changes --json; rules
-	list; nodes; explain --key KEY; explain --key KEY --json; explain KEY; explain --ip KEY; explain
-	--path KEY; get per-key KEY; reset per-key KEY; rules enable KEY; rules set x KEY; rules set x
-	KEY=1; rules set x per_hour=KEY; users get KEY; users unban KEY; ban KEY; KEY; keys revoke KEY; keys
-	create --user KEY; audit --user KEY; audit --user KEY --json; audit --outcome KEY; audit --address
-	KEY; audit KEY; audit --since KEY; usage KEY; usage KEY --json; usage acme --month KEY; top -n KEY;
-	top --since 1h --prefix KEY; replay --rule KEY; replay --rule x KEY; replay --rule x per_hour=KEY;
-	upkeep KEY; forget KEY; forget --ip KEY; forget --key-id KEY; keys create --user acme --tier KEY;
-	keys set 1 KEY=1; keys set 1 x/KEY=1; keys set KEY tier=; tiers delete KEY; tiers rename KEY x;
-	users delete KEY; keys list --KEY; keys list -KEY; keys list --=KEY; audit -n KEY`
+//
+//go:embed testdata/with_key.commands
+var commandsWithKey string
 
 // Only `keys create` and `keys rotate` print a key, once and on standard output. No other command prints a
 // key, even if the user puts it in a wrong place, and no table contains it.

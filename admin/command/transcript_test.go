@@ -1,6 +1,7 @@
 package command_test
 
 import (
+	_ "embed"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,26 +12,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sessions"
 )
 
-// variableTexts lists texts that differ from run to run, with their replacements.
-var variableTexts = []struct {
-	pattern     *regexp.Regexp
-	replacement string
-}{
-	{regexp.MustCompile(`prl_[0-9A-Za-z]{33}`), "<KEY>"},
-	{regexp.MustCompile(`prl_[0-9A-Za-z]{4}\.\.\.`), "<HINT>"},
-	{regexp.MustCompile(`[0-9a-f]{64}`), "<DIGEST>"},
-	{regexp.MustCompile(`[0-9a-f]{12}\.\.\.`), "<DIGEST...>"},
-	{regexp.MustCompile(`"20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"`), `"<TIME>"`},
-	{regexp.MustCompile(`20[23]\d-\d\d-\d\d \d\d:\d\d:\d\dZ`), "<TIME>"},
-	{regexp.MustCompile(`20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\dZ or later`), "<TIME> or later"},
-	{regexp.MustCompile(`(rate_limit_(?:audit|metrics_minute|metrics_hour))_20\d{6}\b`), "${1}_<DAY>"},
-	{regexp.MustCompile(`"seconds_ago": [0-9.e-]+`), `"seconds_ago": <SECONDS>`},
-	{regexp.MustCompile(`-?[0-9.]+(ms|s) ago`), "<SECONDS> ago"},
-	{regexp.MustCompile(`"retry_after": \d\d\d+\.\d+`), `"retry_after": <SECONDS>`},
-	{regexp.MustCompile(`(?i)(in force .*after) \d\.\d s`), "$1 <SECONDS> s"},
-	{regexp.MustCompile(`again in [0-9hms.]+`), "again in <TIME>"},
-	{regexp.MustCompile(`(revision 0 becomes|this program brings) \d+`), "$1 <N>"},
-}
+// variableTexts lists patterns of texts that differ from run to run, with their replacements.
+//
+//go:embed testdata/variable.texts
+var variableTexts string
 
 // The commands in each transcript print the output that the transcript contains. A transcript is a file of
 // commands and their output, on a fresh database. Its lines are:
@@ -93,8 +78,9 @@ func normalizeOutput(out output, user string) string {
 	if out.err != nil {
 		text += "error: " + out.err.Error() + "\n"
 	}
-	for _, v := range variableTexts {
-		text = v.pattern.ReplaceAllString(text, v.replacement)
+	for line := range strings.Lines(variableTexts) {
+		pattern, replacement, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " => ")
+		text = regexp.MustCompile(pattern).ReplaceAllString(text, replacement)
 	}
 	text = regexp.MustCompile(`\b`+regexp.QuoteMeta(user)+`\b`).ReplaceAllString(text, "<ROLE>")
 	// The widths of columns depend on the replaced texts.
