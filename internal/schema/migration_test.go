@@ -21,13 +21,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// libraryTables makes the tables of the npm library, which have the collation of the database.
-const libraryTables = `
-	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT,
-		prev_count BIGINT, window_start TIMESTAMPTZ, tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ,
-		expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
-	CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);`
-
 // libraryCollation matches the collation of a column that the npm library makes.
 var libraryCollation = regexp.MustCompile(
 	`(column rate_limit_(?:ephemeral|durable)(?:_pkey)?\.(?:prefix|key) .*COLLATE )"C"`)
@@ -62,8 +55,8 @@ var (
 			countHit(t, sqltest.Connect(t, harness.Pooler(t, s.DSN)).OpenDB(""))
 		}, []string{"npm"}},
 	}
-	befores = map[string]string{"nothing": "", "npm": libraryTables,
-		"npm, a table is gone": libraryTables + "DROP TABLE rate_limit_durable",
+	befores = map[string]string{"nothing": "", "npm": sqltest.LibraryTables,
+		"npm, a table is gone": sqltest.LibraryTables + "DROP TABLE rate_limit_durable",
 		"older": schema.File + sqltest.Older + "DROP VIEW rate_limit_near; COMMENT ON TABLE " +
 			"rate_limit_rules IS 'The rules.'"}
 )

@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -30,16 +31,6 @@ func (s *testDB) checkCounts(store ratelimit.Store, prefix string) {
 		}
 	}
 }
-
-// npmTables creates the tables of the npm library pg-ratelimit.
-const npmTables = `
-CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix text NOT NULL, key text NOT NULL, count bigint,
-prev_count bigint, window_start timestamptz,
-	tokens double precision, last_refill timestamptz, expires_at timestamptz NOT NULL, PRIMARY KEY (prefix,
-	key));
-CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);
-CREATE INDEX idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
-CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);`
 
 // A store detects that the tables are ready even while another session has locked them exclusively.
 func TestMigrationTakesNoLock(t *testing.T) {
@@ -97,7 +88,9 @@ func TestDroppedTablesOfCountsAreMadeAgain(t *testing.T) {
 // not wait behind the migration. The migration succeeds after the read.
 func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	s := newTestDB(t)
-	s.exec(npmTables)
+	s.exec(sqltest.LibraryTables + `CREATE INDEX idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral
+			(prefix, expires_at);
+		CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at)`)
 	s.exec("BEGIN; " + schema.Lock)
 	if brief := s.queryText("SELECT (setting::int BETWEEN 1 AND 5000)::text FROM pg_settings WHERE name = " +
 		"'lock_timeout'"); brief != "true" {

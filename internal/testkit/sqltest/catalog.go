@@ -12,6 +12,11 @@ import (
 //go:embed testdata/catalog.sql
 var CatalogSQL string
 
+// LibraryTables makes the tables of the npm library, which have the collation of the database.
+//
+//go:embed testdata/npm.sql
+var LibraryTables string
+
 // DifferingLines returns the lines that only one of two texts has.
 func DifferingLines(a, b string) (lines string) {
 	for line := range strings.SplitSeq(a+"\n"+b, "\n") {
