@@ -1,6 +1,7 @@
 package docs
 
 import (
+	_ "embed"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -8,42 +9,25 @@ import (
 	"testing"
 )
 
-// commands maps each line of a console block, without its comment, to the check
-// of the command. Two other tests run the commands of recipes and of the policy.
-var commands = map[string]func(t *testing.T, command string){
-	"make run": checkedByTest("internal/demo", "TestPrivateClusterIsKept"),
-	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE ` +
-		`'^HTTP|ratelimit|retry|error'; done`: checkedByTest("integration", "TestMakeRunShowsAPolicy"),
+// commands has each line of a console block, without its comment, and below it its check: the folder and the
+// name of the test that runs it, or one of commandChecks. Two other tests run the commands of recipes and of
+// the policy.
+//
+//go:embed testdata/commands.txt
+var commands string
 
-	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/admin": checkedByTest("deploy",
-		"TestXcaddyBuildsTheRelease"),
-	"GOPROXY='https://proxy.golang.org|file:///none' xcaddy build --with " +
-		"github.com/pgratelimit/pg-ratelimit/admin --replace " +
-		"github.com/pgratelimit/pg-ratelimit=/path/to/clone": checkedByTest("deploy",
-		"TestXcaddyBuildsAClone"),
-
-	"mkdir -p plugins-local/src/github.com/pgratelimit && ln -s /path/to/clone " +
-		"plugins-local/src/github.com/pgratelimit/pg-ratelimit": checkedByTest("integration/docs",
-		"TestTheGuideOfTraefikIsEnough"),
-
-	"caddy pg-ratelimit page": checkedByTest("integration/page", "TestThePageAnswersTheQuestionsOfANight"),
-
-	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runCommand,
-	`PGOPTIONS='-c lock_timeout=2s' psql "$DATABASE_URL" -f schema.sql`: checkedByTest("integration",
-		"TestNpmGuideLeadsThereAndBack"),
-	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`: checkedByTest("integration",
-		"TestNpmGuideLeadsThereAndBack"),
-	`psql "$DATABASE_URL" -f schema.sql`: checkedByTest("internal/schema", "TestEveryWayMakesSameTables"),
-
-	"make bench":                isMakeTarget,
-	"make bench BEFORE=main~20": isMakeTarget,
-	"cd bench && go run . -only 'exact|leased' -all": hasItsFlags,
+var commandChecks = map[string]func(t *testing.T, command string){
+	"a target of make": isMakeTarget, "it runs": runCommand, "flags of the benchmark": hasItsFlags,
 }
 
 // Each command of the documentation has a check, and each of these checks has a command.
 func TestCommandsOfPagesAreTested(t *testing.T) {
 	comment := regexp.MustCompile(`\s+# .*`)
-	used := map[string]bool{}
+	checks, used := map[string]string{}, map[string]bool{}
+	for entry := range strings.SplitSeq(strings.TrimSpace(strings.ReplaceAll(commands, "\n\t", "\t")), "\n") {
+		command, check, _ := strings.Cut(entry, "\t")
+		checks[command] = check
+	}
 	for _, b := range blocksIn(t, "console", isOfGuide) {
 		for line := range strings.Lines(b.text) {
 			command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")
@@ -59,18 +43,24 @@ func TestCommandsOfPagesAreTested(t *testing.T) {
 				continue
 			}
 			command = comment.ReplaceAllString(command, "")
-			check := commands[command]
-			if check == nil {
+			check, found := checks[command]
+			if !found {
 				t.Errorf("%s: no test runs %q", b, command)
 				continue
 			}
 			if !used[command] {
 				used[command] = true
-				t.Run(command, func(t *testing.T) { check(t, command) })
+				t.Run(command, func(t *testing.T) {
+					if folder, test, ok := strings.Cut(check, " Test"); ok {
+						checkedByTest(folder, "Test"+test)(t, command)
+					} else {
+						commandChecks[check](t, command)
+					}
+				})
 			}
 		}
 	}
-	for command := range commands {
+	for command := range checks {
 		if !used[command] {
 			t.Errorf("no document has the command %q", command)
 		}

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"crypto/rand"
+	_ "embed"
 	"net/http"
 	"regexp"
 	"strings"
@@ -19,15 +20,9 @@ const npmGuide = "docs/migrating-from-npm.md"
 var grantee = regexp.MustCompile(`rate_limit_grant\('\w+'`)
 
 // historyOfAClient is one row of each table of the history.
-const historyOfAClient = `
-	SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date);
-	INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, user_id, node)
-	VALUES (now(), 1, 100, 'admitted', 'web', 'acme', 'caddy');
-	SELECT rate_limit_upkeep();
-	INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, requests, settled, last_request,
-		durations)
-		SELECT granularity, date_trunc(granularity, now(), 'UTC'), 'acme', 'web', 1, 1, now(), '{1}'
-		FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
+//
+//go:embed testdata/history.sql
+var historyOfAClient string
 
 // On a database in which a client has used its limits, each query of the documentation finds a row of this
 // client.
