@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"strings"
@@ -62,22 +63,27 @@ func invoiceSQL(period, numbers string) string {
 SELECT ` + period + `, i.corrects, i."user", i.parent, i.model, ` + numbers + ", i.currency FROM i"
 }
 
-// csvOf returns rows that have the same fields as CSV, with a line of names.
+// csvOf returns rows that have the same fields as CSV, with a line of names. Lines end with CRLF. The setting
+// UseCRLF of a csv.Writer would drop a CR in a value.
 func csvOf(rows []json.RawMessage) string {
-	var text strings.Builder
+	var text bytes.Buffer
 	w := csv.NewWriter(&text)
-	w.UseCRLF = true
+	write := func(record []string) {
+		_ = w.Write(record) // a Buffer does not fail
+		w.Flush()
+		text.Truncate(text.Len() - len("\n"))
+		text.WriteString("\r\n")
+	}
 	for i, row := range rows {
 		var names, values []string
 		for _, f := range fieldsOf(row) {
 			names, values = append(names, f.name), append(values, csvField(f.value))
 		}
 		if i == 0 {
-			_ = w.Write(names) // a Builder does not fail
+			write(names)
 		}
-		_ = w.Write(values)
+		write(values)
 	}
-	w.Flush()
 	return text.String()
 }
 
