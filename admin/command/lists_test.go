@@ -1,10 +1,12 @@
 package command_test
 
 import (
+	_ "embed"
 	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,19 +25,17 @@ var (
 	listRows  = flag.Int("rows", 50_000, "rows of the audit log of TestListsReadFewRows, over 3 days")
 )
 
+// bigDatabase creates USERS users and KEYS keys.
+//
+//go:embed testdata/big.sql
+var bigDatabase string
+
 // newBigDatabase creates users, keys, and an audit log in which each user has a row every few minutes.
 func newBigDatabase(t *testing.T) *shell {
 	t.Helper()
 	s := newShell(t, schema.File)
-	s.sql(fmt.Sprintf(`INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
-		SELECT rate_limit_rule('plan', per_hour => 100);
-		INSERT INTO rate_limit_users (user_id, tier) SELECT 'user-' || lpad(i::text, 7, '0'), CASE i %% 10
-		WHEN 0 THEN 'pro' ELSE 'free' END FROM generate_series(1, %d) AS i;
-		INSERT INTO rate_limit_api_keys (user_id, digest, hint, name)
-		SELECT 'user-' || lpad((1 + i %% %d)::text, 7, '0'), sha256(i::text::bytea), 'prl_abcd', 'app'
-		FROM generate_series(1, %d) AS i;
-		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 3)
-		AS d`, *listUsers, *listUsers, *listKeys))
+	s.sql(strings.NewReplacer("USERS", strconv.Itoa(*listUsers), "KEYS", strconv.Itoa(*listKeys)).Replace(
+		bigDatabase))
 	const batchRows = 200_000 // takes some seconds
 	for from := 1; from <= *listRows; from += batchRows {
 		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix,
