@@ -1,6 +1,7 @@
 package integration
 
 import (
+	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -204,21 +205,13 @@ func (c *randomConfig) inProgram(t *testing.T, store ratelimit.Store) func(http.
 	return limited
 }
 
+//go:embed testdata/made_up.sql
+var madeUpRules string
+
 // rulesOf returns the rules for the requests of a configuration.
 func rulesOf(path string) string {
 	name := strings.Trim(path, "/")
-	return strings.NewReplacer("NAME", name, "PATH", path).Replace(`
-		SELECT rate_limit_rule('NAME-free', tiers => '{free}', paths => '{PATH*}',
-		algorithm => 'token_bucket', per_day => 9, burst => 9);
-		SELECT rate_limit_rule('NAME-pro', tiers => '{pro}', paths => '{PATH*}', algorithm => 'fixed_window',
-		per_day => 2, status => 402, message => 'Pay', retry_after => '90 s');
-		SELECT rate_limit_rule('NAME-bill', tiers => '{free}', paths => '{PATHa/*}',
-		algorithm => 'fixed_window', per_day => 2, on_exceed => 'overage');
-		SELECT rate_limit_rule('NAME-trial', mode => 'shadow', paths => '{PATH*}',
-		algorithm => 'fixed_window', per_day => 1);
-		SELECT rate_limit_rule('NAME-closed', action => 'block', paths => '{PATHb/*}',
-		message => 'No "entry"');
-		SELECT rate_limit_rule('NAME-health', action => 'exempt', paths => '{PATHa/2}');`)
+	return strings.NewReplacer("NAME", name, "PATH", path).Replace(madeUpRules)
 }
 
 // madeUpRequest is a random request.

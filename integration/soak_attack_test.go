@@ -3,6 +3,7 @@
 package integration
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,14 +18,9 @@ import (
 )
 
 // attackRules are the rules of the hostile lane.
-const attackRules = `
-	SELECT rate_limit_rule('either', count_by => '{user|ip}', paths => '{/attacked/*}', per_second => 100000);
-	SELECT rate_limit_rule('tenant', count_by => '{header:X-Tenant|header:X-Api-Key|ip,route}',
-	paths => '{/attacked/*}', per_minute => 100);
-	SELECT rate_limit_rule('slow', count_by => '{all}', paths => '{/attacked/slow/*}', per_hour => 10,
-	status => 402, message => 'pay');
-	SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', paths => '{/attacked/*}',
-	mode => 'shadow', per_hour => 1)`
+//
+//go:embed testdata/attack.sql
+var attackRules string
 
 // attackPieces are texts with a meaning in a proxy, a database, a placeholder or a header field.
 var attackPieces = []string{"a", "127.0.0.1", "2001:db8::1", "1|", "|", "ip:", "sha256:", "prl_",

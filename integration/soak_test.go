@@ -57,8 +57,8 @@ func TestSoak(t *testing.T) {
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 100,
 		durable => true);
-		UPDATE rate_limit_rule_limits SET per = '364 days';`+attackRules, 2*(*soakDuration)/keyLife+100,
-		forever))
+		UPDATE rate_limit_rule_limits SET per = '364 days';`, 2*(*soakDuration)/keyLife+100, forever)+
+		attackRules)
 	s.load = newSoakLoad()
 	upstream := s.load.upstream(t)
 	s.proxies = startSoakProxies(t, s.servers.proxied, upstream)
