@@ -1,8 +1,6 @@
 package deploy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strings"
@@ -20,19 +18,6 @@ import (
 func TestOwnTablesAreTakenOver(t *testing.T) {
 	dsn := cluster.Open(t)
 	cluster.Execute(t, dsn, readFile(t, "testdata/own-tables.sql"))
-	digest := func(key string) string {
-		sum := sha256.Sum256([]byte(key))
-		return hex.EncodeToString(sum[:])
-	}
-	cluster.Execute(t, dsn, fmt.Sprintf(`INSERT INTO api_keys (api_key_hash, user_id, key_name, tier,
-		is_active, requests_per_hour) VALUES
-		('%s', 1, 'laptop', 'free', true, NULL), ('%s', 2, '', 'pro', true, NULL), ('%s', 2, 'old', 'pro',
-		false, NULL), ('%s', 3, 'of the blocked', 'free', true, NULL),
-		('%s', 1, 'of a higher tier', 'pro', true, 6000),
-		('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL),
-		('%s', 4, 'burst', 'free', true, NULL)`,
-		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"),
-		digest("pro-key-of-1"), digest("key-of-4")))
 	script := readFile(t, "from-own-tables.sql")
 	move := ""
 	for _, command := range regexp.MustCompile(`-c '([^']*)'`).FindAllStringSubmatch(script, -1) {

@@ -29,3 +29,11 @@ response_message)
 INSERT INTO user_quotas (user_id, tier, custom_limit_per_hour, custom_burst_size, custom_limit_per_day)
 VALUES (1, 'free', NULL, NULL, NULL), (2, 'pro', 7000, NULL, 9), (4, 'free', NULL, 30, NULL);
 INSERT INTO user_quotas (user_id, is_blocked, block_reason) VALUES (3, true, 'fraud');
+INSERT INTO api_keys (api_key_hash, user_id, key_name, tier, is_active, requests_per_hour) VALUES
+	(encode(sha256('key-of-1'), 'hex'), 1, 'laptop', 'free', true, NULL),
+	(upper(encode(sha256('key-of-2'), 'hex')), 2, '', 'pro', true, NULL),
+	(encode(sha256('revoked'), 'hex'), 2, 'old', 'pro', false, NULL),
+	(encode(sha256('key-of-3'), 'hex'), 3, 'of the blocked', 'free', true, NULL),
+	(encode(sha256('pro-key-of-1'), 'hex'), 1, 'of a higher tier', 'pro', true, 6000),
+	('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL),
+	(encode(sha256('key-of-4'), 'hex'), 4, 'burst', 'free', true, NULL);

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	_ "embed"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,19 +11,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// seenSQL makes triggers that record the value of synchronous_commit at the commit.
+//
+//go:embed testdata/seen.sql
+var seenSQL string
+
 // A commit waits for the disk if one of the charged limits has SynchronousCommit, even if the statements of
 // the other limits come later in the transaction. The release of a slot always waits for the disk, and for a
-// standby as well if its limit has SynchronousCommit. Triggers record the value of synchronous_commit at the
-// commit.
+// standby as well if its limit has SynchronousCommit.
 func TestOneSynchronousCommitMakesTransactionWait(t *testing.T) {
 	s := newTestDB(t)
-	s.exec(engine.TableSQL + `CREATE TABLE seen (prefix text, setting text);
-		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES
-		(NEW.prefix, current_setting('synchronous_commit')); RETURN NEW; END $$;
-		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_durable DEFERRABLE INITIALLY
-		DEFERRED FOR EACH ROW EXECUTE FUNCTION see();
-		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_ephemeral DEFERRABLE INITIALLY
-		DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
+	s.exec(engine.TableSQL + seenSQL)
 	store := s.openEngine(engine.Options{
 		CleanupProbability: -1, DisableRememberedRefusals: true, DisableMigration: true})
 	for i, test := range []struct{ limits, want string }{ // want is synchronous_commit of each charge
