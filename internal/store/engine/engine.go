@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/ledger"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/process"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -163,18 +164,13 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 	server.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
 	s.openLanes(o.Report) // needs no mutex, because no other goroutine has s yet
-	send := func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) }
-	s.slots = slots.New(slots.Options{
+	holds := process.Options{
 		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
-		Add:  func(j *batch.Job) { addJob(s.lanes, j, 0) },
-		Send: send,
-	})
-	s.ledger = ledger.New(ledger.Options{
-		Closing: closing, Health: server.health, Rows: s.rows, DB: db, Texts: texts, Report: o.Report,
-		Run: server.run, Write: s.writeSettlements, Send: send, Upkeep: o.Upkeep, Notify: o.Notify,
-		Settled: s.settled,
-		Now:     s.unixNow,
-	})
+		Send: func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) },
+	}
+	s.slots = slots.New(holds, func(j *batch.Job) { addJob(s.lanes, j, 0) })
+	s.ledger = ledger.New(ledger.Options{Options: holds, Rows: s.rows, Write: s.writeSettlements,
+		Upkeep: o.Upkeep, Notify: o.Notify, Settled: s.settled, Now: s.unixNow})
 	server.replaced = s.ledger.Uncertain
 	s.idleCalls.New = func() any { return batch.NewCall() }
 	s.idleBuffers.New = func() any { return &buffers{} }

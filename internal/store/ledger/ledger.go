@@ -26,10 +26,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/process"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -57,20 +55,12 @@ type Ledger struct {
 
 // Options connect a Ledger to its store.
 type Options struct {
-	Closing context.Context // ends when the store is closed
-	Health  *health.Health  // tracks the server
-	Rows    *lease.Set      // the remembered rows
-	DB      pgdb.DB
-	Texts   *statement.Texts
-	Report  func(error)
-
-	// Run runs statements on DB as for a request, and retries lost transactions.
-	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+	process.Options
+	Rows *lease.Set // the remembered rows
 
 	// Write returns the statements that settle charges, after those that add bills to the ledger.
 	Write func(charges []*batch.Charge, process int64, sync bool, lockWait time.Duration) []*pgdb.Statement
 
-	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
 	// Upkeep makes the partitions of the ledger, and that of a day, in days since 1970. Nil makes none.
 	Upkeep func(day int64) error
 	// Notify is called with the notices of settlements that were answered. Nil makes none.
@@ -99,13 +89,12 @@ var errLost = errors.New("ratelimit: settlements are lost, because too many wait
 // New returns a Ledger without a name.
 func New(o Options) *Ledger {
 	l := &Ledger{Options: o, held: map[*ratelimit.Hold]*reservation{}, reserving: map[int64]int{}}
-	l.name = process.New(&l.mu, process.Options{DB: o.DB, Texts: o.Texts, Run: o.Run, Keeps: true,
-		Began: func(previous int64) {
-			l.beganAt = time.Now()
-			if previous != 0 {
-				l.former = append(l.former, previous)
-			}
-		}})
+	l.name = process.New(&l.mu, o.Options, true, func(previous int64) {
+		l.beganAt = time.Now()
+		if previous != 0 {
+			l.former = append(l.former, previous)
+		}
+	})
 	return l
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
@@ -55,23 +56,25 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL = `UPDATE {processes} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// Options connect a Name to its owner.
+// Options connect what requests hold to the store.
 type Options struct {
-	DB    pgdb.DB
-	Texts *statement.Texts
+	Closing context.Context // ends when the store is closed
+	Health  *health.Health  // tracks the server
+	DB      pgdb.DB
+	Texts   *statement.Texts
+	Report  func(error)
+
 	// Run runs statements on DB as for a request, and retries lost transactions.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
-	// Began is called when the process has a name. previous is the one before, or 0. Its caller holds the
-	// mutex.
-	Began func(previous int64)
-	// Keeps is set if the previous name goes on, without renewals, until the owner calls EndOne. Otherwise
-	// it is over when the process takes the new one.
-	Keeps bool
+
+	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
 }
 
 // Name is the current name of a process, or none yet.
 type Name struct {
 	options  Options
+	keeps    bool
+	began    func(previous int64)
 	starting int32 // 1 while a call of Get takes a name; atomic
 
 	mu        *sync.Mutex // the owner's mutex, which guards the fields below
@@ -79,8 +82,13 @@ type Name struct {
 	renewedAt time.Time   // the time at which the last renewal was sent; zero if the name is over
 }
 
-// New returns a Name before the first Get. mu is the mutex of its owner.
-func New(mu *sync.Mutex, o Options) *Name { return &Name{options: o, mu: mu} }
+// New returns a Name before the first Get. mu is the mutex of its owner. keeps is set if the previous name
+// goes on, without renewals, until the owner calls EndOne. Otherwise it is over when the process takes the
+// new one. began is called when the process has a name, with the one before, or 0. Its caller holds the
+// mutex.
+func New(mu *sync.Mutex, o Options, keeps bool, began func(previous int64)) *Name {
+	return &Name{options: o, keeps: keeps, began: began, mu: mu}
+}
 
 // Last returns the last name, or 0. The caller holds the mutex.
 func (s *Name) Last() int64 { return s.name }
@@ -122,7 +130,7 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 		return previous, nil
 	}
 	ends := previous
-	if s.options.Keeps {
+	if s.keeps {
 		ends = 0
 	}
 	sent := time.Now()
@@ -142,7 +150,7 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 	s.mu.Lock()
 	s.name = name
 	s.renewedAt = sent
-	s.options.Began(previous)
+	s.began(previous)
 	s.mu.Unlock()
 	return name, nil
 }

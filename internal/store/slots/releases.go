@@ -21,7 +21,7 @@ func (s *Slots) Release(ranges []Range) {
 	s.mu.Unlock()
 	for _, r := range ranges {
 		r := r
-		s.Add(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}, Claim: r.First,
+		s.add(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: r.N}, Claim: r.First,
 			Repeat: true, End: func(_ int64, err error) { s.releaseEnded(r, err) }})
 	}
 }

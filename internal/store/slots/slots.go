@@ -18,7 +18,6 @@
 package slots
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,14 +26,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/process"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Slots holds the slots of a store.
 type Slots struct {
-	Options
+	process.Options
+	add func(j *batch.Job) // adds a release to the jobs of the store
 
 	used       int32 // 1 after the first name was taken; atomic
 	unanswered int32 // the number of releases in releasing; atomic
@@ -48,21 +46,6 @@ type Slots struct {
 	uncertain  []uncertainSlots        // slots that need further releases
 	releasing  map[lease.RowID][]Range // the releases that the server has not answered
 	ticking    bool                    // tick is running
-}
-
-// Options connects Slots to a store.
-type Options struct {
-	Closing context.Context // ends when the store is closed
-	Health  *health.Health  // tracks the server
-	DB      pgdb.DB
-	Texts   *statement.Texts
-	Report  func(error)
-
-	// Run runs statements on DB as for a request, and retries lost transactions.
-	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
-
-	Add  func(j *batch.Job)  // adds a release to the jobs of the store
-	Send func(c *batch.Call) // sends a call to a queue of the store; batch.Wait follows
 }
 
 // Range describes N consecutive slots of a row, from First on.
@@ -89,11 +72,10 @@ type heldSlots struct {
 }
 
 // New returns Slots without a name and without held slots.
-func New(o Options) *Slots {
-	s := &Slots{Options: o, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
+func New(o process.Options, add func(j *batch.Job)) *Slots {
+	s := &Slots{Options: o, add: add, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
 		local: map[lease.RowID]int64{}, releasing: map[lease.RowID][]Range{}}
-	s.name = process.New(&s.mu, process.Options{DB: o.DB, Texts: o.Texts, Run: o.Run,
-		Began: func(previous int64) { s.began() }})
+	s.name = process.New(&s.mu, o, false, func(previous int64) { s.began() })
 	return s
 }
 
