@@ -47,13 +47,9 @@ func TestInvalidJSONIsRejected(t *testing.T) {
 			t.Errorf("%s beside 5 5s: %v, want a valid configuration", other, err)
 		}
 	}
-	for _, test := range []struct{ app, want string }{
-		{`"history": {"audit_address": "half"}`,
-			`history: audit_address: "half": must be full, prefix or off`},
-	} {
-		err := caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": {` + test.app + `}}}`))
-		caddytest.CheckRejected(t, test.app, err, test.want)
-	}
+	const app = `{"history": {"audit_address": "half"}}`
+	caddytest.CheckRejected(t, app, caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": `+app+`}}`)),
+		`history: audit_address: "half": must be full, prefix or off`)
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
 	err := caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`))
 	caddytest.CheckRejected(t, "the environment", err,

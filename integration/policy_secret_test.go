@@ -1,6 +1,7 @@
 package integration
 
 import (
+	_ "embed"
 	"encoding/base64"
 	"fmt"
 	"io/fs"
@@ -186,6 +187,11 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	search.scanLogs(c.Log(), tr.Log(), server.LogFile())
 }
 
+// secretRules makes rules for keys, and lets two keys end.
+//
+//go:embed testdata/secrets.sql
+var secretRules string
+
 // keysToSearch returns keys of each state, and SQL that inserts those that the database has, and rules that
 // count by keys and headers.
 func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
@@ -206,15 +212,8 @@ func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
 	search.keys["malicious"] = `'); DROP TABLE rate_limit_tiers; SELECT 4711 AS "%0a` + "\xff" + `{{.X}}\`
 	imported := policy.Digest(search.keys["imported"])
 	return search, sql + fmt.Sprintf(`
-		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%s', 'bob');`, imported) + `
-		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
-		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
-		SELECT rate_limit_rule('plan', per_hour => 1000);
-		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000);
-		SELECT rate_limit_rule('header', count_by => '{header:X-Api-Key}', per_hour => 1000);
-		SELECT rate_limit_rule('other', count_by => '{header:X-Customer}', per_hour => 1000);
-		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow',
-		per_hour => 1);`
+		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%s', 'bob');`, imported) +
+		secretRules
 }
 
 // scanLogs scans the logs. postgres is the path of the database's log. The test fails if Caddy's or the
