@@ -17,6 +17,6 @@ SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		WHERE relkind IN ('r', 'p') AND relname LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index
 		WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
-	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description
+	UNION ALL SELECT concat_ws(' ', 'comment', pg_describe_object(classoid, objoid, objsubid), description)
 		FROM pg_description WHERE objoid >= 16384
 ) AS lines
