@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 28
+	revision = 29
 )
 
 const stateSQL = `
@@ -429,7 +429,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 28) AND (state.revision >= 28 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 29) AND (state.revision >= 29 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -465,7 +465,18 @@ $file$,
 		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END,
 		CASE WHEN state.number < 4 THEN $file$` + sql0004_billing + `$file$ END,
 		CASE WHEN state.number < 5 THEN $file$` + sql0005_notice_currency + `$file$ END,
-		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END, $file$CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
+		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END, $file$DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT c.relname AS view_name, a.attname AS column_name FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND col_description(c.oid, a.attnum) IS NOT NULL
+		WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%' AND pg_has_role(c.relowner, 'USAGE') AND c.relnamespace = to_regnamespace(quote_ident(current_schema()))
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN %I.%I IS NULL', described.view_name, described.column_name);
+	END LOOP;
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)
 $$;
 --;
@@ -4516,7 +4527,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 28,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 29,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
