@@ -52,9 +52,10 @@ func rehearseReplication(t *testing.T) {
 	r.ask("/", rehearsedQuota+500, "spent")
 	r.ask("/short", rehearsedShort+500, "spent")
 	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('before', 1)")
-	var streams []*http.Response
+	var streams []io.Reader
 	for _, url := range r.urls {
-		streams = append(streams, askModel(t, url+"/model?stream", "X-Key", "k"))
+		_, stream := askModel(t, url+"/model?stream", "X-Key", "k")
+		streams = append(streams, stream)
 	}
 	const held = "SELECT coalesce(sum(held), 0)::bigint FROM rate_limit_counters('tokens', true)"
 	holds := r.number(held)
@@ -85,7 +86,7 @@ func rehearseReplication(t *testing.T) {
 	await(t, "held units", func() bool { return holds > 0 && r.number(held) == holds })
 	close(end)
 	for _, stream := range streams {
-		_, _ = io.Copy(io.Discard, stream.Body)
+		_, _ = io.Copy(io.Discard, stream)
 	}
 	await(t, "the answers to be charged", func() bool {
 		return countOf(t, r.dsn, "tokens", "k") == 800 && r.number(held) == 0

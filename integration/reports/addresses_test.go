@@ -19,9 +19,9 @@ const orAnonymous = withKey + "\nwithout_key anonymous"
 // byAddress is a zone that counts three requests an hour by the client's address.
 const byAddress = "limit 3 1h"
 
-// from are n requests of an address.
-func from(address string, n int, want string) ask {
-	return ask{n: n, headers: "X-Forwarded-For: " + address, want: want}
+// from is a request of an address.
+func from(address, want string) ask {
+	return ask{n: 1, headers: "X-Forwarded-For: " + address, want: want}
 }
 
 var addresses = []report{
@@ -33,8 +33,8 @@ var addresses = []report{
 		policy: orAnonymous,
 		sql: `INSERT INTO rate_limit_bans (network) VALUES ('2001:db8:21::1'), ('2001:db8:21:1::/64')
 			ON CONFLICT DO NOTHING;`,
-		asks: []ask{from("2001:db8:21::1", 1, "403×1"), from("2001:db8:21::2", 1, "200×1"),
-			from("2001:db8:21:1::7", 1, "403×1")},
+		asks: []ask{from("2001:db8:21::1", "403×1"), from("2001:db8:21::2", "200×1"),
+			from("2001:db8:21:1::7", "403×1")},
 		check: func(v *visit) {
 			if out := v.command("ban", "2001:db8:21:2::1"); !strings.Contains(out, "2^64") {
 				v.Errorf("ban says %q, want that it bans one of 2^64", out)

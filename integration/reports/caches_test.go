@@ -93,10 +93,10 @@ var caches = []report{
 	{"R36", "RFC 9110, 15.1; RFC 9111, 4.2.2", []site{
 		{policy: " ", sql: `SELECT rate_limit_rule('ID', hosts => '{HOST}', action => 'block',
 			status => 404, networks => '{198.51.100.0/24}');`,
-			asks: []ask{from("198.51.100.7", 1, "404×1")}, check: neverCached(http.StatusNotFound)},
+			asks: []ask{from("198.51.100.7", "404×1")}, check: neverCached(http.StatusNotFound)},
 		{policy: " ", sql: `SELECT rate_limit_rule('ID', hosts => '{HOST}', count_by => '{ip}',
 			per_hour => 1, status => 410);`,
-			asks:  []ask{from("198.51.100.7", 1, "200×1"), from("198.51.100.7", 1, "410×1")},
+			asks:  []ask{from("198.51.100.7", "200×1"), from("198.51.100.7", "410×1")},
 			check: neverCached(http.StatusGone)},
 	}},
 	{"R39", "near R40", []site{

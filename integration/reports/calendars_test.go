@@ -19,14 +19,6 @@ func refusedCalendars(limits ...string) (sites []site) {
 	return sites
 }
 
-// at returns a site whose database has a clock that stands, and the wait of its second request.
-func at(clock, limit, wait string) site {
-	return site{handler: "dsn DSN&search_path=FAKE,public,pg_catalog", zones: []string{calendar(limit)},
-		sql: `CREATE SCHEMA "FAKE"; CREATE FUNCTION "FAKE".clock_timestamp() RETURNS timestamptz
-			LANGUAGE sql IMMUTABLE AS $$ SELECT timestamptz '` + clock + `' $$;`,
-		asks: refusedOnce, seen: "Retry-After: " + wait}
-}
-
 var calendars = []report{
 	{"R54", "docker-library/postgres#1355; pgautoupgrade/docker-pgautoupgrade#159", append(
 		refusedCalendars("2 1d calendar localtime", "2 1d calendar posixrules",
