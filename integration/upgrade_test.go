@@ -82,7 +82,7 @@ func laterSQL(t *testing.T, numbered bool) (flag string) {
 	}
 	revision, next := strconv.Itoa(schema.ThisRevision), schema.ThisRevision+1
 	changes := [][2]string{{"least(coalesce(sum(v), 0),", "least(0 + coalesce(sum(v), 0),"}}
-	const first, forms = "$file$CREATE OR REPLACE FUNCTION rate_limit_caller",
+	const first, forms = "$file$DO $$", // what begins what is made again
 		"rate_limit_key_forms(texts text[]) RETURNS "
 	if numbered {
 		next++

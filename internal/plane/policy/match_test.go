@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"flag"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
@@ -126,4 +129,24 @@ func TestManyRulesEqualNaiveLoop(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+// A rule of a family that matches only by the IPv4 address behind NAT64 takes the place of no other rule.
+func TestNAT64TakesNoGenerousRuleOfFamily(t *testing.T) {
+	staff := policy.Rule{Name: "staff", Family: "plan", Priority: 2, Limits: perHour(1),
+		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	public := policy.Rule{Name: "public", Family: "plan", Limits: perHour(1)}
+	v := mustDecide(t, []policy.Rule{staff, public},
+		&policy.Facts{Path: "/", Address: netip.MustParseAddr("64:ff9b::c000:207")}, nil)
+	check.Equal(t, "limits", prefixes(v), "rule/staff/hour rule/public/hour")
+}
+
+// The month of a user whose time zone does not exist is in the zone of the limit.
+func TestUnknownTimeZoneLeavesThatOfTheLimit(t *testing.T) {
+	month := ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: ratelimit.Month,
+		TimeZone: "Asia/Tokyo"}
+	v := mustDecide(t, []policy.Rule{{Name: "plan", Limits: []policy.RuleLimit{{Name: "m", Limit: month}}}},
+		&policy.Facts{Path: "/"}, &policy.Identity{Known: true, User: "u", PeriodStart: now,
+			TimeZone: "Nowhere/Atall"})
+	check.Equal(t, "the time zone", v.Hits[0].Limit.TimeZone, "Asia/Tokyo")
 }

@@ -19,6 +19,7 @@ type simPlan struct {
 	minLatency     time.Duration // the mean, over proxies, of a proxy's minimum one-way latency
 	meanJitter     time.Duration // the mean of the random time added to each message
 	lossRate       float64       // the share of lost messages
+	conflictRate   float64       // the share of statements on rows that fail because of another transaction
 	contested      *ratelimit.Limit
 	client         *ratelimit.Limit
 	outages        []simOutage
@@ -95,6 +96,9 @@ func newSimPlan(seed uint64) *simPlan {
 	p.meanJitter = p.minLatency / 3
 	if c.with(6).intn(2) == 0 {
 		p.lossRate = 0.002 * c.with(7).float()
+	}
+	if seed%4 == 2 {
+		p.conflictRate = 0.01
 	}
 	p.contestedShare = 0.5
 	p.drawLimits(c.with(8))

@@ -38,6 +38,7 @@ type simServer struct {
 	charged map[lease.RowID]int64 // the units charged by takes
 	// the units of messages that were lost, or that had a lost result
 	maybeCharged map[lease.RowID]int64
+	conflictRate float64  // see simPlan
 	violations   []string // statements that no proxy should send
 	simHolds              // what requests hold, and the ledger
 	sent         []int    // the number of sent statements, by millisecond
@@ -249,10 +250,10 @@ func (s *simServer) runTransaction(proxy int, statements []simStatement, answers
 // simConflict is the error of a statement that waited too long for a lock, or that lost a conflict.
 const simConflict = "another transaction has the row"
 
-// refuses fails one in 500 statements on rows because of another transaction.
+// refuses fails a share of the statements on rows because of another transaction.
 func (s *simServer) refuses(st *simStatement, a *pgdb.Statement) bool {
 	c := chance(s.now).with(int64(st.digest(0)))
-	if c.intn(500) > 0 {
+	if c.float() >= s.conflictRate {
 		return false
 	}
 	codes := []string{pg.LockNotAvailable, pg.SerializationFailure, pg.DeadlockDetected}
