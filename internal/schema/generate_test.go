@@ -262,7 +262,7 @@ var numbered = []NumberedFile{
 		compactSQL(t, "tables/shards.sql"), n.goFiles)
 }
 
-// sqlFiles returns the names of all .sql files that are no test's.
+// sqlFiles returns the names of the .sql files outside testdata.
 func sqlFiles(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.sql")

@@ -19,7 +19,7 @@ type simPlan struct {
 	minLatency     time.Duration // the mean, over proxies, of a proxy's minimum one-way latency
 	meanJitter     time.Duration // the mean of the random time added to each message
 	lossRate       float64       // the share of lost messages
-	conflictRate   float64       // of statements that are refused
+	conflictRate   float64       // the share of refused statements
 	contested      *ratelimit.Limit
 	client         *ratelimit.Limit
 	outages        []simOutage
