@@ -84,6 +84,7 @@ func (s *memorySite) used(q *serve.Request) string {
 	outcome := "-"
 	if q.Settling != nil {
 		outcome = <-s.costs
+		serve.ReadHeaders(http.StatusContinue, nil, q.Settling) // waits until the units are released
 	}
 	decisions := make([]ratelimit.Decision, 1)
 	hit := s.Zones[0].Hit
