@@ -8,15 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -84,32 +81,6 @@ func TestBudgetIsUsedToItsEnd(t *testing.T) {
 		cache_read, output, charges->0->>'prefix', charges->0->>'units'), ', ' ORDER BY id)
 		FROM rate_limit_ledger`),
 		"u m 35 0 0 b 35, u m 40 0 0 b 40, u m 5000 0 0 b 5000")
-}
-
-// All limits of a request have something left, or none of them holds anything.
-func TestReservationsOfSeveralLimitsAreAllOrNothing(t *testing.T) {
-	s := newTestDB(t)
-	store := s.openEngine(engine.Options{CleanupProbability: -1, DisableRememberedRefusals: true})
-	small, large := budget(10), budget(1000)
-	small.Prefix = "a"
-	take := func() (bool, []*ratelimit.Hold) {
-		slots := []*ratelimit.Hold{{}, {}}
-		return takeAll(t, store, ratelimit.Hit{Limit: small, Key: "k", Cost: 8, Hold: slots[0]},
-			ratelimit.Hit{Limit: large, Key: "k", Cost: 100, Hold: slots[1]}), slots
-	}
-	var slots []*ratelimit.Hold
-	for i, want := range []bool{true, true, false} {
-		passes, taken := take()
-		check.Equal(t, fmt.Sprint("request ", i), passes, want)
-		slots = append(slots, taken...)
-	}
-	check.Equal(t, "used and held", s.usedAndHeld(), "0 200")
-	for _, slot := range slots {
-		slot.Release()
-	}
-	await.Within(t, 20*time.Second, "the release", func() bool { return s.usedAndHeld() == "0 0" })
-	passes, _ := take()
-	check.Equal(t, "a request after the release", passes, true)
 }
 
 // Different reservations of one key in a batch are one statement.
@@ -241,122 +212,4 @@ func TestSettlementRepeatedAfterMidnightChargesOnce(t *testing.T) {
 	check.Equal(t, "used and held, and rows", s.usedAndHeld()+s.queryText(`SELECT concat(', ', count(*))
 		FROM rate_limit_ledger`), "7 0, 1")
 	check.Equal(t, "transactions", sent.Load(), 2)
-}
-
-// settlesTest sends settlements over a database that loses some of them.
-type settlesTest struct {
-	*testDB
-	store *engine.Engine
-	limit *ratelimit.Limit
-	fault atomic.Pointer[string] // what happens to the next transaction of settlements; nil nothing
-	n     int                    // the number of requests so far
-
-	bills        []*batch.Bill
-	used, billed int64 // the units that the counter and the ledger have to have
-}
-
-// run runs statements, with the fault.
-func (s *settlesTest) run(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
-	settles := false
-	for _, one := range pipeline {
-		settles = settles || strings.Contains(one.SQL, "INSERT INTO rate_limit_ledger")
-	}
-	if !settles {
-		return send(ctx, pipeline)
-	}
-	fault := s.fault.Swap(nil)
-	switch {
-	case fault == nil:
-		return send(ctx, pipeline)
-	case *fault == "unsent":
-		return pgdb.ErrNotSent
-	case *fault == "answer lost":
-		_ = send(ctx, pipeline)
-	}
-	return pgdb.ErrConnectionLost
-}
-
-// request makes a request, and something that happens before its settlement. The settlement is sent several
-// times, and so are earlier ones.
-func (s *settlesTest) request(t *rapid.T) {
-	s.n++
-	units := rapid.Int64Range(1, 1000).Draw(t, "units")
-	slot := &ratelimit.Hold{}
-	d, _, err := tryOne(s.store, testTimeout, ratelimit.Hit{Limit: s.limit, Key: "k", Cost: 100, Hold: slot})
-	if err == nil && !d.Allowed {
-		t.Fatalf("a request is refused: %+v", d)
-	}
-	switch one := rapid.SampledFrom([]string{"", "unsent", "lost", "answer lost", "end", "reset"}).Draw(t,
-		"fault"); one {
-	case "":
-	case "end":
-		s.exec("UPDATE rate_limit_processes SET seen = '-infinity'")
-		s.store.Ledger().Uncertain()
-	case "reset":
-		s.wait(t)
-		s.exec("UPDATE rate_limit_durable SET count = 0")
-		s.used = 0
-	default:
-		s.fault.Store(&one)
-	}
-	s.used += units
-	s.billed += units
-	s.bills = append(s.bills, bill(s.n, s.limit, units, slot))
-	for range rapid.IntRange(1, 10).Draw(t, "times") {
-		s.settle(rapid.IntRange(0, len(s.bills)-1).Draw(t, "bill"))
-	}
-	s.settle(len(s.bills) - 1)
-}
-
-// settle sends a settlement.
-func (s *settlesTest) settle(n int) {
-	repeated := *s.bills[n]
-	repeated.Charges = append([]batch.Charge(nil), repeated.Charges...)
-	repeated.Lines = append([]batch.Line(nil), repeated.Lines...)
-	s.store.Ledger().Settle(&repeated)
-}
-
-// wait waits until all settlements have an answer.
-func (s *settlesTest) wait(t failer) {
-	for deadline := time.Now().Add(20 * time.Second); s.store.Ledger().Unsettled() > 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d settlements have no answer", s.store.Ledger().Unsettled())
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// A settlement counts once, whatever happens on its way: lost and late answers, an end of the session, a
-// reset of the counter, and however often it is sent. In the end, nothing is held.
-func TestSettlementsCountOnce(t *testing.T) {
-	t.Parallel()
-	for name, open := range drivers.All {
-		t.Run(name, func(t *testing.T) {
-			s := &settlesTest{testDB: newTestDB(t), limit: budget(1 << 40)}
-			s.store = s.openEngineOn(&interceptDB{open(t, s.dsn), s.run}, engine.Options{
-				CleanupProbability: -1, DisableRememberedRefusals: true, OnError: func(error) {}})
-			first, _ := reserve(t, s.store, s.limit, 1) // which makes the tables
-			first.Release()
-			conformance.Check(t, 60, func(t *rapid.T) {
-				s.wait(t) // for those of a schedule that has failed
-				s.exec("DELETE FROM rate_limit_durable")
-				s.exec("DELETE FROM rate_limit_ledger")
-				s.used, s.billed, s.bills = 0, 0, nil
-				for range rapid.IntRange(1, 6).Draw(t, "requests") {
-					s.request(t)
-				}
-				s.wait(t)
-				got := s.queryText("SELECT sum(count) FROM rate_limit_durable") + " " +
-					s.queryText("SELECT sum((charges->0->>'units')::bigint) FROM rate_limit_ledger")
-				if want := fmt.Sprint(s.used, " ", s.billed); got != want {
-					t.Fatalf("used, and in the ledger: got %s, want %s", got, want)
-				}
-			})
-			await.Within(t, 30*time.Second, "the end of all holds", func() bool {
-				d := takeOne(t, s.store, ratelimit.Hit{Limit: s.limit, Key: "k", Cost: 1, Peek: true})
-				return fmt.Sprint(s.limit.Events-d.Remaining) ==
-					s.queryText("SELECT count FROM rate_limit_durable")
-			})
-		})
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,9 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // flapPlan returns a plan for three proxies, whose database is away for 700 ms and then there for 150 ms,
@@ -111,49 +108,6 @@ func checkFlapping(t *testing.T, kind simKind, seed uint64) {
 		}
 		if n := r.server.rows[lease.RowOf(l, "k")].Count; n != l.Events {
 			t.Errorf("%s: the database has counted %d of %d, want all", l.Prefix, n, l.Events)
-		}
-	}
-}
-
-// If the charge after each outage is lost, a proxy admits no more than one share in all outages together.
-func TestLostChargesStillCountInShare(t *testing.T) {
-	s := newTestDB(t)
-	const answers, away, losesCharge = 0, 1, 2
-	var state atomic.Int32
-	db := &interceptDB{DB: s.openDB("")}
-	db.run = func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-		m := engine.Meanings()[statements[0].SQL]
-		if state.Load() == away ||
-			m.Kind == "take" && m.Durable && state.CompareAndSwap(losesCharge, answers) {
-			return pgdb.ErrConnectionLost
-		}
-		return send(ctx, statements)
-	}
-	p := &localProxy{proxies: 2, Store: s.openProxy(db, engine.Options{}, nil)}
-	p.UseLocal()
-	h := hitOn("p", 100, true)
-	decidedBy := func(want ratelimit.Source) func() bool {
-		return func() bool { return p.decide(t, h)[0].Source == want }
-	}
-	h.Peek = true
-	for outage, want := range []int{50, 0, 0} {
-		await.Within(t, testTimeout, "the database to decide", decidedBy(ratelimit.FromPostgres))
-		state.Store(away)
-		await.Within(t, testTimeout, "an outage", decidedBy(ratelimit.FromMemory))
-		admitted := 0
-		for range 100 {
-			h.Peek = false
-			if p.decide(t, h)[0].Allowed {
-				admitted++
-			}
-			h.Peek = true
-		}
-		if admitted != want {
-			t.Errorf("outage %d: %d hits were admitted, want %d", outage+1, admitted, want)
-		}
-		state.Store(losesCharge)
-		if want > 0 {
-			await.Within(t, testTimeout, "a lost charge", func() bool { return p.Store.Local().Lost == 50 })
 		}
 	}
 }

@@ -163,3 +163,10 @@ func TestInterpretedPackagesAreListed(t *testing.T) {
 		t.Errorf("traefikplugin imports %q, want the packages of Interpreted", got)
 	}
 }
+
+// The file go.mod replaces no module, because a replacement has no effect for users of this module.
+func TestNoModuleIsReplaced(t *testing.T) {
+	if strings.Contains(readFile(t, "go.mod"), "\nreplace ") {
+		t.Error("go.mod replaces a module, want no replacements")
+	}
+}
