@@ -151,14 +151,11 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 		t.Error(err)
 	}
 	var mu sync.Mutex
-	w, err := history.New(db, history.Settings{OnError: func(err error) {
+	w := history.New(db, history.Settings{OnError: func(err error) {
 		mu.Lock()
 		reports += err.Error()
 		mu.Unlock()
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer w.Close()
 	for i, path := range []string{"/a", path} {
 		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: outcome.Limited,
@@ -169,7 +166,7 @@ func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string)
 		t.Error(err)
 	}
 	upkeep := &pgdb.Statement{SQL: history.UpkeepSQL("0")}
-	err = db.Run(ctx, time.Minute, []*pgdb.Statement{upkeep})
+	err := db.Run(ctx, time.Minute, []*pgdb.Statement{upkeep})
 	if err = errors.Join(err, upkeep.Err); err != nil {
 		t.Error(err)
 	}

@@ -122,8 +122,8 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 		len(r.Tier) <= maxText {
 		addMerged(p, &k)
 	}
-	for len(p.rows) > 0 && (len(p.rows)+w.sendingSize.rows > w.settings.MaxPending ||
-		p.bytes+w.sendingSize.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
+	for len(p.rows) > 0 && (len(p.rows)+w.sendingSize.rows > w.maxPending ||
+		p.bytes+w.sendingSize.bytes > int64(w.maxPending)*pendingRowBytes) {
 		oldest := p.removeOldest(1)
 		w.stats.Dropped += oldest[0].numbers[auditCount]
 		oldest[0] = auditRow{} // so that its texts can be freed, although the array still has the row

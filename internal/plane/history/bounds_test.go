@@ -139,9 +139,9 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 		})
 		stats := w.Stats()
 		if stats.Recorded != records || stats.Dropped+stats.Pending != records ||
-			stats.Pending > history.DefaultMaxPending {
+			stats.Pending > history.MaxPending {
 			t.Errorf("step %v: Stats: got %+v, want %d recorded and at most %d pending", step, stats,
-				records, history.DefaultMaxPending)
+				records, history.MaxPending)
 		}
 		// Memory has 50,000 waiting cells, and up to 1,000 more in the parcel that is being sent.
 		if kept := records - stats.DroppedMetrics; step > 0 && (kept < 50000 || kept > 51000) {
@@ -161,10 +161,7 @@ func TestCloseReturnsWhileDatabaseHangs(t *testing.T) {
 }
 
 func closeWhileDatabaseHangs(t *testing.T) {
-	w, err := history.New(hangingDB, history.Settings{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := history.New(hangingDB, history.Settings{})
 	w.Prepare()
 	for i := 0; i < 3000; i++ {
 		history.Add(w, &history.Record{Time: baseTime, User: "anna", Audit: auditAll})

@@ -271,7 +271,7 @@ func TestEqualRefusalsShareRow(t *testing.T) {
 // A sample contains all refusals. The weights of its rows add up to about the number of requests.
 func TestSampleEstimatesRequests(t *testing.T) {
 	d := newTestDB(t)
-	w := d.newWriter(history.Settings{MaxPending: 100000})
+	w := d.newWriter(history.Settings{})
 	for i := 0; i < 20000; i++ {
 		history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted,
 			Audit: option.Audit{Level: option.AuditSample, Share: 0.05}})

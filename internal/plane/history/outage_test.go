@@ -75,7 +75,8 @@ func TestOutageDropsOldestRows(t *testing.T) {
 			d := newTestDB(t)
 			test.db.DB = d.OpenDB("")
 			const rounds, perRound, maxPending = 20, 100, 400
-			w := d.newWriterOn(&test.db, history.Settings{MaxPending: maxPending})
+			w := d.newWriterOn(&test.db, history.Settings{})
+			history.SetMaxPending(w, maxPending)
 			for round := range rounds {
 				for i := range perRound {
 					history.Add(w, &history.Record{Time: baseTime.Add(time.Duration(round) * time.Second),

@@ -44,10 +44,7 @@ func (d *testDB) newWriterOn(db pgdb.DB, settings history.Settings) *history.Wri
 	if settings.Node == "" {
 		settings.Node = "n1"
 	}
-	w, err := history.New(db, settings)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	w := history.New(db, settings)
 	d.t.Cleanup(w.Close)
 	return w
 }

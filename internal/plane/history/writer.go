@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -61,6 +62,7 @@ type Writer struct {
 	settings Settings
 	name     string // random; identifies the process in rate_limit_writers
 
+	maxPending int // MaxPending, except in tests
 	parcelRows int // the maximum number of rows in a parcel; this number of pending rows starts a flush
 
 	closing     context.Context // ends when Close begins
@@ -97,30 +99,24 @@ type Writer struct {
 }
 
 // New returns a Writer that writes to db. The Writer sends nothing before Prepare or Flush, and never closes
-// db. If a setting is not valid, the error is a *ratelimit.FieldError.
-func New(db pgdb.DB, s Settings) (*Writer, error) {
-	if db == nil {
-		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
+// db.
+func New(db pgdb.DB, s Settings) *Writer {
+	if s.Address == "" {
+		s.Address = option.AddressFull
 	}
-	if err := s.check(); err != nil {
-		return nil, err
+	if s.Now == nil {
+		s.Now = time.Now
 	}
 	name := make([]byte, 16)
-	if _, err := rand.Read(name); err != nil {
-		return nil, fmt.Errorf("naming the history's writer: %w", err)
-	}
+	_, _ = rand.Read(name) // without random bits, Go ends the process
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
-		flushing: make(chan struct{}, 1), cellsDueAt: time.Now(), ready: s.DisableMigration,
-		retentionWritten: len(s.Retention) == 0}
-	w.parcelRows = parcelRows
-	if maxRows := (s.MaxPending + 1) / 2; w.parcelRows > maxRows {
-		w.parcelRows = maxRows
-	}
+		maxPending: MaxPending, parcelRows: parcelRows, flushing: make(chan struct{}, 1),
+		cellsDueAt: time.Now(), ready: s.DisableMigration, retentionWritten: len(s.Retention) == 0}
 	w.pending.merged = make(map[mergeKey]int64)
 	w.closing, w.beginClose = context.WithCancel(context.Background())
 	w.lifetime, w.endLifetime = context.WithCancel(context.Background())
 	w.wake = func() {}
-	return w, nil
+	return w
 }
 
 // Prepare starts the flushes and the upkeep in the background.

@@ -253,15 +253,14 @@ func (h *Handle) openHistory(sources *DataSources) (*history.Writer, error) {
 	p := h.process
 	shared, failure := h.share(fmt.Sprintf("history %#v %#v", sources.Recorded, d.Settings),
 		func() (Resource, error) {
-			w, err := history.New(d.DB, history.Settings{
+			return history.New(d.DB, history.Settings{
 				Node: p.nodeName(&d.Settings), Region: d.Settings.Region,
 				Address: sources.Recorded.Address, Retention: sources.Recorded.Retention,
 				DisableMigration: !d.Settings.AutoMigrate,
 				OnError: func(err error) {
 					p.Log(Line{Level: Error, Text: "the history", Err: err})
 				},
-			})
-			return w, err
+			}), nil
 		})
 	if failure != nil {
 		return nil, failure
