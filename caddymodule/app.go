@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -25,6 +26,8 @@ type App struct {
 	// recorded.
 	History *History `json:"history,omitempty"`
 
+	store     settings.Connection
+	recorded  *settings.History // nil without History
 	metrics   *metrics
 	handles   []*host.Handle      // one for each handler
 	conflicts serve.Conflicts     // of all handlers
@@ -41,16 +44,16 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 // Provision sets up the app.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.httpApp = func() (any, error) { return ctx.AppIfConfigured("http") }
-	if _, err := a.storeSettings(); err != nil {
+	var err error
+	if a.store, err = a.storeSettings(); err != nil {
 		return err
 	}
-	if _, err := settings.MigrationDisabled(); err != nil {
+	if _, err = settings.MigrationDisabled(); err != nil {
 		return err
 	}
-	if _, err := a.History.compile(); err != nil {
+	if a.recorded, err = a.History.compile(); err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
-	var err error
 	a.metrics, err = newMetrics(ctx.GetMetricsRegistry())
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -63,8 +66,13 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) storeSettings() (settings.Connection, error) {
 	var read settings.Settings
 	texts := Values(a)
-	if err := expandNames(texts, "node_name", "region"); err != nil {
-		return read.Connection, err
+	for _, name := range []string{"node_name", "region"} {
+		text, err := caddy.NewReplacer().ReplaceOrErr(texts[name], true, true)
+		if err != nil {
+			return read.Connection, &ratelimit.FieldError{Field: name, Value: texts[name],
+				Want: "a name, or placeholders that give one: " + err.Error()}
+		}
+		texts[name] = text
 	}
 	err := settings.Read(settings.ConnectionTable, texts, &read)
 	return read.Connection, err
@@ -113,15 +121,8 @@ func (a *App) Databases(dsn string) (policy, history host.DataSource) {
 
 // dataSources returns the databases of a handler's counters, policy and history.
 func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
-	s, err := a.storeSettings()
-	if err != nil {
-		return nil, err
-	}
-	history, err := a.History.compile()
-	if err != nil {
-		return nil, fmt.Errorf("history: %w", err)
-	}
 	dsns := &serve.DSNs{Where: "here, in the global option pg_ratelimit,"}
+	var err error
 	if dsns.Limits, err = dsnOf(cmp.Or(h.DSN, a.DSN)); err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (a *App) dataSources(h *Handler) (*host.DataSources, error) {
 			return nil, fmt.Errorf("history: %w", err)
 		}
 	}
-	return h.site.DataSources(s, dsns, string(h.Audit), history)
+	return h.site.DataSources(a.store, dsns, string(h.Audit), a.recorded)
 }
 
 // Start logs the version and connects to the databases in the background. Provision does not connect, because

@@ -7,10 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Text is the value of a setting. In JSON it is a string, a number, a boolean, or an array of these with
@@ -67,19 +64,6 @@ func Values(from any) settings.Values {
 		}
 	}
 	return texts
-}
-
-// expandNames replaces the placeholders in the named fields, which name nodes and regions.
-func expandNames(in settings.Values, fields ...string) error {
-	for _, field := range fields {
-		text, err := caddy.NewReplacer().ReplaceOrErr(in[field], true, true)
-		if err != nil {
-			return &ratelimit.FieldError{Field: field, Value: in[field],
-				Want: "a name, or placeholders that give one: " + err.Error()}
-		}
-		in[field] = text
-	}
-	return nil
 }
 
 // field returns the field of a struct with a JSON name. It panics if there is none.
