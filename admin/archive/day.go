@@ -205,7 +205,7 @@ func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day)
 	if day.Bytes, err = f.Seek(0, io.SeekEnd); err != nil {
 		return err
 	}
-	if err := o.Destination.store(ctx, f, day.Bytes, name); err != nil {
+	if err := o.Destination.store(ctx, f, name); err != nil {
 		return fmt.Errorf("storing %s: %w", name, err)
 	}
 	day.Result, day.File = Archived, name
@@ -230,7 +230,7 @@ func withFile(ctx context.Context, destination Destination, name string,
 		return 0, fmt.Errorf("opening %s: %w", name, err)
 	}
 	defer s.Close()
-	f, err := openFile(s, s.Size())
+	f, err := openFile(s)
 	if err == nil {
 		err = read(f)
 	}

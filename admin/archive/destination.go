@@ -22,22 +22,21 @@ type Destination interface {
 	check(ctx context.Context) error
 	// list returns all names of files that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
-	// open opens a stored file for reading. The caller closes the source.
+	// open opens a stored file for reading. The caller closes it.
 	open(ctx context.Context, name string) (source, error)
 	// temporary creates a local file for the rows that store later stores under name. The caller closes and
 	// removes the file, whether or not store succeeds.
 	temporary(name string) (*os.File, error)
-	// store stores the temporary file, which has size bytes, under name, atomically and durably. The caller
-	// ensures that no file has the name yet: a folder would return fs.ErrExist, and a bucket would replace
-	// the file.
-	store(ctx context.Context, f *os.File, size int64, name string) error
+	// store stores the temporary file under name, atomically and durably. The caller ensures that no file has
+	// the name yet: a folder would return fs.ErrExist, and a bucket would replace the file.
+	store(ctx context.Context, f *os.File, name string) error
 }
 
 // source is an open file.
 type source interface {
 	io.ReaderAt
+	io.Seeker
 	io.Closer
-	Size() int64
 }
 
 const scheme = "s3://"
@@ -88,24 +87,8 @@ func (d directory) list(_ context.Context, prefix string) ([]string, error) {
 	return names, err
 }
 
-// localFile is a source on this machine.
-type localFile struct {
-	*os.File
-	size int64
-}
-
-func (f localFile) Size() int64 { return f.size }
-
 func (d directory) open(_ context.Context, name string) (source, error) {
-	f, err := os.Open(d.path(name))
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return localFile{f, info.Size()}, nil
+	return os.Open(d.path(name))
 }
 
 func (d directory) temporary(name string) (*os.File, error) {
@@ -116,7 +99,7 @@ func (d directory) temporary(name string) (*os.File, error) {
 	return os.OpenFile(p+".tmp", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 }
 
-func (d directory) store(_ context.Context, f *os.File, _ int64, name string) error {
+func (d directory) store(_ context.Context, f *os.File, name string) error {
 	if _, err := os.Lstat(d.path(name)); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fs.ErrExist, err)
 	}

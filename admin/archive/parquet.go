@@ -94,11 +94,7 @@ func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, colu
 // written file.
 func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
 	isNew func(digest) bool) error {
-	info, err := written.Stat()
-	if err != nil {
-		return err
-	}
-	f, err := openFile(written, info.Size())
+	f, err := openFile(written)
 	if err != nil {
 		return err
 	}
@@ -133,8 +129,12 @@ func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, colum
 	return err
 }
 
-func openFile(r io.ReaderAt, size int64) (*parquet.File, error) {
-	return parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true),
+func openFile(s source) (*parquet.File, error) {
+	size, err := s.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	return parquet.OpenFile(s, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true),
 		parquet.ReadBufferSize(readBytes))
 }
 

@@ -4,7 +4,6 @@ package archive
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -132,8 +131,12 @@ func (s *s3) temporary(string) (*os.File, error) {
 }
 
 // store uploads the file with checksums, which the server verifies.
-func (s *s3) store(ctx context.Context, f *os.File, size int64, name string) error {
-	_, err := s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, size), size,
+func (s *s3) store(ctx context.Context, f *os.File, name string) error {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	_, err = s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, size), size,
 		minio.PutObjectOptions{
 			ContentType: "application/vnd.apache.parquet", NumThreads: uploadThreads, SendContentMd5: true,
 		})
@@ -157,21 +160,5 @@ func (s *s3) list(ctx context.Context, prefix string) ([]string, error) {
 }
 
 func (s *s3) open(ctx context.Context, name string) (source, error) {
-	object, err := s.client.GetObject(ctx, s.bucket, s.key(name), minio.GetObjectOptions{})
-	if err != nil {
-		return nil, err
-	}
-	info, err := object.Stat()
-	if err != nil {
-		return nil, errors.Join(err, object.Close())
-	}
-	return s3Object{object, info.Size}, nil
+	return s.client.GetObject(ctx, s.bucket, s.key(name), minio.GetObjectOptions{})
 }
-
-// s3Object is a source that reads ranges of an object.
-type s3Object struct {
-	*minio.Object
-	size int64
-}
-
-func (r s3Object) Size() int64 { return r.size }
