@@ -1,19 +1,12 @@
 'use strict'
 
 // Each question has the milliseconds between two requests, the function that shows its answer, and the id of the element
-// for its error. An answer is {time, rows}, or has an error.
+// for its error. An answer is {time, rows}, or has an error. The lists add their questions.
 const questions = {
 	state: [500, showState],
-	proxies: [1500, showProxies, 'proxies-list'],
 	minutes: [3000, showMinutes, 'lines'],
 	changes: [3000, showChanges, 'changes'],
 	refused: [3000, showRefused, 'lists'],
-	near: [5000, showNear, 'near-list'],
-	bans: [5000, showBans, 'bans-list'],
-	money: [10000, showMoney, 'money-list'],
-	corrections: [10000, showCorrections, 'corrections-list'],
-	prices: [10000, showPrices, 'prices-list'],
-	notices: [5000, showNotices, 'notices-list'],
 }
 const answers = {} // the last answer with rows, by question
 const $ = (id) => document.getElementById(id)
@@ -51,38 +44,35 @@ const none = (text) => element('p', 'none', text)
 
 // when formats a time, with its day unless it is the day of the answer.
 function when(time, now) {
+	if (time === null || time === '-infinity') return ''
 	if (time === 'infinity') return 'forever'
 	const text = new Date(time).toISOString()
 	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
 }
 
-// table creates a table. A text can break after each slash. On a narrow screen, each cell of a row has a line with the name of its column.
-function table(label, columns, rows) {
-	const head = element('tr', '', ...columns.map((c) => {
-		const cell = element('th', '', c)
-		cell.scope = 'col'
-		return cell
-	}))
-	const body = rows.map((row) => element('tr', '', ...row.map((content, i) => {
+// table creates a table. A column is a field of the rows, or a function from a row and the time of the answer to a cell or its
+// content. A text can break after each slash. On a narrow screen, each cell of a row has a line with the name of its column.
+function table(label, columns, rows, now) {
+	const head = Object.keys(columns).map((name) => Object.assign(element('th', '', name), {scope: 'col'}))
+	const body = rows.map((row) => element('tr', '', ...Object.entries(columns).map(([name, column]) => {
+		let content = typeof column === 'string' ? row[column] ?? '' : column(row, now)
+		if (typeof content === 'number') content = number(content)
 		const parts = typeof content === 'string' ? content.split(/(?<=\/)/).flatMap((part, n) => n ? [element('wbr'), part] : part) : [content]
 		const cell = content instanceof HTMLTableCellElement ? content : element('td', '', ...parts)
-		cell.dataset.name = columns[i]
+		cell.dataset.name = name
 		return cell
 	})))
-	const created = element('table', 'folds', element('thead', '', head), element('tbody', '', ...body))
+	const created = element('table', 'folds', element('thead', '', element('tr', '', ...head)), element('tbody', '', ...body))
 	created.setAttribute('aria-label', label)
 	return created
 }
+
+const counts = {'Admitted': 'admitted', 'Refused': 'refused', 'Without a decision': 'undecided'} // columns of requests
 
 // missing returns an element that explains why there are no rows, or null if there are rows.
 function missing(answer, what, nothing) {
 	if (answer.absent) return none(`This database has no ${what}.`)
 	return answer.rows.length ? null : none(nothing)
-}
-
-function more(rows) {
-	const left = rows.length ? rows[0].total - rows.length : 0
-	return left > 0 ? [none(`… and ${number(left)} more`)] : []
 }
 
 const noTables = {state: 'stopped', summary: 'This database has no proxies: it lacks the tables, which pg-ratelimit migrate makes.'}
@@ -144,7 +134,7 @@ function showMinutes(answer) {
 	const at = new Map(answer.rows.map((row) => [Date.parse(row.time), row]))
 	const marks = (answers.changes?.rows ?? []).map((c) => Math.min(60, (Date.parse(c.at) - last) / minute + 60)).filter((x) => x >= 0)
 		.map((x) => `M${x.toFixed(2)} 0V48`).join('')
-	const lines = [['admitted', 'Admitted'], ['refused', 'Refused'], ['undecided', 'Without a decision']].map(([name, title]) => {
+	const lines = Object.entries(counts).map(([title, name]) => {
 		const counts = Array.from({length: 60}, (_, i) => at.get(last - (60 - i) * minute)).map((row) => row ? row[name] : 0)
 		const most = Math.max(...counts)
 		const path = counts.map((n, i) => `${i ? 'L' : 'M'}${i + 1} ${(47 - 44 * n / Math.max(most, 1)).toFixed(1)}`).join('')
@@ -158,8 +148,7 @@ function showMinutes(answer) {
 	axis.setAttribute('aria-hidden', 'true')
 	fill('lines', lines, axis)
 	if (answers.refused?.rows.length === 0 && !answers.refused.away) showRefused(answers.refused)
-	fill('minutes', ...table('Requests in each minute', ['Minute', 'Admitted', 'Refused', 'Without a decision'], answer.rows.slice().reverse().map((row) =>
-		[clock(row.time).slice(0, 5), number(row.admitted), number(row.refused), number(row.undecided)])).children)
+	fill('minutes', ...table('Requests in each minute', {'Minute': (row) => clock(row.time).slice(0, 5), ...counts}, answer.rows.slice().reverse()).children)
 }
 
 function showChanges(answer) {
@@ -195,24 +184,6 @@ function showRefused(answer) {
 	}).flat())
 }
 
-function showProxies(answer) {
-	const state = (p) => p.live ? (p.cannot ? ['cannot decide', 'bad'] : ['running', 'good']) : p.ended ? ['stopped', 'note'] : ['silent', 'warn']
-	const policy = (p) => !p.policy ? 'none' : !p.live ? 'unknown' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : p.late ? `${number(p.late)} behind` : 'about to change'
-	fill('proxies-list', missing(answer, 'registry', 'None.') ?? table('Proxies', ['Proxy', 'State', 'Policy', 'Admitted', 'Refused', 'Without a decision', 'Version'],
-		answer.rows.map((p) => [p.region ? `${p.node} (${p.region})` : p.node, element('td', state(p)[1], state(p)[0]),
-			element('td', p.policy && p.late !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, p.refused, p.undecided].map((n) => p.admitted === null ? '' : number(n)), p.version ?? ''])))
-}
-
-function showNear(answer) {
-	fill('near-list', missing(answer, 'policy', 'Nobody.') ?? [table('Counters above 80 % of a limit', ['Key', 'Limit', 'Used', 'Percent'],
-		answer.rows.map((row) => [row.key_name ? element('td', '', whyButton(row.key), element('span', 'note', ' ' + row.key_name)) : whyButton(row.key), `${row.rule}/${row.limit_name}`, `${amount(row.used, row.unit)}${row.held ? ` and ${amount(row.held, row.unit)} held` : ''} of ${amount(row.quota, row.unit)}${ofUnit(row.unit)}`, `${row.percent} %`])), ...more(answer.rows)])
-}
-
-function showBans(answer) {
-	fill('bans-list', missing(answer, 'policy', 'None.') ?? [table('Bans', ['Banned', 'Until', 'Reason', 'By'],
-		answer.rows.map((row) => [`${row.kind} ${row.banned}`, when(row.until, answer.time), row.reason ?? '', row.banned_by])), ...more(answer.rows)])
-}
-
 const money = (n) => n === null ? '' : amount(n, 'money')
 
 function showMoney(answer) {
@@ -232,28 +203,60 @@ function showMoney(answer) {
 		element('div', 'costs', ...Object.entries(lists).flatMap(([list, title]) => {
 			const rows = answer.rows.filter((row) => row.list === list)
 			if (!rows.length) return []
-			return element('div', '', element('h3', '', title), table(title, ['Name', 'Today', ...list === 'model' ? ['This month', 'Month before'] : ['This period', 'Period before']], rows.map((row) =>
-				[row.others ? element('td', 'none', `${number(row.others)} other`) : row.name ?? element('td', 'none', 'unknown'),
-					...[row.today, row.this_month, row.month_before].map((n) => element('td', 'number', money(n)))])))
+			const period = list === 'model' ? 'month' : 'period'
+			const figure = (field) => (row) => element('td', 'number', money(row[field]))
+			return element('div', '', element('h3', '', title), table(title, {
+				'Name': (row) => row.others ? element('td', 'none', `${number(row.others)} other`) : row.name ?? element('td', 'none', 'unknown'),
+				'Today': figure('today'), [`This ${period}`]: figure('this_month'), [`${sentence(period)} before`]: figure('month_before'),
+			}, rows))
 		})))
 }
 
-function showCorrections(answer) {
-	fill('corrections-list', missing(answer, 'ledger', 'None in this month or the one before.') ?? [table('Corrections', ['Made (UTC)', 'By', 'Reason', 'Model', 'Corrects', 'Requests', 'Difference'],
-		answer.rows.map((row) => [when(row.at, answer.time), row.corrected_by, row.reason, row.model ?? 'unnamed', new Date(row.month).toISOString().slice(0, 7),
-			...[number(row.requests), money(row.money)].map((text) => element('td', 'number', text))])), ...more(answer.rows)])
+// lists has the sections below the form: a heading, a note, the milliseconds between two requests, what a database without the
+// tables lacks, the text without rows, and the columns. One has a function instead that shows its answer.
+const lists = {
+	proxies: {title: 'Proxies', interval: 1500, lacks: 'registry', none: 'None.', columns: {
+		'Proxy': (p) => p.region ? `${p.node} (${p.region})` : p.node,
+		'State': (p) => p.live ? (p.cannot ? element('td', 'bad', 'cannot decide') : element('td', 'good', 'running')) :
+			p.ended ? element('td', 'note', 'stopped') : element('td', 'warn', 'silent'),
+		'Policy': (p) => element('td', p.policy && p.late !== 0 ? 'warn' : '', !p.policy ? 'none' : !p.live || p.behind === null ? 'unknown' :
+			p.behind === 0 ? 'newest' : p.late ? `${number(p.late)} behind` : 'about to change'),
+		...counts, 'Version': 'version',
+	}},
+	near: {title: 'Above 80 % of a limit', interval: 5000, lacks: 'policy', none: 'Nobody.', columns: {
+		'Key': (row) => element('td', '', whyButton(row.key), row.key_name && element('span', 'note', ' ' + row.key_name)),
+		'Limit': (row) => `${row.rule}/${row.limit_name}`,
+		'Used': (row) => `${amount(row.used, row.unit)}${row.held ? ` and ${amount(row.held, row.unit)} held` : ''} of ${amount(row.quota, row.unit)}${ofUnit(row.unit)}`,
+		'Percent': (row) => `${row.percent} %`,
+	}},
+	bans: {title: 'Bans', interval: 5000, lacks: 'policy', none: 'None.', columns: {
+		'Banned': (row) => `${row.kind} ${row.banned}`, 'Until': (row, now) => when(row.until, now), 'Reason': 'reason', 'By': 'banned_by',
+	}},
+	money: {title: 'What does it cost?', note: 'By the ledger of language models, in days and months of UTC.', interval: 10000, show: showMoney},
+	corrections: {title: 'Corrections of prices', interval: 10000, lacks: 'ledger', none: 'None in this month or the one before.', columns: {
+		'Made (UTC)': (row, now) => when(row.at, now), 'By': 'corrected_by', 'Reason': 'reason',
+		'Model': (row) => row.model ?? 'unnamed', 'Corrects': (row) => new Date(row.month).toISOString().slice(0, 7),
+		'Requests': 'requests', 'Difference': (row) => money(row.money),
+	}},
+	prices: {title: 'Prices', note: 'Of a million tokens, and of one search or request.', interval: 10000, lacks: 'policy', none: 'No model has a price.', columns: {
+		'Model': 'model', 'Input': 'input', 'Output': 'output', 'Further prices': (row) => row.parts.join(', '),
+		'Since (UTC)': (row, now) => when(row.since, now), 'Until': (row, now) => when(row.until, now),
+	}},
+	notices: {title: 'Notices of quotas', interval: 5000, lacks: 'ledger', none: 'None.', columns: {
+		'At (UTC)': (row, now) => when(row.at, now), 'Key': 'key', 'Limit': (row) => `${row.rule}/${row.limit_name}`,
+		'Percent': (row) => `${row.percent} %${row.void ? ', no longer' : ''}`,
+		'Used': (row) => `${number(row.used)} of ${number(row.quota)} ${row.currency ?? ''}`,
+	}},
 }
 
-function showPrices(answer) {
-	fill('prices-list', missing(answer, 'policy', 'No model has a price.') ?? [table('Prices in force', ['Model', 'Input', 'Output', 'Further prices', 'Since (UTC)', 'Until'],
-		answer.rows.map((row) => [row.model, number(row.input), number(row.output), row.parts.join(', '), ...[row.since, row.until].map((time) =>
-			time === null || time.endsWith('infinity') ? '' : when(time, answer.time))])), ...more(answer.rows)])
-}
-
-function showNotices(answer) {
-	fill('notices-list', missing(answer, 'ledger', 'None.') ?? [table('Notices', ['At (UTC)', 'Key', 'Limit', 'Percent', 'Used'],
-		answer.rows.map((row) => [when(row.at, answer.time), row.key, `${row.rule}/${row.limit_name}`, `${row.percent} %${row.void ? ', no longer' : ''}`,
-			`${number(row.used)} of ${number(row.quota)} ${row.currency ?? ''}`])), ...more(answer.rows)])
+for (const [name, {title, note, interval, lacks, none: nothing, columns, show}] of Object.entries(lists)) {
+	const id = name + '-list'
+	const section = element('section', '', element('h2', '', title), note && element('p', 'note', note), Object.assign(element('div'), {id}))
+	document.querySelector('main').append(Object.assign(section, {id: name, ariaLabel: title}))
+	questions[name] = [interval, show ?? ((answer) => {
+		const left = answer.rows[0]?.total - answer.rows.length
+		fill(id, missing(answer, lacks, nothing) ?? [table(title, columns, answer.rows, answer.time), ...left > 0 ? [none(`… and ${number(left)} more`)] : []])
+	}), id]
 }
 
 let why = new AbortController() // aborts the last question
@@ -273,9 +276,13 @@ async function askWhy() {
 	if (answer.absent) return fill('why-said', 'This database has no history.')
 	fill('why-said', visible(answer.rows[0].summary))
 	const rows = answer.rows.filter((row) => row.time)
-	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Outcome', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
-		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.outcome} × ${number(row.requests)}` : row.outcome,
-		row.model ? `no price of ${row.model}` : [row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${amount(row.remaining ?? 0, row.unit)} of ${amount(row.quota, row.unit)}${ofUnit(row.unit)} left`, row.address ?? '', row.requests > 1 ? `last: ${row.node}` : row.node])))
+	if (rows.length) fill('why-rows', table('Refusals', {
+		'Time': (row) => clock(row.time), 'Request': (row) => `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`,
+		'Outcome': (row) => row.requests > 1 ? `${row.outcome} × ${number(row.requests)}` : row.outcome,
+		'By': (row) => row.model ? `no price of ${row.model}` : [row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '),
+		'Quota': (row) => row.quota === null ? '' : `${amount(row.remaining ?? 0, row.unit)} of ${amount(row.quota, row.unit)}${ofUnit(row.unit)} left`,
+		'Address': 'address', 'Proxy': (row) => row.requests > 1 ? `last: ${row.node}` : row.node,
+	}, rows))
 }
 
 // ask requests an answer, and returns the answer or an object with the error.
