@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 29
+	revision = 30
 )
 
 const stateSQL = `
@@ -429,7 +429,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 29) AND (state.revision >= 29 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 30) AND (state.revision >= 30 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1265,7 +1265,7 @@ DECLARE
 	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
 	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
-	within CONSTANT text := ' AND time >= $3 AND time < $4 AND ($5 @> day OR time < $6 OR time >= $7)';
+	within CONSTANT text := ' AND time >= $1 AND time < $2 AND (time < $3 OR time >= $4 OR $5 @> day)';
 	source text;
 BEGIN
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
@@ -1274,10 +1274,16 @@ BEGIN
 			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END,
 			CASE WHEN to_regprocedure('rate_limit_shards()') IS NULL THEN within END));
 	source := format('SELECT * FROM (%s) s WHERE true %s', source, within);
-	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM ($1, $2) AND (t.own OR NOT $8)',
-		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
-		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
-		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
+	source := CASE WHEN $4 IS NULL THEN format('SELECT * FROM (%s) t(%s) WHERE t.own OR NOT $6', rate_limit_sums(source, CASE WHEN NOT each THEN counted END, false),
+			(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
+		ELSE format('SELECT t.* FROM (SELECT count(*) FILTER (WHERE c.kind = ''charge'') AS requests,
+				sum(c.units) AS units
+			FROM (SELECT l.kind, jsonb_path_query_first(l.charges, %L)::numeric AS units
+				FROM (%s) l OFFSET 0) c WHERE c.units IS NOT NULL HAVING count(*) > 0) u,
+			jsonb_populate_record(NULL::rate_limit_totals, to_jsonb(u)) t', format('$[*][*] ? (@.unit == %s '
+			'&& (@.prefix == %s || @.prefix starts with %s && @.prefix starts with "rule/")).units',
+			to_json($5), to_json($4), to_json($4 || ':')), source) END;
+	RETURN QUERY EXECUTE source USING $2, $3, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', open, each AND counted IS NOT NULL;
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
@@ -4527,7 +4533,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 29,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 30,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

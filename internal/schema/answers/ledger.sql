@@ -86,7 +86,7 @@ DECLARE
 	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT
 		coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
-	within CONSTANT text := ' AND time >= $3 AND time < $4 AND ($5 @> day OR time < $6 OR time >= $7)';
+	within CONSTANT text := ' AND time >= $1 AND time < $2 AND (time < $3 OR time >= $4 OR $5 @> day)';
 	source text;
 BEGIN
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}')
@@ -97,13 +97,20 @@ BEGIN
 			format('AND (user_id = %1$L OR ancestors <> ''{}'' AND ancestors @> ARRAY[%1$L])', counted) END,
 			CASE WHEN to_regprocedure('rate_limit_shards()') IS NULL THEN within END));
 	source := format('SELECT * FROM (%s) s WHERE true %s', source, within);
-	RETURN QUERY EXECUTE format('SELECT * FROM (%s) t(%s) WHERE (t.prefix, t.unit) IS NOT DISTINCT FROM '
-		'($1, $2) AND (t.own OR NOT $8)',
-		rate_limit_sums(source, CASE WHEN NOT each THEN counted END, $4 IS NOT NULL),
-		(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
-			WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
-		USING $4, $5, $2, $3, open, first::timestamp AT TIME ZONE 'UTC',
-			last::timestamp AT TIME ZONE 'UTC', each AND counted IS NOT NULL;
+	-- With OFFSET, Postgres reads the units once.
+	source := CASE WHEN $4 IS NULL THEN format('SELECT * FROM (%s) t(%s) WHERE t.own OR NOT $6',
+			rate_limit_sums(source, CASE WHEN NOT each THEN counted END, false),
+			(SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
+				WHERE a.attrelid = 'rate_limit_totals'::regclass AND a.attnum > 0))
+		ELSE format('SELECT t.* FROM (SELECT count(*) FILTER (WHERE c.kind = ''charge'') AS requests,
+				sum(c.units) AS units
+			FROM (SELECT l.kind, jsonb_path_query_first(l.charges, %L)::numeric AS units
+				FROM (%s) l OFFSET 0) c WHERE c.units IS NOT NULL HAVING count(*) > 0) u,
+			jsonb_populate_record(NULL::rate_limit_totals, to_jsonb(u)) t', format('$[*][*] ? (@.unit == %s '
+			'&& (@.prefix == %s || @.prefix starts with %s && @.prefix starts with "rule/")).units',
+			to_json($5), to_json($4), to_json($4 || ':')), source) END;
+	RETURN QUERY EXECUTE source USING $2, $3, first::timestamp AT TIME ZONE 'UTC',
+		last::timestamp AT TIME ZONE 'UTC', open, each AND counted IS NOT NULL;
 END $$;
 
 -- What a user and all who were below it then have used from a time until another, as several rows of
