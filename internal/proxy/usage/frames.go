@@ -25,7 +25,7 @@ type mode int
 
 const (
 	unread mode = iota // the body has no usage
-	begin              // JSON or an event stream before its first characters
+	begin              // before its first characters, which say what it is
 	object             // JSON texts. There is one, unless the body is NDJSON with another type.
 	array              // a JSON array
 	lines              // NDJSON
@@ -66,8 +66,7 @@ func NewFrames(h http.Header, total *int64, one, each func(text []byte)) *Frames
 		strings.Contains(kind, "stream+json"):
 		f.mode = lines
 		f.Stream = true
-	case kind == "" || strings.Contains(kind, "json") || strings.HasPrefix(kind, "text/plain") ||
-		strings.HasPrefix(kind, "application/octet-stream"):
+	default: // servers also name other types
 		f.mode = begin
 	}
 	switch encoding := strings.ToLower(h.Get("Content-Encoding")); encoding {

@@ -72,6 +72,7 @@ var shapes = index([]shape{
 	{"response.meta", counts},                      // Cohere, version 1, in a stream
 	{"result.usage", counts},                       // Cloudflare
 	{"data.usage", counts},                         // OpenAI Assistants
+	{"metadata.usage", counts},                     // Bedrock Converse, in a stream
 	{"amazon-bedrock-invocationMetrics", counts},   // Bedrock
 	{"tool_usage.image_gen", added},                // OpenAI Responses
 	{"response.tool_usage.image_gen", added},       // the same, in a stream
@@ -91,12 +92,15 @@ var shapes = index([]shape{
 	{"results.0.tokenCount", answer},               // Titan on Bedrock
 	{"prompt_token_count", promptTotal},            // Llama on Bedrock
 	{"generation_token_count", answer},             // Llama on Bedrock
+	{"details.generated_tokens", answer},           // Text Generation Inference
+	{"details.input_length", promptTotal},          // the same, in a stream
 	{"tool_usage.web_search.num_requests", search}, // OpenAI Responses
 	{"response.tool_usage.web_search.num_requests", search},
 	{"model", model}, {"message.model", model}, {"response.model", model}, {"modelVersion", model},
 	{"response.modelVersion", model}, {"interaction.model", model},
 	{"service_tier", tier}, {"usage.service_tier", tier}, {"message.usage.service_tier", tier},
 	{"response.service_tier", tier}, {"x_groq.service_tier", tier}, {"serviceTier.type", tier},
+	{"metadata.serviceTier.type", tier},
 	{"usageMetadata.trafficType", tier}, {"usageMetadata.serviceTier", tier},
 	{"response.usageMetadata.trafficType", tier}, {"interaction.service_tier", tier},
 	{"usage.speed", speed}, {"message.usage.speed", speed},
@@ -115,7 +119,8 @@ var countNames = withDetails(map[string]int{
 	"candidatesTokenCount": answer, "responseTokenCount": answer, "total_output_tokens": answer,
 	"total_tokens": total, "totalTokens": total, "totalTokenCount": total,
 	"thoughtsTokenCount": thoughts, "total_thought_tokens": thoughts, "reasoning_tokens": reasoning,
-	"toolUsePromptTokenCount": toolPrompt, "total_tool_use_tokens": toolPrompt, "connector_tokens": connector,
+	"toolUsePromptTokenCount": toolPrompt, "total_tool_use_tokens": toolPrompt,
+	"connector_tokens": connector, "citation_tokens": connector,
 	"cached_tokens": cacheRead, "prompt_cache_hit_tokens": cacheRead, "cachedContentTokenCount": cacheRead,
 	"total_cached_tokens": cacheRead, "num_cached_tokens": cacheRead,
 	"cache_read_input_tokens": cacheReadBeside, "cacheReadInputTokens": cacheReadBeside,
@@ -164,6 +169,7 @@ func withDetails(all map[string]int) map[string]int {
 		}
 		all[object+"audio_tokens"] = audioIn
 		all[object+"image_tokens"] = imageIn
+		all[object+"web_search_requests"] = search // LiteLLM
 		all[object+"cached_tokens_details.audio_tokens"] = audioCached
 		all[object+"cached_tokens_details.image_tokens"] = imageCached
 	}

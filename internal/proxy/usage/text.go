@@ -13,8 +13,9 @@ type streamed struct {
 	Tier  string `json:"service_tier"`
 
 	// Members of an error without a name.
-	Code   json.RawMessage `json:"code"`
-	Detail json.RawMessage `json:"detail"`
+	Code      json.RawMessage `json:"code"`
+	ErrorCode json.RawMessage `json:"error_code"`
+	Detail    json.RawMessage `json:"detail"`
 
 	// OpenAI: chat and completions. Other servers name the reasoning in two ways, or in both.
 	Choices []struct {
@@ -70,6 +71,28 @@ type streamed struct {
 	} `json:"message"`
 	Response json.RawMessage `json:"response"`
 	Thinking string          `json:"thinking"`
+
+	// Bedrock: Converse, Titan, Llama, Mistral. Anthropic: completions. Text Generation Inference.
+	Converse struct {
+		Delta struct {
+			Text      string `json:"text"`
+			Reasoning struct {
+				Text string `json:"text"`
+			} `json:"reasoningContent"`
+			Tool struct {
+				Input string `json:"input"`
+			} `json:"toolUse"`
+		} `json:"delta"`
+	} `json:"contentBlockDelta"`
+	OutputText string `json:"outputText"`
+	Generation string `json:"generation"`
+	Outputs    []struct {
+		Text string `json:"text"`
+	} `json:"outputs"`
+	Completion string `json:"completion"`
+	Token      struct {
+		Text string `json:"text"`
+	} `json:"token"`
 }
 
 // tool is a call of a tool. OpenAI has the arguments as a text, Ollama as an object.
@@ -84,6 +107,7 @@ type part struct {
 	Text     string          `json:"text"`
 	Thinking json.RawMessage `json:"thinking"`
 	Partial  string          `json:"partial_json"`
+	Content  json.RawMessage `json:"content"` // a summary
 	Message  struct {
 		Content json.RawMessage `json:"content"`
 		Plan    string          `json:"tool_plan"`
@@ -99,14 +123,20 @@ type part struct {
 // model. It calls no function for a field that is empty, because an interpreted call takes long.
 func newText(r *Reader, event []byte) int {
 	var e streamed
-	_ = json.Unmarshal(event, &e) // a field of another type has no text
+	err := json.Unmarshal(event, &e) // a field of another type has no text
 	if e.Model != "" {
 		r.model = e.Model
 	}
 	if e.Tier != "" && e.Tier != "auto" {
 		r.tier = e.Tier
 	}
-	n := utf8.RuneCountInString(e.Block.Text + e.Message.Content + e.Message.Thinking + e.Thinking)
+	converse := &e.Converse.Delta
+	n := utf8.RuneCountInString(e.Block.Text + e.Message.Content + e.Message.Thinking + e.Thinking +
+		converse.Text + converse.Reasoning.Text + converse.Tool.Input + e.OutputText + e.Generation +
+		e.Completion + e.Token.Text)
+	for i := range e.Outputs {
+		n += utf8.RuneCountInString(e.Outputs[i].Text)
+	}
 	for i := range e.Choices {
 		delta := &e.Choices[i].Delta
 		if delta.ReasoningContent == "" {
@@ -142,9 +172,9 @@ func newText(r *Reader, event []byte) int {
 	if len(e.Response) > 0 && e.Response[0] == '"' {
 		n += length(e.Response)
 	}
-	if n == 0 && len(e.Code)+len(e.Detail) > 0 {
+	if n == 0 && (err != nil || len(e.Code)+len(e.ErrorCode)+len(e.Detail) > 0) { // or a message is a text
 		var fields map[string]json.RawMessage
-		_ = json.Unmarshal(event, &fields) // it is valid
+		_ = json.Unmarshal(event, &fields) // what is no JSON describes no error
 		r.failed = r.failed || isProblem(fields)
 	}
 	return n
@@ -171,7 +201,7 @@ func length(text json.RawMessage) int {
 	for i := range all {
 		inner := &all[i].Message
 		n += utf8.RuneCountInString(all[i].Text + all[i].Partial + inner.Plan + inner.Tool.Function.Arguments)
-		for _, text := range []json.RawMessage{all[i].Thinking, inner.Content} {
+		for _, text := range []json.RawMessage{all[i].Thinking, all[i].Content, inner.Content} {
 			if len(text) > 0 {
 				n += length(text)
 			}
