@@ -12,10 +12,10 @@ import (
 
 // Price is a row of rate_limit_prices. It is immutable.
 //
-// A request has prices of its tier, and of the last step that its input exceeds: prices of that tier in that
-// step, else prices of the tier, else prices of the step, else those of the row. On each of these levels, a
+// A request has prices of its tier: those of the last step that its input exceeds, else of the step before,
+// and so on, else those without a step; else prices of the row, in the same order. On each of these levels, a
 // part without a price has the price of its neighbor, if that has one there. The factor of the tier
-// multiplies the prices of the last two levels.
+// multiplies the prices of the row.
 type Price struct {
 	// Model is the name of a model, or if it ends in "*", the pattern of the names that begin with the rest.
 	Model string
@@ -85,7 +85,7 @@ func (p *Price) Prepare() bool {
 		sort.Slice(all, func(i, j int) bool { return all[i] > all[j] })
 		for i, step := range all {
 			if i == 0 || step < all[i-1] {
-				rates := p.ratesOf(tier, step, own, steps[""])
+				rates := p.ratesOf(tier, all[i:])
 				p.levels[tier] = append(p.levels[tier], level{step, rates})
 				p.writes = p.writes || rates[option.Input] == nil || rates[option.CacheWrite] == nil ||
 					rates[option.Input].Cmp(rates[option.CacheWrite]) != 0
@@ -95,15 +95,20 @@ func (p *Price) Prepare() bool {
 	return p.Rates["input"] != "" && p.Rates["output"] != ""
 }
 
-// ratesOf returns the prices of a tier for input above a step. own are the steps of the tier, and others
-// those of no tier.
-func (p *Price) ratesOf(tier string, above int64, own, others []int64) []*big.Rat {
-	var names []string // each a prefix and a suffix of the names in Rates
-	if tier != "" {
-		names = append(names, tier+".", stepOf(own, above), tier+".", "")
+// ratesOf returns the prices of a tier for input above all of steps, of which the last is 0.
+func (p *Price) ratesOf(tier string, steps []int64) []*big.Rat {
+	var ofTier, others []string // each a prefix and a suffix of the names in Rates
+	for _, step := range steps {
+		suffix := "@" + strconv.FormatInt(step, 10)
+		if step == 0 {
+			suffix = ""
+		}
+		if tier != "" {
+			ofTier = append(ofTier, tier+".", suffix)
+		}
+		others = append(others, "", suffix)
 	}
-	ofTier := len(names)
-	names = append(names, "", stepOf(others, above), "", "")
+	names := append(ofTier, others...)
 	factor, hasFactor := new(big.Rat).SetString(p.Rates[tier+"."])
 	rates := make([]*big.Rat, option.PartCount)
 	for part := range option.PartNames {
@@ -114,7 +119,7 @@ func (p *Price) ratesOf(tier string, above int64, own, others []int64) []*big.Ra
 		}
 		if part >= option.Search {
 			rate.Mul(rate, million)
-		} else if at >= ofTier && hasFactor {
+		} else if at >= len(ofTier) && hasFactor {
 			rate.Mul(rate, factor)
 		}
 		rates[part] = rate
@@ -153,20 +158,6 @@ func (p *Price) Cost(parts option.Parts, tier string) *big.Rat {
 		}
 	}
 	return sum
-}
-
-// stepOf returns the suffix of the last of steps that is at most above, or "" if it is 0.
-func stepOf(steps []int64, above int64) string {
-	last := int64(0)
-	for _, step := range steps {
-		if step > last && step <= above {
-			last = step
-		}
-	}
-	if last == 0 {
-		return ""
-	}
-	return "@" + strconv.FormatInt(last, 10)
 }
 
 // rateOf returns the price of a part, and the index of its names. A search or a request may have none.
