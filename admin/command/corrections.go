@@ -134,10 +134,12 @@ func (all *corrections) list() []*differences {
 	return list
 }
 
-// correctionReport is what the command prints. If a proxy of an older version does not report how many
-// requests run, Running is nil, and Unreported has the names of such proxies.
+// correctionReport is what the command prints. Differing is the number of requests that cost more or less
+// now, and Corrected that of the ones that the command has corrected. If a proxy of an older version does not
+// report how many requests run, Running is nil, and Unreported has the names of such proxies.
 type correctionReport struct {
 	Requests   int            `json:"requests"`
+	Differing  int            `json:"differing"`
 	Corrected  int            `json:"corrected"`
 	Unpriced   int            `json:"without_a_price"`
 	Running    *json.Number   `json:"running"`
@@ -154,6 +156,8 @@ func correctPrices(c *invocation) error {
 	if err := c.eachBill(all.add); err != nil {
 		return err
 	}
+	report := correctionReport{Requests: all.requests, Differing: len(all.changed), Unpriced: all.unpriced,
+		Changes: all.list()}
 	if yes {
 		for part := range slices.Chunk(all.changed, correctedAtOnce) {
 			bills, err := json.Marshal(part)
@@ -161,9 +165,15 @@ func correctPrices(c *invocation) error {
 				return err
 			}
 			c.values["bills"] = string(bills)
-			if _, err := c.change("SELECT rate_limit_correct(@bills::jsonb, @reason)"); err != nil {
+			rows, err := c.change("SELECT rate_limit_correct(@bills::jsonb, @reason) AS corrected")
+			if err != nil {
 				return err
 			}
+			var made struct{ Corrected int }
+			if err := json.Unmarshal(rows[0], &made); err != nil {
+				return err
+			}
+			report.Corrected += made.Corrected
 		}
 	}
 	running, err := c.rows(`SELECT CASE WHEN count(*) = count(r.n) THEN coalesce(sum(r.n), 0) END AS running,
@@ -174,8 +184,6 @@ FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::big
 	if err != nil {
 		return err
 	}
-	report := correctionReport{Requests: all.requests, Corrected: len(all.changed), Unpriced: all.unpriced,
-		Changes: all.list()}
 	if err := json.Unmarshal(running[0], &report); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 6
-	revision = 30
+	revision = 31
 )
 
 const stateSQL = `
@@ -429,7 +429,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 30) AND (state.revision >= 30 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 31) AND (state.revision >= 31 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -2795,7 +2795,7 @@ COMMENT ON COLUMN rate_limit_prices.above_output IS 'As output, above that numbe
 --;
 COMMENT ON COLUMN rate_limit_prices.max_output IS 'The largest output of the model. A request holds at most this, whatever it names. NULL: unknown.';
 --;
-COMMENT ON COLUMN rate_limit_prices.parts IS 'Prices of further parts of an answer, as PART=PRICE: cache_read, cache_write, cache_write_1h, audio_input, audio_cache_read, audio_output, image_input, image_output; and search and request, which are for one. PART@N=PRICE, also of input and output, holds for all tokens if all input is more than N tokens. The last N that is exceeded does. What has no price costs what its neighbor does: cache_write_1h as cache_write; audio_cache_read as audio_input, or as cache_read if sound has no price; caches, audio_input and image_input as input; audio_output and image_output as output; search and request nothing. A neighbor in the same step goes before a price without a step.';
+COMMENT ON COLUMN rate_limit_prices.parts IS 'Prices of further parts of an answer, as PART=PRICE: cache_read, cache_write, cache_write_1h, audio_input, audio_cache_read, audio_output, image_input, image_output; and search and request, which are for one. PART@N=PRICE, also of input and output, holds for all tokens if all input is more than N tokens. The last N that is exceeded does. What has no price costs what its neighbor does: cache_write_1h as cache_write; audio_cache_read as audio_input, or as cache_read if sound has no price; caches, audio_input and image_input as input; audio_output and image_output as output; search and request nothing. A neighbor in the same step goes before a price of a smaller one.';
 --;
 COMMENT ON COLUMN rate_limit_prices.tiers IS 'Prices of tiers of service, which the response names: TIER=FACTOR of the prices of tokens, and TIER.PART=PRICE or TIER.PART@N=PRICE in its place, also for neighbors of that part. Any other tier has the prices without one. If the response names no tier, the dearer of standard and the one of the request holds.';
 --;
@@ -3565,10 +3565,15 @@ DECLARE
 	before CONSTANT jsonb := rate_limit_rates_in_force() -> (fields ->> 'model');
 	result CONSTANT text := rate_limit_set('rate_limit_prices', '{model,valid}', fields, reset || '{source}');
 	fault text;
+	lacking text;
 BEGIN
-	SELECT rate_limit_price_fault(before, rate_limit_rates(p)) INTO fault FROM rate_limit_prices p WHERE (p.model, p.valid) = (fields ->> 'model', (fields ->> 'valid')::tstzrange);
+	SELECT rate_limit_price_fault(before, r), (SELECT string_agg(rtrim(b.key, '.') || '=' || b.value, ', ' ORDER BY b.key) FROM jsonb_each_text(before) b WHERE NOT r ? b.key)
+		INTO fault, lacking FROM rate_limit_prices p, rate_limit_rates(p) r
+		WHERE (p.model, p.valid) = (fields ->> 'model', (fields ->> 'valid')::tstzrange);
 	IF fault IS NOT NULL AND force IS NOT TRUE THEN
 		RAISE check_violation USING MESSAGE = fault;
+	ELSIF result = 'created' AND lacking IS NOT NULL THEN
+		RAISE WARNING 'price %: lacks % of the price in force: these parts cost what their neighbors do', fields -> 'model', lacking USING ERRCODE = 'RL003';
 	END IF;
 	RETURN result;
 END $$;
@@ -3634,7 +3639,7 @@ COMMENT ON FUNCTION rate_limit_rates_in_force IS 'The prices in force, by model,
 --;
 COMMENT ON FUNCTION rate_limit_price_fault IS 'What is wrong with prices, as of rate_limit_rates, if one has more than ten times, or less than a tenth of, the price of this name before. NULL: nothing.';
 --;
-COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time, by default the one in force: for a million tokens of each kind. A new price needs input and output. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in the table. force permits a price that differs by more than ten times from the one in force.';
+COMMENT ON FUNCTION rate_limit_price IS 'Creates or changes the price of a model that holds in a time, by default the one in force: for a million tokens of each kind. A new price needs input and output, and a warning names what it lacks of the one in force. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in the table. force permits a price that differs by more than ten times from the one in force.';
 --;
 COMMENT ON FUNCTION rate_limit_delete_price IS 'Deletes the prices of a model, or the one that holds in a time, and returns whether there was one.';
 --;
@@ -4533,7 +4538,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 30,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 31,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -19,9 +19,9 @@ CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RET
 $$;
 
 -- Creates or changes the price of a model that holds in a time, by default the one in force: for a million
--- tokens of each kind. A new price needs input and output. parts has the prices of other parts and of steps,
--- and tiers the prices of tiers of service, as in the table. force permits a price that differs by more than
--- ten times from the one in force.
+-- tokens of each kind. A new price needs input and output, and a warning names what it lacks of the one in
+-- force. parts has the prices of other parts and of steps, and tiers the prices of tiers of service, as in
+-- the table. force permits a price that differs by more than ten times from the one in force.
 CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NULL,
 	output numeric DEFAULT NULL, cache_read numeric DEFAULT NULL, cache_write numeric DEFAULT NULL,
 	above bigint DEFAULT NULL, above_input numeric DEFAULT NULL, above_output numeric DEFAULT NULL,
@@ -41,11 +41,17 @@ DECLARE
 	before CONSTANT jsonb := rate_limit_rates_in_force() -> (fields ->> 'model');
 	result CONSTANT text := rate_limit_set('rate_limit_prices', '{model,valid}', fields, reset || '{source}');
 	fault text;
+	lacking text;
 BEGIN
-	SELECT rate_limit_price_fault(before, rate_limit_rates(p)) INTO fault FROM rate_limit_prices p
+	SELECT rate_limit_price_fault(before, r), (SELECT string_agg(rtrim(b.key, '.') || '=' || b.value, ', '
+			ORDER BY b.key) FROM jsonb_each_text(before) b WHERE NOT r ? b.key)
+		INTO fault, lacking FROM rate_limit_prices p, rate_limit_rates(p) r
 		WHERE (p.model, p.valid) = (fields ->> 'model', (fields ->> 'valid')::tstzrange);
 	IF fault IS NOT NULL AND force IS NOT TRUE THEN
 		RAISE check_violation USING MESSAGE = fault;
+	ELSIF result = 'created' AND lacking IS NOT NULL THEN
+		RAISE WARNING 'price %: lacks % of the price in force: these parts cost what their neighbors do',
+			fields -> 'model', lacking USING ERRCODE = 'RL003';
 	END IF;
 	RETURN result;
 END $$;

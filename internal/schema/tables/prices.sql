@@ -24,7 +24,7 @@
 --     tokens. The last N that is exceeded does. What has no price costs what its neighbor does:
 --     cache_write_1h as cache_write; audio_cache_read as audio_input, or as cache_read if sound has no price;
 --     caches, audio_input and image_input as input; audio_output and image_output as output; search and
---     request nothing. A neighbor in the same step goes before a price without a step.
+--     request nothing. A neighbor in the same step goes before a price of a smaller one.
 --   tiers: Prices of tiers of service, which the response names: TIER=FACTOR of the prices of tokens, and
 --     TIER.PART=PRICE or TIER.PART@N=PRICE in its place, also for neighbors of that part. Any other tier has
 --     the prices without one. If the response names no tier, the dearer of standard and the one of the
