@@ -67,7 +67,7 @@ func (m *metrics) countUsage(u *serve.Used) {
 // initSeries creates the series of a limit, so that they start at 0.
 func (m *metrics) initSeries(z *serve.Zone, inMemory bool) {
 	prefix := z.Limit.Prefix
-	if z.Settle != nil {
+	if z.CostSource != nil {
 		for _, cost := range serve.SettledCosts {
 			m.settlements.WithLabelValues(prefix, string(cost))
 		}

@@ -196,7 +196,7 @@ func (f *facts) set(q *serve.Request) {
 	}
 	if f.ExceededBy > 0 {
 		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
-		f.exceededUnit = q.Terms[f.Exceeded].Settle.UnitOf()
+		f.exceededUnit = q.Terms[f.Exceeded].CostSource.UnitOf()
 	}
 }
 
@@ -314,7 +314,7 @@ func (h *Handler) count(q *serve.Request) {
 			continue
 		}
 		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.String("unit", string(terms.Settle.UnitOf())), zap.Int64("cost", hit.Cost),
+			zap.String("unit", string(terms.CostSource.UnitOf())), zap.Int64("cost", hit.Cost),
 			zap.Int64("limit", d.Quota), zap.Int64("remaining", d.Remaining),
 			zap.Duration("retry_after", d.RetryAfter))
 	}

@@ -57,7 +57,7 @@ func forward(h http.Header, q *serve.Request) {
 	}
 	if by := q.Outcome.ExceededBy; by > 0 {
 		values[4] = q.Hits[q.Outcome.Exceeded].Limit.Prefix
-		values[5] = q.Terms[q.Outcome.Exceeded].Settle.UnitOf().Amount(by)
+		values[5] = q.Terms[q.Outcome.Exceeded].CostSource.UnitOf().Amount(by)
 	}
 	for i, value := range values {
 		if value == "" {

@@ -204,7 +204,7 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 		return
 	}
 	for _, terms := range v.Terms {
-		if e.Model != nil && e.Price == nil && !terms.Shadow && terms.Settle.UnitOf() == option.Money {
+		if e.Model != nil && e.Price == nil && !terms.Shadow && terms.CostSource.UnitOf() == option.Money {
 			refuse(outcome.Rejected, string(policy.NoPrice),
 				fmt.Sprintf("the model %q has no price", *e.Model), http.StatusBadRequest)
 			return
@@ -240,7 +240,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bo
 	hits := append([]ratelimit.Hit(nil), v.Hits...)
 	for i := range hits {
 		hits[i].Peek = true
-		if s := v.Terms[i].Settle; s.CountsTokens() {
+		if s := v.Terms[i].CostSource; s.CountsTokens() {
 			hits[i].Cost = s.Charge(0, s.Output, 1, v.Terms[i].Quota)
 		}
 	}
@@ -249,7 +249,7 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bo
 		return nil, err
 	}
 	for i := range hits {
-		if free && v.Terms[i].Settle.UnitOf() == option.Money {
+		if free && v.Terms[i].CostSource.UnitOf() == option.Money {
 			decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 		}
 		l := newLimit(&hits[i], v.Terms[i], &decisions[i])
@@ -286,8 +286,8 @@ func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (int64, error) 
 
 // amount returns a number of units of a limit as people read it.
 func amount(terms *policy.Terms, n int64) *json.Number {
-	text := terms.Settle.UnitOf().Amount(n)
-	if terms.Settle.UnitOf() == option.Money {
+	text := terms.CostSource.UnitOf().Amount(n)
+	if terms.CostSource.UnitOf() == option.Money {
 		whole, decimals, _ := strings.Cut(text, ".")
 		text = whole + "." + (decimals + "000000")[:6]
 	}
@@ -304,10 +304,10 @@ func newLimit(hit *ratelimit.Hit, terms *policy.Terms, decision *ratelimit.Decis
 		Window: window(hit.Limit), Effect: "pass", Level: nilIfZero(terms.Level),
 		terms: terms,
 	}
-	if terms.Settle != nil {
-		l.Settle = &terms.Settle.Text
+	if terms.CostSource != nil {
+		l.Settle = &terms.CostSource.Text
 	}
-	if terms.Settle.UnitOf() == option.Money {
+	if terms.CostSource.UnitOf() == option.Money {
 		l.Cost = nil
 	}
 	if decision == nil {

@@ -328,7 +328,7 @@ func (r *replayer) evaluateSender(s sender) {
 		r.identities[s] = id
 	}
 	facts := &policy.Facts{Tier: s.tier, Address: AssumedAddress, Host: "any", Route: "any"}
-	policy.EvaluateFound(r.snapshot, facts, id, time.Unix(0, 0), &r.verdict)
+	policy.EvaluateIdentity(r.snapshot, facts, id, time.Unix(0, 0), &r.verdict)
 }
 
 // conclude sums up counters and users, and selects the counters with the largest changes. If the audit log

@@ -26,8 +26,8 @@ const defaultOutput = 4096
 // PassBatches is the value of the setting batches with which batches pass.
 const PassBatches = "pass"
 
-// TokensOf returns the Settle of a limit with a unit, or nil for Requests. output is the setting output; 0
-// means its default. batches is the setting batches. The caller makes l reserve, with this Unit. The error
+// TokensOf returns the CostSource of a limit with a unit, or nil for Requests. output is the setting output;
+// 0 means its default. batches is the setting batches. The caller makes l reserve, with this Unit. The error
 // names the setting that does not suit the unit.
 func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*CostSource, error) {
 	suits := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow

@@ -29,7 +29,7 @@ func TestFloodOfUsersBecomesOther(t *testing.T) {
 	for i := 0; i < users; i++ {
 		history.Add(w, &history.Record{Time: baseTime, User: fmt.Sprint("u", i), Outcome: outcome.Admitted,
 			Prefix: fmt.Sprint("p", i%2), KeyID: int64(i), Endpoint: fmt.Sprint("e", i%3),
-			Hits: hits(fmt.Sprint("p", i%2), cost)})
+			Charged: hits(fmt.Sprint("p", i%2), cost)})
 		if i == 5000 {
 			flush(t, w)
 		}
@@ -68,7 +68,7 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 		for _, kind := range []outcome.Kind{outcome.Admitted, outcome.Failed} {
 			for i := 0; i < 3; i++ {
 				r := history.Record{Time: baseTime.Add(time.Duration(round/2) * time.Minute),
-					Outcome: kind, User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
+					Outcome: kind, User: "anna", Prefix: "p", Cost: 1 << 62, Charged: hits("p", 1<<62)}
 				for _, i := range history.AddCounted(w, []history.Record{r}) {
 					t.Errorf("AddCounted: got record %d skipped, want it added", i)
 				}

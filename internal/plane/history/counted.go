@@ -39,7 +39,7 @@ func AddCounted(w *Writer, records []Record) []int {
 			}
 			w.totals.lastCell = c
 		}
-		if r.Outcome != outcome.Admitted || c.isOther || len(r.Hits) > 1 ||
+		if r.Outcome != outcome.Admitted || c.isOther || len(r.Charged) > 1 ||
 			c.numbers[cellSettled] > math.MaxInt64-r.Cost {
 			addToCell(w, c, r, micros)
 			continue

@@ -81,7 +81,7 @@ func (m *model) add(r *history.Record) {
 		case r.Source == ratelimit.FromPostgres && r.Quota > 0:
 			s.fromDatabase++
 		}
-		for i, h := range r.Hits {
+		for i, h := range r.Charged {
 			if passed && h.Cost > 0 {
 				s := sums(h.Limit.Prefix)
 				s.settled += h.Cost
@@ -155,21 +155,21 @@ func drawRecord(t *rapid.T, last outcome.Kind) history.Record {
 	default:
 		r.Status = 429
 	}
-	r.Hits = hits(r.Prefix, int(r.Cost))
+	r.Charged = hits(r.Prefix, int(r.Cost))
 	if rapid.Bool().Draw(t, "several") {
-		r.Hits = append(r.Hits, hits("rule/tokens/m", 5)...)
+		r.Charged = append(r.Charged, hits("rule/tokens/m", 5)...)
 	}
 	return r
 }
 
 // settle settles some hits of a record, to 7 units more than their charge.
 func settle(t *rapid.T, w *history.Writer, r *history.Record) {
-	for i, h := range r.Hits {
+	for i, h := range r.Charged {
 		if h.Cost == 0 || !rapid.Bool().Draw(t, "settled") {
 			continue
 		}
 		if r.CostPending == nil {
-			r.CostPending = make([]bool, len(r.Hits))
+			r.CostPending = make([]bool, len(r.Charged))
 		}
 		r.CostPending[i] = true
 		if r.Status == 0 && !r.Shadow {

@@ -31,7 +31,7 @@ func TestPercentilesAreExactWithinATenth(t *testing.T) {
 		w := d.newWriter(history.Settings{Region: strconv.Itoa(region)})
 		for i := region; i < len(all); i += 3 {
 			r := history.Record{Time: baseTime.Add(time.Duration(i%2*24) * time.Hour), Prefix: "p", Cost: 1,
-				Duration: all[i], Outcome: outcome.Admitted, Hits: hits("p", 1)}
+				Duration: all[i], Outcome: outcome.Admitted, Charged: hits("p", 1)}
 			if i%4 < 2 {
 				history.Add(w, &r)
 			} else {

@@ -38,9 +38,10 @@ type Record struct {
 	// Clients can choose Path, but not Endpoint. "" means none.
 	Endpoint string
 
-	// Hits has the charged hits of a request that passed. Add does not retain Hits. If CostPending[i] is
-	// true, SetCost adds the actual cost of Hits[i] later. A nil CostPending means that all costs are final.
-	Hits        []ratelimit.Hit
+	// Charged has the charged hits of a request that passed. Add does not retain it. If CostPending[i] is
+	// true, SetCost adds the actual cost of Charged[i] later. A nil CostPending means that all costs are
+	// final.
+	Charged     []ratelimit.Hit
 	CostPending []bool
 
 	Unit             string        // of Cost, Quota and Remaining, see ratelimit.Limit

@@ -160,8 +160,8 @@ func (c *cell) add(settled int64) {
 // addCharges adds the charges of a request that passed to the cell of each limit. c is the cell of the
 // request itself.
 func (t *totals) addCharges(c *cell, r *Record) {
-	for i := range r.Hits {
-		h := &r.Hits[i]
+	for i := range r.Charged {
+		h := &r.Charged[i]
 		if h.Peek || h.Independent || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
 			continue
 		}

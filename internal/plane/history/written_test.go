@@ -45,11 +45,11 @@ func TestTablesHaveAllValues(t *testing.T) {
 	})
 	history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Cost: 3,
 		Duration: time.Microsecond, User: "anna", Audit: auditAll, CostPending: []bool{false, true},
-		Hits: hits("", 3, "rule/tokens/per_month money", 500)})
+		Charged: hits("", 3, "rule/tokens/per_month money", 500)})
 	history.SetCost(w, &history.RealCost{Time: baseTime, User: "anna", Prefix: "rule/tokens/per_month",
 		Unit: "money", Units: 720})
 	history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Prefix: "p", Cost: 1,
-		Hits: hits("p", 1)})
+		Charged: hits("p", 1)})
 	history.Add(w, &history.Record{Time: baseTime, Outcome: outcome.Admitted, Prefix: "p", Cost: 1,
 		Quota: 5, Source: ratelimit.FromLease})
 	history.Add(w, &history.Record{Time: baseTime, Prefix: "p", Cost: 1, Quota: 5})

@@ -49,10 +49,10 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	terms.Quota = o.Events
 	terms.AmountSource = from
 	if l.tokens != nil {
-		terms.Settle = l.tokens
+		terms.CostSource = l.tokens
 	}
 	terms.simple = !terms.Shadow && !terms.Overage && terms.Status == 429 && terms.Message == "" &&
-		terms.RetryAfter == 0 && terms.Settle == nil && !terms.Hidden && terms.Notify == nil &&
+		terms.RetryAfter == 0 && terms.CostSource == nil && !terms.Hidden && terms.Notify == nil &&
 		quota.Algorithm != ratelimit.InFlight
 	if o.Burst > 0 {
 		quota.Burst = o.Burst

@@ -205,7 +205,7 @@ func compileRule(row *Rule) (*rule, error) {
 	case row.Status == 0:
 		r.terms.Status = 429
 	}
-	if r.terms.Settle, err = option.ParseCostSource(row.Settle); err != nil {
+	if r.terms.CostSource, err = option.ParseCostSource(row.Settle); err != nil {
 		return nil, err
 	}
 	if r.limits, err = r.compileLimits(); err != nil {
@@ -250,7 +250,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			&l.row.Limit); err != nil {
 			return nil, err
 		}
-		if l.tokens != nil && r.terms.Settle != nil {
+		if l.tokens != nil && r.terms.CostSource != nil {
 			want := "left out with " + l.tokens.Text + ": the response reports the cost"
 			return nil, &ratelimit.FieldError{Field: "settle", Value: r.row.Settle, Want: want}
 		}

@@ -1,10 +1,10 @@
 // Package policy decides which limits apply to a request, from rows of a database: tiers, users, API keys,
 // rules with their limits, overrides and bans.
 //
-// A Snapshot holds the compiled rules and bans of one moment. Evaluate turns the Facts of a request and the
-// Identity of its sender into a Verdict: refused, exempt, or a list of hits that a ratelimit.Store takes.
-// Evaluate does no I/O and reads no clock. A Policy keeps the current Snapshot of a database, and caches the
-// identities that it looks up.
+// A Snapshot holds the compiled rules and bans of one moment. EvaluateIdentity turns the Facts of a request
+// and the Identity of its sender into a Verdict: refused, exempt, or a list of hits that a ratelimit.Store
+// takes. It does no I/O and reads no clock. A Policy keeps the current Snapshot of a database, and caches the
+// identities that it looks up: Policy.Evaluate finds the Identity first.
 //
 // Three invariants hold:
 //
@@ -43,11 +43,11 @@
 //
 // The index of a Snapshot files each rule under every value of one kind of condition: paths, hosts, networks
 // or tiers. For each kind, it counts how many rules have the rule's most common value, and uses the kind with
-// the smallest count, so Evaluate tries only a few rules even if there are many. With Settings.MemoSize, a
+// the smallest count, so a search tries only a few rules even if there are many. With Settings.MemoSize, a
 // Snapshot also has a memo. For a tier, method, host and path the memo holds the rules that match. Most
 // senders have no override. If all these get the same verdict, the memo also holds that verdict. The memo
-// saves searches of the index, which are slow in the interpreter. Evaluate allocates no memory if all rules
-// count by user.
+// saves searches of the index, which are slow in the interpreter. An evaluation allocates no memory if all
+// rules count by user.
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
 // the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.

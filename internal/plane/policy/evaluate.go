@@ -8,12 +8,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// EvaluateFound overwrites v with the verdict on a request. id is nil for an anonymous request.
+// EvaluateIdentity overwrites v with the verdict on a request. id is nil for an anonymous request.
 //
-// Evaluate copies the verdict from the memo if the identity is plain (see senderState), and no ban or rule
-// names a network of the client's address. Otherwise it calls evaluateInFull. The common case is in the body
-// of this function, because calls are slow in the interpreter.
-func EvaluateFound(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
+// It copies the verdict from the memo if the identity is plain (see senderState), and no ban or rule names a
+// network of the client's address. Otherwise it calls evaluateUncached. The common case is in the body of
+// this function, because calls are slow in the interpreter.
+func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	var m *matches
 	user := "" // of m.userHits
 	if cache := s.set.memo; id != nil && cache != nil {
@@ -28,7 +28,7 @@ func EvaluateFound(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdic
 	}
 	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
 		len(s.set.index.byNetwork) > 0 && len(findByNetwork(s.set.index, f, id.Tier, nil)) > 0 {
-		evaluateInFull(s, f, id, now, v)
+		evaluateUncached(s, f, id, now, v)
 		return
 	}
 	stored := m.verdict
@@ -48,10 +48,9 @@ func EvaluateFound(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdic
 	}
 }
 
-// evaluateInFull evaluates any request without the memo's verdicts. evaluateInFull returns the state of the
-// sender, and the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as
-// anonymous.
-func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
+// evaluateUncached evaluates any request without the memo's verdicts. It returns the state of the sender, and
+// the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as anonymous.
+func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
 	at := now.UnixMicro()
 	Clear(v)
 	v.Tier = f.Tier

@@ -35,7 +35,7 @@ func DecodeRules(texts []string) ([]Rule, []Override, error) {
 
 // EvaluateUnknown evaluates a request without a look-up of its sender.
 func EvaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
-	EvaluateFound(s, f, &Identity{Digest: id.Digest, User: id.User, unread: true}, now, v)
+	EvaluateIdentity(s, f, &Identity{Digest: id.Digest, User: id.User, unread: true}, now, v)
 }
 
 // Statements holds the statements that read several tables, with their arguments.

@@ -42,7 +42,7 @@ func FuzzRulesAreUsableOrReported(f *testing.F) {
 			t.Errorf("got neither a rule nor a report of %s, want one of them", row)
 		}
 		var v policy.Verdict
-		policy.EvaluateFound(s, &facts, &policy.Identity{User: "ann", Known: true}, policytest.Now, &v)
+		policy.EvaluateIdentity(s, &facts, &policy.Identity{User: "ann", Known: true}, policytest.Now, &v)
 		for i := range v.Hits {
 			if err := v.Hits[i].Limit.Validate(); err != nil {
 				t.Errorf("%s: a hit's limit: got %v, want no error", row, err)

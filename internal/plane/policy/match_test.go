@@ -53,9 +53,9 @@ func TestEvaluateEqualsNaiveLoop(t *testing.T) {
 					}
 				}
 				want := oracle.decide(&f, id, now)
-				policy.EvaluateFound(plain, &f, id, now, &v)
+				policy.EvaluateIdentity(plain, &f, id, now, &v)
 				same("without a memo", &v, want)
-				policy.EvaluateFound(memo, &f, id, now, &remembered)
+				policy.EvaluateIdentity(memo, &f, id, now, &remembered)
 				same("with a memo", &remembered, want)
 				if v.Simple != remembered.Simple || v.Rule != remembered.Rule ||
 					v.Endpoint != remembered.Endpoint {
@@ -113,7 +113,7 @@ func TestManyRulesEqualNaiveLoop(t *testing.T) {
 				id, now := w.Request(pick, &f)
 				want := oracle.decide(&f, id, now)
 				for _, s := range []*policy.Snapshot{plain, memo} {
-					policy.EvaluateFound(s, &f, id, now, &v)
+					policy.EvaluateIdentity(s, &f, id, now, &v)
 					if got := policytest.FormatVerdict(&v); got != want {
 						t.Errorf("%+v of %+v at %v:\n got %s\nwant %s", f, id, now, got, want)
 						return

@@ -26,7 +26,7 @@ type matches struct {
 	complete bool
 
 	// verdict applies to all plain senders: those with a tier and a user, but without a ban, override or
-	// billing period. If it is nil, Evaluate computes the verdict. userHits are the indexes of the hits that
+	// billing period. If it is nil, each request computes its own. userHits are the indexes of the hits that
 	// count by user.
 	verdict  *Verdict
 	userHits []int

@@ -60,7 +60,7 @@ func evaluated(t *testing.T, rules []policy.Rule, f *policy.Facts) string {
 		s := policy.Compile(rules, nil, nil, remember)
 		for range 3 {
 			var v policy.Verdict
-			policy.EvaluateFound(s, f, alice, now, &v)
+			policy.EvaluateIdentity(s, f, alice, now, &v)
 			text = "passes"
 			switch {
 			case v.Refused():
@@ -126,7 +126,7 @@ func applyFrom(t *testing.T, text string) string {
 	}
 	words := actionsOf(t, r, f)
 	var v policy.Verdict
-	policy.EvaluateFound(policy.Compile(nil, nil, bans, 0), f, nil, now, &v)
+	policy.EvaluateIdentity(policy.Compile(nil, nil, bans, 0), f, nil, now, &v)
 	if v.Reason == policy.Banned {
 		words = append(words, "banned")
 	}

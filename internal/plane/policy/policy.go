@@ -246,7 +246,7 @@ func (p *Policy) Evaluate(
 			p.lookups.renew(sender)
 		}
 	}
-	EvaluateFound(s, f, id, now, v)
+	EvaluateIdentity(s, f, id, now, v)
 	if s.fault != nil && !v.Refused() {
 		return s.fault
 	}
@@ -288,7 +288,7 @@ func (p *Policy) evaluateUnknown(
 	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, v *Verdict,
 ) error {
 	unread := &Identity{Digest: sender.Digest, User: sender.User, unread: true}
-	EvaluateFound(p.snapshot(), f, unread, p.settings.Now(), v)
+	EvaluateIdentity(p.snapshot(), f, unread, p.settings.Now(), v)
 	if v.Reason == Banned {
 		return nil
 	}
@@ -299,7 +299,7 @@ func (p *Policy) evaluateUnknown(
 	id, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
 	switch {
 	case err == nil:
-		EvaluateFound(p.snapshot(), f, id, p.settings.Now(), v)
+		EvaluateIdentity(p.snapshot(), f, id, p.settings.Now(), v)
 	case v.Refused() || v.Exempt && (sender.User != "" || !f.RejectUnknown):
 		err = nil
 	}
@@ -339,6 +339,6 @@ func Recall(p *Policy, key string, f *Facts, v *Verdict) bool {
 	if s.fault != nil || now.UnixMicro()-e.at >= renewMicros {
 		return false
 	}
-	EvaluateFound(s, f, e.id, now, v)
+	EvaluateIdentity(s, f, e.id, now, v)
 	return true
 }

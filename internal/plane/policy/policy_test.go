@@ -26,7 +26,7 @@ func mustDecide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.I
 		t.Fatalf("Unusable: got %v, want none", wrong)
 	}
 	var v policy.Verdict
-	policy.EvaluateFound(s, f, id, now, &v)
+	policy.EvaluateIdentity(s, f, id, now, &v)
 	return &v
 }
 
@@ -89,7 +89,7 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 			t.Errorf("Unusable: got %s, want %s ... must be", err, want)
 		}
 		var v policy.Verdict
-		policy.EvaluateFound(s, &policy.Facts{Path: "/"}, nil, now, &v)
+		policy.EvaluateIdentity(s, &policy.Facts{Path: "/"}, nil, now, &v)
 		if got := prefixes(&v); got != "rule/good/hour" {
 			t.Errorf("%s: got the hits %q, want rule/good/hour", want, got)
 		}

@@ -59,12 +59,12 @@ func (t *Trace) addAbove(v *Verdict) {
 	t.Rules = rules
 }
 
-// Explain is like Evaluate, and also returns a trace of the evaluation. If f.Path is "", the path is
+// Explain is like EvaluateIdentity, and also returns a trace of the evaluation. If f.Path is "", the path is
 // ambiguous: proxies refuse such a request before they evaluate the rules.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
 	t := &Trace{}
 	v := &Verdict{trace: t}
-	sender, reason := evaluateInFull(s, f, id, now, v)
+	sender, reason := evaluateUncached(s, f, id, now, v)
 	if f.Path == "" {
 		Refuse(v, AmbiguousPath)
 	}

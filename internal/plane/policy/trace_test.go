@@ -21,7 +21,7 @@ func TestExplainEqualsEvaluate(t *testing.T) {
 			var f policy.Facts
 			id, now := w.Request(pick, &f)
 			var v policy.Verdict
-			policy.EvaluateFound(snapshot, &f, id, now, &v)
+			policy.EvaluateIdentity(snapshot, &f, id, now, &v)
 			explained, trace := policy.Explain(snapshot, &f, id, now)
 			if got, want := policytest.FormatVerdict(explained), policytest.FormatVerdict(&v); got != want {
 				t.Fatalf("seed %d: Explain: got\n%s\nwant\n%s", seed, got, want)

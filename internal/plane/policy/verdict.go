@@ -150,9 +150,9 @@ type Terms struct {
 	Message    string
 	RetryAfter time.Duration
 
-	// Settle is Rule.Settle, or describes the unit of a limit of tokens or money, or is nil. It must not be
-	// changed.
-	Settle *option.CostSource
+	// CostSource is that of Rule.Settle, or describes the unit of a limit of tokens or money, or is nil. It
+	// must not be changed.
+	CostSource *option.CostSource
 
 	// Hidden reports that no field of a response describes the limit.
 	Hidden bool

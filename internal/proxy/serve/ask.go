@@ -24,8 +24,8 @@ func ask(s *Site, q *Request) {
 	if reason := setFacts(s, q); reason != policy.NotRefused {
 		policy.Clear(v)
 		policy.Refuse(v, reason)
-	} else if q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, v) {
-		q.failure = s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
+	} else if q.Key == "" || !policy.Recall(s.Policy.Rules, q.Key, &q.Facts, v) {
+		q.failure = s.Policy.Rules.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 		if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
 			s.reopen(func(repeated *host.Handle) {
 				q.failure = repeated.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)

@@ -72,8 +72,8 @@ func countingText(z *Zone) string {
 	if burst := z.Configured["burst"]; burst != "" {
 		text += " burst " + burst
 	}
-	if z.Settle.CountsTokens() {
-		text += " " + z.Settle.Text
+	if z.CostSource.CountsTokens() {
+		text += " " + z.CostSource.Text
 	}
 	return text
 }

@@ -8,30 +8,30 @@ import (
 
 // chargeOf returns what a hit on a limit of tokens is charged before the response, at most quota. Before the
 // body is read, it returns 1.
-func chargeOf(q *Request, how *option.CostSource, quota int64) int64 {
+func chargeOf(q *Request, source *option.CostSource, quota int64) int64 {
 	u := q.Upload
 	if u != nil && u.length < 0 && !u.optional {
 		return 1
 	}
 	input := inputOf(u, q.HTTP.ContentLength)
-	output := outputOf(u, q.price, how)
+	output := outputOf(u, q.price, source)
 	money := int64(0)
-	if how.Unit == option.Money && q.price != nil {
+	if source.Unit == option.Money && q.price != nil {
 		_, _, cost := q.price.Estimate(input, output, u.Prompt.Tier)
 		money = (policy.Billionths(cost) + 999) / 1000
 	}
-	return how.Charge(input, output, money, quota)
+	return source.Charge(input, output, money, quota)
 }
 
 // outputOf returns the output that a request with an Upload may get: the maximum that it names, or else that
 // of a limit, and at most the largest one of its model for each answer. u and p may be nil.
-func outputOf(u *Upload, p *policy.Price, how *option.CostSource) int64 {
+func outputOf(u *Upload, p *policy.Price, source *option.CostSource) int64 {
 	output := int64(0)
 	if u != nil {
 		output = u.Prompt.Output
 	}
 	if output == 0 {
-		output = how.Output
+		output = source.Output
 	}
 	if p != nil && p.MaxOutput > 0 {
 		most := p.MaxOutput
@@ -49,7 +49,7 @@ func outputOf(u *Upload, p *policy.Price, how *option.CostSource) int64 {
 func passesBatches(q *Request) bool {
 	for _, terms := range [][]*policy.Terms{q.Limits.Terms, q.Verdict.Terms} {
 		for _, t := range terms {
-			if t.Settle.CountsTokens() && !t.Settle.Batches && !t.Shadow {
+			if t.CostSource.CountsTokens() && !t.CostSource.Batches && !t.Shadow {
 				return false
 			}
 		}

@@ -24,7 +24,7 @@ func RecordOf(q *Request, audit option.Audit, user string) history.Record {
 	}
 	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)
-	r.Hits = nil
+	r.Charged = nil
 	r.Duration = 0
 	return r
 }

@@ -63,7 +63,7 @@ func hasObject(q *Request) bool {
 		return true
 	}
 	for _, z := range s.Zones {
-		if !z.Settle.CountsTokens() || z.Mode == option.Off {
+		if !z.CostSource.CountsTokens() || z.Mode == option.Off {
 			continue
 		}
 		if z.Match == nil {
@@ -73,7 +73,7 @@ func hasObject(q *Request) bool {
 			return true
 		}
 	}
-	return q.Asked && s.Policy.Live.CountsTokens(&q.Facts)
+	return q.Asked && s.Policy.Rules.CountsTokens(&q.Facts)
 }
 
 // refusingLimit returns the name of the limit that refused a request, of a rule as RULE/LIMIT, or "".

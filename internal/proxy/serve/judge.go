@@ -44,7 +44,7 @@ func Judge(q *Request) respond.Outcome {
 	if decisions[at].Allowed {
 		out.Overage = overage
 		if overage > 0 {
-			out.OverageUnit = q.Terms[over].Settle.UnitOf()
+			out.OverageUnit = q.Terms[over].CostSource.UnitOf()
 		}
 		if overage > out.ExceededBy {
 			out.Exceeded = over
@@ -85,7 +85,7 @@ func isMixed(q *Request) bool {
 		return false
 	}
 	for _, t := range q.Verdict.Terms {
-		if t.Hidden || t.Settle != nil && t.Settle.Unit != "" {
+		if t.Hidden || t.CostSource != nil && t.CostSource.Unit != "" {
 			return true
 		}
 	}
@@ -97,8 +97,8 @@ func isMixed(q *Request) bool {
 // explain it.
 func setShown(out *respond.Outcome, q *Request) {
 	out.Unit = option.Requests
-	if how := q.Terms[out.Hit].Settle; how != nil && how.Unit != "" {
-		out.Unit = how.Unit
+	if source := q.Terms[out.Hit].CostSource; source != nil && source.Unit != "" {
+		out.Unit = source.Unit
 	}
 	out.Requests = nil
 	out.Hidden = make([]bool, len(q.Hits))
@@ -107,8 +107,8 @@ func setShown(out *respond.Outcome, q *Request) {
 	hasRequests, hasTokens := false, false
 	for i, terms := range q.Terms {
 		unit := option.Unit("")
-		if terms.Settle != nil {
-			unit = terms.Settle.Unit
+		if terms.CostSource != nil {
+			unit = terms.CostSource.Unit
 		}
 		hidden := terms.Hidden || unit == option.Money // a limit in money has no fields
 		out.Hidden[i] = hidden

@@ -46,14 +46,14 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		}
 		set.Zones = append(set.Zones, z)
 		set.Hits = append(set.Hits, z.Hit)
-		set.Terms = append(set.Terms, &policy.Terms{Status: http.StatusTooManyRequests, Settle: z.Settle,
-			Quota: z.Limit.Events, Shadow: z.Hit.Independent, Hidden: z.Hidden})
+		set.Terms = append(set.Terms, &policy.Terms{Status: http.StatusTooManyRequests, Quota: z.Limit.Events,
+			CostSource: z.CostSource, Shadow: z.Hit.Independent, Hidden: z.Hidden})
 		set.Audit = option.MaxAudit(set.Audit, z.audit)
-		set.Varies = set.Varies || z.cost != nil || z.Settle.CountsTokens()
-		set.Tokens = set.Tokens || z.Settle.CountsTokens() && !z.Hit.Independent
-		set.Mixed = set.Mixed || z.Settle.CountsTokens() || z.Hidden
+		set.Varies = set.Varies || z.cost != nil || z.CostSource.CountsTokens()
+		set.Tokens = set.Tokens || z.CostSource.CountsTokens() && !z.Hit.Independent
+		set.Mixed = set.Mixed || z.CostSource.CountsTokens() || z.Hidden
 		set.Shadow = set.Shadow || z.Hit.Independent
-		set.Settled = set.Settled || z.Settle != nil
+		set.Settled = set.Settled || z.CostSource != nil
 		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
 	}
 	set.InFlight = hasHolds(set.Hits)
@@ -88,7 +88,8 @@ func match(s *Site, q *Request) error {
 				matched = '0'
 			}
 		}
-		if z.Settle != nil && z.Settle.Unit != "" && matched == '1' && policy.FreeOfTokens(q.HTTP.Method) {
+		if z.CostSource != nil && z.CostSource.Unit != "" && matched == '1' &&
+			policy.FreeOfTokens(q.HTTP.Method) {
 			matched = '0'
 		}
 		q.matched = append(q.matched, matched)

@@ -93,7 +93,7 @@ func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
 		usesStore: true,
 		Limits:    &LimitSet{Settled: true},
-		Terms:     []*policy.Terms{{Settle: &option.CostSource{Bytes: true}}},
+		Terms:     []*policy.Terms{{CostSource: &option.CostSource{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
 	q.HTTP = &http.Request{}

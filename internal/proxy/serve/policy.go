@@ -12,8 +12,8 @@ type Policy struct {
 	Keys              []*reading.Text // the alternatives of the API key; empty without one
 	User, Tier, Route *reading.Text   // nil if they are not configured
 
-	// Live is the policy of the database. Site.Open sets it.
-	Live *policy.Policy
+	// Rules is the policy of the database. Site.Open sets it.
+	Rules *policy.Policy
 
 	key      string   // the first header with the API key; "" if the first of Keys is another text
 	headers  []string // all headers in Keys

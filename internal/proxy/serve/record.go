@@ -127,17 +127,17 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	}
 	o := &q.Outcome
 	d := o.Decision
-	r.Hits = q.Hits
+	r.Charged = q.Hits
 	copied := false
 	for i := range q.Hits {
 		if !q.Terms[i].Repeated {
 			continue
 		}
 		if !copied {
-			r.Hits = append([]ratelimit.Hit{}, q.Hits...)
+			r.Charged = append([]ratelimit.Hit{}, q.Hits...)
 			copied = true
 		}
-		r.Hits[i].Cost = 0
+		r.Charged[i].Cost = 0
 	}
 	r.Outcome = o.Kind
 	r.Status = o.Status

@@ -108,7 +108,7 @@ func Begin(q *Request) (waits bool, err error) {
 	mayBePost := s.all.Tokens
 	if s.Policy != nil {
 		ask(s, q)
-		mayBePost = mayBePost || atomic.LoadInt32(&s.Policy.Live.CountingTokens) != 0
+		mayBePost = mayBePost || atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
 	}
 	r := q.HTTP
 	mayBePost = mayBePost && (len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect ||

@@ -58,7 +58,7 @@ type settledHit struct {
 	// The interpreter looks for a promoted field, such as Key, in the fields before the embedded struct, too.
 	batch.Charge
 
-	how      *option.CostSource
+	source   *option.CostSource
 	values   []string // the texts of the cost in the response; nil without one
 	repeated bool     // see policy.Terms
 
@@ -88,20 +88,20 @@ func NewSettling(site *Site, q *Request) *Settling {
 		empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}}
 	for i := range q.Hits {
 		terms := q.Terms[i]
-		how := terms.Settle
+		source := terms.CostSource
 		h := &q.Hits[i]
 		d := &q.Decisions[i]
-		if how == nil {
+		if source == nil {
 			continue
 		}
-		one := settledHit{how: how, repeated: terms.Repeated}
+		one := settledHit{source: source, repeated: terms.Repeated}
 		charged := d.Allowed && d.DecidedAt != 0 && h.Limit.Algorithm != ratelimit.InFlight ||
 			h.Limit.Reserves && (d.Allowed || q.Outcome.Err != nil) // costs even without a decision
-		free := q.free && how.Unit == option.Money
+		free := q.free && source.Unit == option.Money
 		if charged && (!h.Peek || free) && h.Cost >= 1 {
 			key := h.StoredKey()
 			one.Charge = batch.Charge{Limit: h.Limit, Key: key, Subject: h.Subject,
-				Unit: string(how.Unit), Cost: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(),
+				Unit: string(source.Unit), Cost: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(),
 				Source: d.Source}
 			if free {
 				one.Cost = 0
@@ -110,8 +110,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 				one.Hold = q.Flight.detach(h.Hold)
 			}
 			s.unsettled[i] = true
-			s.paths = s.paths || how.Path != nil
-			if how.Unit != "" {
+			s.paths = s.paths || source.Path != nil
+			if source.Unit != "" {
 				if s.tokens == nil {
 					s.tokens = &tokens{length: q.HTTP.ContentLength, price: q.price,
 						upload: q.Upload, counts: q.HTTP.Method == http.MethodPost}
@@ -121,10 +121,10 @@ func NewSettling(site *Site, q *Request) *Settling {
 				}
 				s.tokens.enforced = s.tokens.enforced || !h.Independent
 			}
-		} else if how.Header == "" {
+		} else if source.Header == "" {
 			continue
 		}
-		s.headers = s.headers || how.Header != ""
+		s.headers = s.headers || source.Header != ""
 		s.hits = append(s.hits, one)
 	}
 	if s.hits == nil {
@@ -180,7 +180,7 @@ func (s *Settling) start(status int, h http.Header) {
 func (s *Settling) read(h http.Header) {
 	for i := range s.hits {
 		one := &s.hits[i]
-		name := one.how.Header
+		name := one.source.Header
 		if values := h[name]; len(values) > 0 { // no header has the name ""
 			one.values = values
 		} else if values := h[http.TrailerPrefix+name]; len(values) > 0 {
@@ -192,8 +192,8 @@ func (s *Settling) read(h http.Header) {
 // remove removes the headers and trailers with costs.
 func (s *Settling) remove(h http.Header) {
 	for i := range s.hits {
-		delete(h, s.hits[i].how.Header)
-		delete(h, http.TrailerPrefix+s.hits[i].how.Header)
+		delete(h, s.hits[i].source.Header)
+		delete(h, http.TrailerPrefix+s.hits[i].source.Header)
 	}
 }
 
@@ -270,7 +270,7 @@ func (s *Settling) settle() {
 		if one.Limit == nil {
 			continue
 		}
-		if one.how.Unit != "" {
+		if one.source.Unit != "" {
 			one.Units, one.outcome, one.err = s.tokensOf(one)
 		} else {
 			one.Units, one.outcome, one.err = s.costOf(one)
@@ -287,7 +287,7 @@ func (s *Settling) settle() {
 			charges = one.Units > 0 ||
 				one.Cost == 0 && (s.status < http.StatusBadRequest || s.status == clientLeft)
 		}
-		if one.how.Unit == option.Money && s.tokens.shares != nil && s.tokens.price != nil {
+		if one.source.Unit == option.Money && s.tokens.shares != nil && s.tokens.price != nil {
 			one.Rest = one.Units*1000 - s.tokens.cost
 		}
 		if charges {
@@ -344,24 +344,24 @@ func (s *Settling) tell(one *settledHit) {
 // costOf returns the cost of a hit in the response, except in tokens. Without a valid one, it returns the
 // charged cost.
 func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
-	how := one.how
-	wrong := &ratelimit.FieldError{Field: "settle " + how.Text}
+	source := one.source
+	wrong := &ratelimit.FieldError{Field: "settle " + source.Text}
 	switch {
-	case how.Bytes:
+	case source.Bytes:
 		return s.sent, SettledSame, nil
-	case how.Statuses != nil:
-		for _, status := range how.Statuses {
+	case source.Statuses != nil:
+		for _, status := range source.Statuses {
 			if status == s.status {
-				return how.Cost, SettledSame, nil
+				return source.Cost, SettledSame, nil
 			}
 		}
 		if s.status == clientLeft {
 			return one.Cost, SettledSame, nil
 		}
-		return how.Else, SettledSame, nil
+		return source.Else, SettledSame, nil
 	case s.status >= http.StatusInternalServerError:
 		return 0, SettledSame, nil // an upstream that has failed has done nothing
-	case how.Path != nil && s.body != nil && s.body.Invalid != "":
+	case source.Path != nil && s.body != nil && s.body.Invalid != "":
 		wrong.Value = s.body.Invalid
 		wrong.Want = "a body that can be read"
 		return one.Cost, SettledInvalid, wrong
@@ -369,7 +369,7 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 		return one.Cost, SettledMissing, nil
 	}
 	text := strings.Join(one.values, ", ")
-	if cost, ok := parseCost(text, how.Path != nil); ok {
+	if cost, ok := parseCost(text, source.Path != nil); ok {
 		return cost, SettledSame, nil
 	}
 	const maxShown = 40

@@ -16,7 +16,7 @@ var bufferedBytes int64
 // last element with a cost counts.
 func (s *Settling) readCosts(text []byte) {
 	for i := range s.hits {
-		path := s.hits[i].how.Path
+		path := s.hits[i].source.Path
 		// Most events of a stream have no cost, so search before decoding.
 		if path == nil || !bytes.Contains(text, []byte(path[len(path)-1])) {
 			continue

@@ -111,7 +111,7 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 	s.Node = d.Node
 	s.Store = d.Store
 	if s.Policy != nil {
-		s.Policy.Live = opened.Policy
+		s.Policy.Rules = opened.Policy
 	}
 	s.History = opened.History
 	s.bodies = &p.Bodies
@@ -167,7 +167,7 @@ func (s *Site) Prepare() {
 	s.sets.Store(&limitSets{})
 	s.matches = false
 	for _, z := range s.Zones {
-		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.Settle.CountsTokens()
+		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.CostSource.CountsTokens()
 		if z.HashKey != nil && *z.HashKey {
 			s.hide(z.Key.Text)
 		}
@@ -184,7 +184,7 @@ func (s *Site) Prepare() {
 // CountsTokens reports whether the site has limits of tokens, or a policy, which may have them.
 func (s *Site) CountsTokens() bool {
 	for _, z := range s.Zones {
-		if z.Settle.CountsTokens() {
+		if z.CostSource.CountsTokens() {
 			return true
 		}
 	}

@@ -37,12 +37,12 @@ type tokens struct {
 // chargeTokens sets the costs of the hits of a request on limits of tokens. q.Terms[i] describes hits[i].
 func chargeTokens(q *Request, hits []ratelimit.Hit) {
 	for i, t := range q.Terms {
-		if t.Settle == nil || t.Settle.Unit == "" {
+		if t.CostSource == nil || t.CostSource.Unit == "" {
 			continue
 		}
 		h := &hits[i]
-		h.Cost = chargeOf(q, t.Settle, t.Quota)
-		if t.Settle.Unit != option.Money {
+		h.Cost = chargeOf(q, t.CostSource, t.Quota)
+		if t.CostSource.Unit != option.Money {
 			continue
 		}
 		// A shadow rule does not refuse a request without a price, so it does not count it either.
@@ -67,10 +67,10 @@ type tokenUnits struct {
 func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	var units tokenUnits
 	for _, t := range terms {
-		if t.Settle == nil || t.Settle.Unit == "" {
+		if t.CostSource == nil || t.CostSource.Unit == "" {
 			continue
 		}
-		money := t.Settle.Unit == option.Money
+		money := t.CostSource.Unit == option.Money
 		if t.Shadow {
 			units.shadowMoney = units.shadowMoney || money
 			continue
@@ -113,7 +113,7 @@ func noticeOf(t *policy.Terms, l *ratelimit.Limit, key string) *batch.Notice {
 	if t.Notify == nil || t.Quota == 0 {
 		return nil
 	}
-	return &batch.Notice{Limit: l, Key: key, Unit: string(t.Settle.UnitOf()), Quota: t.Quota,
+	return &batch.Notice{Limit: l, Key: key, Unit: string(t.CostSource.UnitOf()), Quota: t.Quota,
 		Percents: t.Notify}
 }
 
@@ -197,8 +197,8 @@ func (s *Settling) estimate() {
 	output := int64(0) // the largest estimate
 	for i := range s.hits {
 		one := &s.hits[i]
-		if one.Limit != nil && one.how.Unit != "" {
-			if n := outputOf(t.upload, t.price, one.how); n > output {
+		if one.Limit != nil && one.source.Unit != "" {
+			if n := outputOf(t.upload, t.price, one.source); n > output {
 				output = n
 			}
 		}
@@ -257,16 +257,16 @@ func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
 	var err error
 	if t.wrong != nil {
 		named := *t.wrong
-		named.Field = one.how.Text
+		named.Field = one.source.Text
 		err = &named
 	}
 	switch {
 	case t.shares == nil:
 		return 0, t.kind, err
-	case t.estimated && (one.how.Unit != option.Money || t.price == nil):
+	case t.estimated && (one.source.Unit != option.Money || t.price == nil):
 		return one.Cost, t.kind, err
 	}
-	unit := one.how.Unit
+	unit := one.source.Unit
 	if unit == option.Money {
 		return (t.cost + 999) / 1000, t.kind, err
 	}

@@ -56,14 +56,14 @@ func meetsLimits(s *Site, q *Request, exempt bool) (bool, error) {
 	}
 	f := q.Facts
 	f.Method = http.MethodPost
-	if !s.Policy.Live.CountsTokens(&f) {
+	if !s.Policy.Rules.CountsTokens(&f) {
 		return false, nil
 	}
 	if q.failure != nil {
 		return !q.Verdict.Exempt, nil
 	}
 	v := &policy.Verdict{}
-	err := s.Policy.Live.Evaluate(background, s.Timeout, q.Key, q.User, &f, v)
+	err := s.Policy.Rules.Evaluate(background, s.Timeout, q.Key, q.User, &f, v)
 	return err != nil || v.Refused() || tokenUnitsOf(v.Terms).tokens, nil
 }
 

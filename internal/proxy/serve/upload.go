@@ -154,7 +154,7 @@ func refusedFromMemory(q *Request) bool {
 	if !ok || !inPostgres.Remembers() {
 		return false
 	}
-	q.free = q.Upload.money && q.Site.Policy.Live.HasFree()
+	q.free = q.Upload.money && q.Site.Policy.Rules.HasFree()
 	Fill([]*Request{q})
 	if q.Decisions = inPostgres.RefuseRemembered(q.Hits); q.Decisions == nil {
 		q.free = false
@@ -302,7 +302,7 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 	u.Prompt = prompt
 	u.Prompt.Model = option.ModelName(prompt.Model)
 	if q.Asked {
-		u.prices = q.Site.Policy.Live.Prices()
+		u.prices = q.Site.Policy.Rules.Prices()
 		q.price = u.prices.Of(prompt.Model)
 		q.free = q.price != nil && q.price.Free
 	}

@@ -72,7 +72,7 @@ func TestRequestIsChargedWhatItAsksFor(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s.Zones[0].Settle.Batches = passes
+				s.Zones[0].CostSource.Batches = passes
 				q := post(strings.NewReader("{}"), 2)
 				q.HTTP.URL = address
 				results = append(results, decided(t, s, q))
@@ -199,7 +199,7 @@ func TestShadowLimitsInMoneyPassSlowBodies(t *testing.T) {
 		q.Verdict = policy.Verdict{
 			Hits: []ratelimit.Hit{{Limit: limit, Key: "k", Cost: 1, Independent: true}},
 			Terms: []*policy.Terms{{Shadow: true, Quota: 100,
-				Settle: &option.CostSource{Unit: option.Money}}},
+				CostSource: &option.CostSource{Unit: option.Money}}},
 		}
 		began := time.Now()
 		check.Equal(t, "the charge", decided(t, s, q), "1")

@@ -17,7 +17,7 @@ type ConfiguredLimit struct {
 	Unit       option.Unit
 	Output     int64              // the setting output; 0 without it
 	Batches    string             // the setting batches; "" without it
-	Settle     *option.CostSource // or of a limit of tokens
+	CostSource *option.CostSource // or of a limit of tokens
 	HashKey    *bool              // nil means to hash only keys that contain a secret
 	IPv4, IPv6 int                // the leading bits of an address that belong to the key
 	Mode       option.Mode
@@ -54,7 +54,7 @@ func ReadLimit(values Values) (*ConfiguredLimit, error) {
 	return nil, fieldErr
 }
 
-// readTokens sets the Settle of a limit of tokens, which is durable and waits for the disk unless its
+// readTokens sets the CostSource of a limit of tokens, which is durable and waits for the disk unless its
 // settings say otherwise. It refuses settings that do not suit the unit.
 func readTokens(l *ConfiguredLimit, values Values) error {
 	tokens, err := option.TokensOf(l.Unit, l.Output, l.Batches, &l.Limit)
@@ -76,7 +76,7 @@ func readTokens(l *ConfiguredLimit, values Values) error {
 			return &ratelimit.FieldError{Field: name, Value: text, Want: want}
 		}
 	}
-	l.Settle = tokens
+	l.CostSource = tokens
 	l.Limit.Reserves = true
 	l.Limit.Unit = string(l.Unit)
 	if values["durable"] == "" {
@@ -170,10 +170,10 @@ func (l *ConfiguredLimit) Warnings() []Warning {
 	return warnings
 }
 
-// readSettle reads ConfiguredLimit.Settle.
+// readSettle reads ConfiguredLimit.CostSource.
 func readSettle(dst *Settings, text string) (err error) {
-	dst.Limit.Settle, err = option.ParseCostSource(text)
-	if dst.Limit.Settle != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
+	dst.Limit.CostSource, err = option.ParseCostSource(text)
+	if dst.Limit.CostSource != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
 		want := "left out with in_flight: a slot ends with its request"
 		return &ratelimit.FieldError{Value: text, Want: want}
 	}

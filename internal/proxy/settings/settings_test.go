@@ -36,7 +36,7 @@ func valueOf(name string, s *settings.Settings) any {
 		"burst": l.Limit.Burst, "unit": l.Unit, "output": l.Output,
 		"durable": l.Limit.Durable, "lease": l.Limit.Lease, "cost": l.Cost,
 		"max_body": s.MaxBody,
-		"settle":   l.Settle, "key": l.Alternatives, "mode": l.Mode, "timeout": s.Timeout,
+		"settle":   l.CostSource, "key": l.Alternatives, "mode": l.Mode, "timeout": s.Timeout,
 		"on_error": s.OnError, "fields": s.Fields.IETF, "unknown_key": s.RejectUnknown,
 		"auto_migrate": s.Connection.AutoMigrate, "max_conns": s.Connection.MaxConns,
 		"node_name":           strconv.Quote(s.Connection.NodeName),
