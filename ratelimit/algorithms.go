@@ -84,8 +84,12 @@ func checkBucket(l *Limit) error {
 // than MaxWindow to drain.
 func checkGCRA(l *Limit) error {
 	window := int64(l.Window / 1000)
-	if bound := maxSpan / window; l.Capacity() > bound || l.Events > bound {
-		return &FieldError{"events", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
+	most := l.Capacity()
+	if l.Events > most {
+		most = l.Events
+	}
+	if most > maxSpan/window {
+		return &FieldError{"events", strconv.FormatInt(most, 10) + " in " + l.Window.String(),
 			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
 	}
 	if drained := (l.Capacity()*window + l.Events - 1) / l.Events; drained > int64(MaxWindow/1000) {
