@@ -52,9 +52,9 @@ func (w *work) expireEnded(r *request) bool {
 	case !e.answered || e.holder == 0 || e.granted > 0 || e.view.Free < e.cost:
 		return false
 	case e.sums != nil:
-		w.engine.ledger.Expire(e.holder)
+		w.engine.ledger.Name.Replace(e.holder)
 	default:
-		w.engine.slots.Expire(e.holder >> 32)
+		w.engine.slots.Name.Replace(e.holder >> 32)
 	}
 	return true
 }

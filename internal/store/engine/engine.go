@@ -272,7 +272,7 @@ func (s *Engine) Close() {
 	s.refundLeases() // the units of charges that were sent since EndAll
 	s.Flush()
 	s.ledger.Close()
-	s.slots.Close()
+	s.slots.Name.End()
 	s.close()
 	for _, l := range s.lanes {
 		batch.Close(l.backlog)

@@ -21,7 +21,7 @@ func (w *work) allocateSlots(p *plan) error {
 		var err error
 		switch {
 		case g.takesSlots:
-			process, err = w.engine.slots.Process(w.ctx, w.queue.Timeout)
+			process, err = w.engine.slots.Name.Get(w.ctx, w.queue.Timeout)
 		case g.reserves:
 			process, err = w.engine.ledger.Process(w.ctx, w.queue.Timeout)
 			if err == nil {

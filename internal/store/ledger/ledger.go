@@ -22,7 +22,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -35,8 +34,7 @@ import (
 // Ledger settles the requests of a store.
 type Ledger struct {
 	Options
-	name *process.Name
-	used int32 // 1 after the first hold or settlement; atomic
+	Name *process.Name // guarded by mu
 
 	mu        sync.Mutex // guards the fields below
 	running   bool       // the goroutine runs
@@ -89,7 +87,7 @@ var errLost = errors.New("ratelimit: settlements are lost, because too many wait
 // New returns a Ledger without a name.
 func New(o Options) *Ledger {
 	l := &Ledger{Options: o, held: map[*ratelimit.Hold]*reservation{}, reserving: map[int64]int{}}
-	l.name = process.New(&l.mu, o.Options, true, func(previous int64) {
+	l.Name = process.New(&l.mu, o.Options, true, func(previous int64) {
 		l.beganAt = time.Now()
 		if previous != 0 {
 			l.former = append(l.former, previous)
@@ -102,12 +100,12 @@ func New(o Options) *Ledger {
 // timeout for each attempt.
 func (l *Ledger) Process(ctx context.Context, timeout time.Duration) (int64, error) {
 	for {
-		name, err := l.name.Get(ctx, timeout)
+		name, err := l.Name.Get(ctx, timeout)
 		if err != nil {
 			return 0, err
 		}
 		l.mu.Lock()
-		present := name == l.name.Last()
+		present := name == l.Name.Last()
 		if present {
 			l.reserving[name]++
 		}
@@ -115,15 +113,6 @@ func (l *Ledger) Process(ctx context.Context, timeout time.Duration) (int64, err
 		if present {
 			return name, nil
 		}
-	}
-}
-
-// Expire replaces a name, unless it is replaced already.
-func (l *Ledger) Expire(name int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if name == l.name.Last() {
-		l.name.Expire()
 	}
 }
 
@@ -137,9 +126,6 @@ func (l *Ledger) Leave(names []int64) {
 		}
 	}
 }
-
-// Used reports whether any request has held units or was settled.
-func (l *Ledger) Used() bool { return atomic.LoadInt32(&l.used) == 1 }
 
 // Acquire records that a hit holds its cost in its row for a name, or not in the database yet if that is 0.
 func (l *Ledger) Acquire(name int64, h *ratelimit.Hit, row lease.RowID) {
@@ -237,7 +223,6 @@ func (l *Ledger) add(i *item) {
 
 // start starts the goroutine unless it runs. The caller holds the mutex.
 func (l *Ledger) start() {
-	atomic.StoreInt32(&l.used, 1)
 	if !l.running {
 		l.running = true
 		go l.run()
@@ -267,15 +252,10 @@ func (l *Ledger) Close() {
 	l.mu.Lock()
 	l.closed = true
 	left := l.unsettled
+	names := append([]int64{l.Name.Last()}, l.former...)
 	l.mu.Unlock()
 	l.Lose(left)
-	if l.Health.Unavailable() == nil {
-		l.name.End()
-		l.mu.Lock()
-		former := l.former
-		l.mu.Unlock()
-		for _, one := range former {
-			l.name.EndOne(one)
-		}
+	for _, one := range names {
+		l.Name.EndOne(one)
 	}
 }

@@ -64,10 +64,10 @@ func (l *Ledger) step(now time.Time) bool {
 	l.mu.Lock()
 	if l.uncertain && len(l.unknown) == 0 && now.Sub(l.beganAt) >= process.RenewInterval {
 		l.uncertain = false
-		l.name.Expire()
+		l.Name.Expire()
 	}
 	l.mu.Unlock()
-	l.name.Renew(l.Closing, now)
+	l.Name.Renew(l.Closing, now)
 	items := l.unknown
 	if len(items) == 0 {
 		items = l.take(now)
@@ -86,7 +86,7 @@ func (l *Ledger) take(now time.Time) []*item {
 	defer l.mu.Unlock()
 	var taken, left []*item
 	ids := map[string]bool{} // a transaction has each settlement once
-	name := l.name.Last()
+	name := l.Name.Last()
 	for n, i := range l.waiting {
 		switch {
 		case len(taken) == maxBatch || len(taken) > 0 && taken[0].alone:
@@ -274,7 +274,7 @@ func storable(text string) string {
 // for the answers, and leaves out requests without one, which are held by the next call.
 func (l *Ledger) reacquire() {
 	l.mu.Lock()
-	name := l.name.Last()
+	name := l.Name.Last()
 	var calls []*batch.Call
 	for hold, h := range l.held {
 		if h.process == name && name != 0 || h.ending {
@@ -297,28 +297,30 @@ func (l *Ledger) reacquire() {
 // endFormer ends earlier names, unless running requests or settlements that wait still hold units for one
 // of them, or a batch reserves for it.
 func (l *Ledger) endFormer() {
-	l.mu.Lock()
-	if len(l.former) == 0 {
-		l.mu.Unlock()
-		return
+	for _, one := range l.takeFormer() {
+		l.Name.EndOne(one)
 	}
-	name := l.name.Last()
+}
+
+// takeFormer removes and returns the names that endFormer ends.
+func (l *Ledger) takeFormer() []int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	former := l.former
+	if len(former) == 0 {
+		return nil
+	}
+	name := l.Name.Last()
 	for _, h := range l.held {
 		if h.process != 0 && h.process != name {
-			l.mu.Unlock()
-			return
+			return nil
 		}
 	}
-	for _, one := range l.former {
-		if l.reserving[one] > 0 {
-			l.mu.Unlock()
-			return
-		}
-	}
-	former := l.former
-	l.former = nil
-	l.mu.Unlock()
 	for _, one := range former {
-		l.name.EndOne(one)
+		if l.reserving[one] > 0 {
+			return nil
+		}
 	}
+	l.former = nil
+	return former
 }

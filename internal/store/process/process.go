@@ -93,8 +93,23 @@ func New(mu *sync.Mutex, o Options, keeps bool, began func(previous int64)) *Nam
 // Last returns the last name, or 0. The caller holds the mutex.
 func (s *Name) Last() int64 { return s.name }
 
+// Taken reports whether the process has taken a name.
+func (s *Name) Taken() bool {
+	name, _ := s.current()
+	return name != 0
+}
+
 // Expire makes the next Get take a new name. The caller holds the mutex.
 func (s *Name) Expire() { s.renewedAt = time.Time{} }
+
+// Replace makes the next Get take a new name, unless name is replaced already.
+func (s *Name) Replace(name int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name == s.name {
+		s.Expire()
+	}
+}
 
 // usable reports whether the process may use its name. The caller holds the mutex.
 func (s *Name) usable(now time.Time) bool {
@@ -190,15 +205,13 @@ func (s *Name) Renew(closing context.Context, now time.Time) {
 
 // End ends the name when the process ends. After a failure the name expires.
 func (s *Name) End() {
-	s.mu.Lock()
-	name := s.name
-	s.mu.Unlock()
+	name, _ := s.current()
 	s.EndOne(name)
 }
 
-// EndOne ends a name of the process. After a failure the name expires.
+// EndOne ends a name of the process, unless the database is unavailable. After a failure the name expires.
 func (s *Name) EndOne(name int64) {
-	if name != 0 {
+	if name != 0 && s.options.Health.Unavailable() == nil {
 		_ = s.options.DB.Run(context.Background(), endTimeout,
 			s.options.Texts.OnProcesses(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
 	}

@@ -1,13 +1,10 @@
 package slots
 
 import (
-	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
 
 const (
@@ -22,26 +19,19 @@ const (
 	maxUncertain = 10000
 )
 
-// Process returns a usable name. It takes a new one if necessary, with timeout for each attempt.
-func (s *Slots) Process(ctx context.Context, timeout time.Duration) (int64, error) {
-	return s.name.Get(ctx, timeout)
-}
-
 // began takes slots of a new name for the requests in flight. The caller holds mu.
-func (s *Slots) began() {
-	atomic.StoreInt32(&s.used, 1)
+func (s *Slots) began(previous int64) {
 	var lost []*heldSlots
 	for h := range s.held {
 		lost = append(lost, h)
+		s.count(h.Row, -h.N)
 	}
 	s.held = map[*heldSlots]bool{}
-	s.rows = map[lease.RowID]int64{}
 	s.uncertain = nil
 	if len(lost) > 0 {
 		go s.regain(lost)
 	}
-	if !s.ticking {
-		s.ticking = true
+	if previous == 0 {
 		go s.tick()
 	}
 }
@@ -62,13 +52,6 @@ func (s *Slots) renew(now time.Time) {
 	s.mu.Unlock()
 	s.Release(repeated)
 	if !down {
-		s.name.Renew(s.Closing, now)
-	}
-}
-
-// Close ends the name. The caller has released all slots, and closes the store afterwards.
-func (s *Slots) Close() {
-	if s.Health.Unavailable() == nil {
-		s.name.End()
+		s.Name.Renew(s.Closing, now)
 	}
 }

@@ -43,7 +43,7 @@ func (s *Slots) releaseEnded(r Range, err error) {
 		delete(s.releasing, r.Row)
 	}
 	if err != nil {
-		s.name.Expire()
+		s.Name.Expire()
 	}
 }
 
@@ -69,7 +69,7 @@ func (s *Slots) ReleaseUncertain(ranges []Range) {
 	}
 	if len(s.uncertain) > maxUncertain {
 		s.uncertain = nil
-		s.name.Expire()
+		s.Name.Expire()
 	}
 }
 

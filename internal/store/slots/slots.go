@@ -19,7 +19,6 @@ package slots
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -34,18 +33,15 @@ type Slots struct {
 	process.Options
 	add func(j *batch.Job) // adds a release to the jobs of the store
 
-	used       int32 // 1 after the first name was taken; atomic
-	unanswered int32 // the number of releases in releasing; atomic
+	Name       *process.Name // guarded by mu
+	unanswered int32         // the number of releases in releasing; atomic
 
 	mu         sync.Mutex // guards all that follows
-	name       *process.Name
-	lastNumber int64 // the low bits of the last slot
+	lastNumber int64      // the low bits of the last slot
 	held       map[*heldSlots]bool
-	rows       map[lease.RowID]int64   // the number of slots in held, by row
-	local      map[lease.RowID]int64   // the number of slots of AcquireLocal, by row
+	rows       map[lease.RowID]int64   // the number of slots in held, and of AcquireLocal, by row
 	uncertain  []uncertainSlots        // slots that need further releases
 	releasing  map[lease.RowID][]Range // the releases that the server has not answered
-	ticking    bool                    // tick is running
 }
 
 // Range describes N consecutive slots of a row, from First on.
@@ -74,8 +70,8 @@ type heldSlots struct {
 // New returns Slots without a name and without held slots.
 func New(o process.Options, add func(j *batch.Job)) *Slots {
 	s := &Slots{Options: o, add: add, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
-		local: map[lease.RowID]int64{}, releasing: map[lease.RowID][]Range{}}
-	s.name = process.New(&s.mu, o, false, func(previous int64) { s.began() })
+		releasing: map[lease.RowID][]Range{}}
+	s.Name = process.New(&s.mu, o, false, func(previous int64) { s.began(previous) })
 	return s
 }
 
@@ -92,24 +88,15 @@ func (s *Slots) Allocate(name, n int64) int64 {
 	return first
 }
 
-// Expire replaces a name, unless it is replaced already.
-func (s *Slots) Expire(name int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if name == s.name.Last() {
-		s.name.Expire()
-	}
-}
-
 // Acquire passes the granted slots of a hit to its Hold. If the process has a new name since the slots were
 // allocated, they no longer count, and Acquire takes slots of the new name in the background.
 func (s *Slots) Acquire(r Range, h *ratelimit.Hit) {
 	held := &heldSlots{Range: r, hold: h.Hold}
 	s.mu.Lock()
-	current := r.First>>32 == s.name.Last()
+	current := r.First>>32 == s.Name.Last()
 	if current {
 		s.held[held] = true
-		s.rows[r.Row] += r.N
+		s.count(r.Row, r.N)
 	}
 	s.mu.Unlock()
 	h.Hold.Acquire(func() { s.releaseHeld(held) })
@@ -175,8 +162,13 @@ func (s *Slots) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
 func (s *Slots) addLocal(row lease.RowID, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.local[row] += n; s.local[row] == 0 {
-		delete(s.local, row)
+	s.count(row, n)
+}
+
+// count adds to the number of a row's slots. The caller holds mu.
+func (s *Slots) count(row lease.RowID, n int64) {
+	if s.rows[row] += n; s.rows[row] == 0 {
+		delete(s.rows, row)
 	}
 }
 
@@ -187,11 +179,7 @@ func (s *Slots) releaseHeld(h *heldSlots) {
 	h.ended = true
 	if s.held[h] {
 		delete(s.held, h)
-		if n := s.rows[h.Row] - h.N; n > 0 {
-			s.rows[h.Row] = n
-		} else {
-			delete(s.rows, h.Row)
-		}
+		s.count(h.Row, -h.N)
 	}
 	s.mu.Unlock()
 	if next != nil {
@@ -205,8 +193,5 @@ func (s *Slots) releaseHeld(h *heldSlots) {
 func (s *Slots) CountRow(row lease.RowID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rows[row] + s.local[row]
+	return s.rows[row]
 }
-
-// Used reports whether the store has ever taken a name.
-func (s *Slots) Used() bool { return atomic.LoadInt32(&s.used) == 1 }
