@@ -99,13 +99,16 @@ func add(b *Backlog, j *Job, wait time.Duration) bool {
 	} else {
 		b.jobs = append(b.jobs, j)
 	}
-	atomic.StoreInt32(&b.Waiting, int32(len(b.jobs)+len(b.isolated)))
+	b.count()
 	if !b.sending {
 		b.sending = true
 		go send(b, wait)
 	}
 	return true
 }
+
+// count sets Waiting. The caller holds the mutex.
+func (b *Backlog) count() { atomic.StoreInt32(&b.Waiting, int32(len(b.jobs)+len(b.isolated))) }
 
 // send sends batches without requests until no jobs wait.
 func send(b *Backlog, wait time.Duration) {
@@ -118,7 +121,7 @@ func send(b *Backlog, wait time.Duration) {
 				o.Send()
 			}
 			b.mu.Lock()
-			b.sending = len(b.jobs)+len(b.isolated) > 0 && o.Closing.Err() == nil
+			b.sending = atomic.LoadInt32(&b.Waiting) > 0 && o.Closing.Err() == nil
 			sending := b.sending
 			b.mu.Unlock()
 			if !sending {
@@ -171,7 +174,7 @@ func Collect(b *Backlog, idle, all bool) []*Job {
 		jobs = append(jobs, b.isolated[:n]...)
 		b.isolated = b.isolated[n:]
 	}
-	atomic.StoreInt32(&b.Waiting, int32(len(b.jobs)+len(b.isolated)))
+	b.count()
 	return jobs
 }
 
@@ -182,7 +185,7 @@ func DropRefunds(b *Backlog) {
 	defer b.mu.Unlock()
 	b.jobs = withoutRefunds(b.jobs)
 	b.isolated = withoutRefunds(b.isolated)
-	atomic.StoreInt32(&b.Waiting, int32(len(b.jobs)+len(b.isolated)))
+	b.count()
 }
 
 // withoutRefunds returns the jobs that DropRefunds keeps.
@@ -249,11 +252,10 @@ func Flush(b *Backlog, timeout time.Duration) {
 func Close(b *Backlog) {
 	b.mu.Lock()
 	b.closed = true
-	b.jobs = append(b.jobs, b.isolated...)
-	jobs := b.jobs
+	jobs := append(b.jobs, b.isolated...)
 	b.jobs = nil
 	b.isolated = nil
-	atomic.StoreInt32(&b.Waiting, 0)
+	b.count()
 	b.mu.Unlock()
 	End(b, jobs, ratelimit.ErrClosed)
 }

@@ -31,12 +31,10 @@ type Call struct {
 
 	cancelable bool  // Enter sets it if its context can end
 	finished   int32 // 1 once Finish or Enter has ended the wait of a cancelable call
-	ended      error // the error of Enter if its context has ended the wait
 	done       chan struct{}
 
 	part      *callPart // not nil in a part of another call
 	openParts int32     // the number of unfinished parts of this call; atomic
-	failure   error     // the error of a part; it becomes Err unless the call is canceled
 }
 
 // DigestPrefix begins each stored key that is a digest; see ratelimit.DigestKey.
@@ -109,7 +107,6 @@ func splitCall(c *Call) []*Call {
 		parts = append(parts, p)
 	}
 	c.openParts = int32(len(parts))
-	c.failure = nil
 	c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 	return parts
 }
@@ -126,7 +123,7 @@ func finishPart(c *Call) *Call {
 			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Quota: c.Hits[i].Limit.Capacity(),
 				Source: ratelimit.Undecided}
 		default:
-			whole.failure = c.Err
+			whole.Err = c.Err
 		}
 	}
 	if atomic.AddInt32(&whole.openParts, -1) > 0 {
@@ -141,21 +138,16 @@ func Finish(q *Queue, calls []*Call, err error) {
 	n := 0
 	for i, c := range calls {
 		calls[i] = nil
-		failure := err
+		if c.Err == nil {
+			c.Err = err
+		}
 		if c.part != nil {
-			if c.Err == nil {
-				c.Err = err
-			}
 			if c = finishPart(c); c == nil {
 				continue
 			}
-			failure = c.failure
 		}
 		if c.cancelable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
 			continue
-		}
-		if c.Err == nil {
-			c.Err = failure
 		}
 		calls[n] = c
 		n++

@@ -114,16 +114,17 @@ func Enter(ctx context.Context, q *Queue, c *Call, arrived time.Time) (bool, err
 		<-c.done
 		return true, c.Err
 	}
+	var ended error
 	stop := context.AfterFunc(ctx, func() {
 		if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
-			c.ended = q.Health.Ended(ctx)
+			ended = q.Health.Ended(ctx)
 			c.done <- struct{}{}
 		}
 	})
 	Send(q, c, arrived)
 	<-c.done
-	if c.ended != nil {
-		return false, c.ended
+	if ended != nil {
+		return false, ended
 	}
 	return stop(), c.Err
 }
@@ -148,7 +149,10 @@ func runWorker(q *Queue) {
 		patience := q.Health.Patience(q.Timeout)
 		calls, expired := collect(q, w, patience)
 		if len(expired) > 0 {
-			expireCalls(q, expired, q.Health.NoDecision(ratelimit.ErrTimeout, patience > q.Timeout))
+			late := q.Health.NoDecision(ratelimit.ErrTimeout, patience > q.Timeout)
+			if filled := fillCalls(q, expired); len(filled) > 0 {
+				q.decider.Expire(filled, late)
+			}
 		}
 		if len(calls) == 0 {
 			if len(expired) == 0 {
@@ -158,10 +162,7 @@ func runWorker(q *Queue) {
 		}
 		started := time.Now()
 		deadline := calls[0].Arrived.Add(patience)
-		if q.Unfilled {
-			calls = fillCalls(q, calls)
-		}
-		if len(calls) > 0 {
+		if calls = fillCalls(q, calls); len(calls) > 0 {
 			q.decider.DecideBatch(calls, deadline)
 		}
 		now := time.Now()
@@ -256,20 +257,10 @@ func replaceSlowWorker(q *Queue, w *worker) {
 	}
 }
 
-// expireCalls finishes calls that have too little time left.
-func expireCalls(q *Queue, calls []*Call, err error) {
-	if q.Unfilled {
-		calls = fillCalls(q, calls)
-	}
-	if len(calls) > 0 {
-		q.decider.Expire(calls, err)
-	}
-}
-
-// fillCalls sets the hits of calls by Decider.Fill. It finishes the calls that fail, and returns the filled
-// ones.
+// fillCalls sets the hits of calls by Decider.Fill, if Options.Unfilled is set. It finishes the calls that
+// fail, and returns the filled ones.
 func fillCalls(q *Queue, calls []*Call) []*Call {
-	if callEach(q.decider.Fill, calls) {
+	if !q.Unfilled || callEach(q.decider.Fill, calls) {
 		return calls
 	}
 	var failed []*Call
