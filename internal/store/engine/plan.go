@@ -306,7 +306,6 @@ type request struct {
 
 // refusal is a row that refused a hit in the simulation.
 type refusal struct {
-	id   lease.RowID
 	view algorithm.View
 	hit  int // the index of the hit
 }

@@ -212,33 +212,34 @@ func sortGroups(groups []*group) {
 // transactions or, after a lock timeout, the requests for another round.
 func (t *transaction) apply() (repeated []*transaction, waiting []*request) {
 	w := t.work
-	p := t.plan
+	more := false
 	if t.err == nil {
-		p.read()
-		waited := w.recordLocks(p)
-		if t.err = t.failure(); t.err != nil && waited {
+		t.plan.read()
+		waited := w.recordLocks(t.plan)
+		if t.err = t.failure(); t.err == nil {
+			more, t.err = t.advance()
+		} else if waited {
 			return nil, t.requests
 		}
 	}
-	charged := t.phase == charging && t.check.Err == nil
-	if !charged && t.err == nil {
-		if t.roundTrips++; t.roundTrips == maxRoundTrips {
-			t.err = ratelimit.ErrTimeout
-		}
-	}
-	var rows map[lease.RowID]*algorithm.View
-	if t.phase == peeking && t.err == nil {
-		if rows = peekedRows(p); rows == nil {
-			t.err = ratelimit.ErrTimeout
-		}
-	}
 	switch {
-	case t.err != nil && len(t.requests) == 1:
+	case more:
+		return []*transaction{t}, nil
+	case t.err != nil && len(t.requests) > 1: // one transaction for each, because one may fail all
+		return w.newTransactions(t.requests, t.lockWait, true, t.oneByOne), nil
+	case t.err != nil:
 		w.clearRefunded(t.requests[0])
 		w.finish(t.requests, t.err)
-	case t.err != nil: // one transaction for each, because one may fail all
-		return w.newTransactions(t.requests, t.lockWait, true, t.oneByOne), nil
-	case charged:
+	}
+	return nil, nil
+}
+
+// advance ends a phase whose statements have not failed, and reports whether another one follows. Without one
+// and without an error, it has finished the requests.
+func (t *transaction) advance() (bool, error) {
+	w := t.work
+	p := t.plan
+	if t.phase == charging && t.check.Err == nil {
 		w.applyRows(p)
 		w.rememberUsedUp(p)
 		if p.holds {
@@ -252,15 +253,22 @@ func (t *transaction) apply() (repeated []*transaction, waiting []*request) {
 			}
 		}
 		w.finishDecided(t.requests)
-	case t.phase == charging:
+		return false, nil
+	}
+	if t.roundTrips++; t.roundTrips == maxRoundTrips {
+		return false, ratelimit.ErrTimeout
+	}
+	if t.phase == charging {
 		atomic.AddInt64(&w.engine.stats[RolledBack], 1)
 		t.phase = peeking
-		return []*transaction{t}, nil
-	case t.simulate(rows):
-		t.phase = charging
-		return []*transaction{t}, nil
+		return true, nil
 	}
-	return nil, nil
+	rows := peekedRows(p)
+	if rows == nil {
+		return false, ratelimit.ErrTimeout
+	}
+	t.phase = charging
+	return t.simulate(rows), nil
 }
 
 // peekedRows returns the rows of a plan. It returns nil if limits of different algorithms have one row: each
@@ -298,7 +306,7 @@ func (t *transaction) simulate(rows map[lease.RowID]*algorithm.View) bool {
 		for i := range hits {
 			if !decisions[i].Allowed && !hits[i].Peek {
 				view := algorithm.View{Limit: hits[i].Limit, Row: *hitRows[i], Now: times[i]}
-				r.refusals = append(r.refusals, refusal{rowOf(&hits[i]), view, i})
+				r.refusals = append(r.refusals, refusal{view, i})
 			}
 			charges = charges || hits[i].Cost < 0 || r.passes && !hits[i].Peek
 		}
@@ -335,10 +343,11 @@ func (w *work) finishDecided(requests []*request) {
 		}
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			lease.RememberRefusal(w.engine.rows, refused.id, &refused.view, r.Hits[refused.hit].Cost,
+			id := rowOf(&r.Hits[refused.hit])
+			lease.RememberRefusal(w.engine.rows, id, &refused.view, r.Hits[refused.hit].Cost,
 				r.Decisions[refused.hit].RetryAfter, w.sequence)
 			if refused.view.Limit.Lease > 0 { // with the refunded units, a retry may pass
-				lease.EndLease(w.engine.rows, refused.id)
+				lease.EndLease(w.engine.rows, id)
 			}
 		}
 	}
