@@ -86,8 +86,7 @@ type bedrock struct {
 }
 
 // mediaKeywords are in each body that has media.
-var mediaKeywords = [][]byte{[]byte(`base64`), []byte(`"data"`), []byte(`"bytes"`), []byte(`"images"`),
-	[]byte(`"image_generation_call"`), []byte(`"input_audio"`)}
+var mediaKeywords = wordsIn(`base64 "data" "bytes" "images" "image_generation_call" "input_audio"`)
 
 // readMedia finds media at the places where APIs take them, and counts them in p.
 func readMedia(p *Prompt, text []byte) {

@@ -75,10 +75,8 @@ const (
 )
 
 // names has the names of members as they stand in most bodies.
-var names = [][]byte{[]byte(`"model"`), []byte(`"background"`), []byte(`"n"`), []byte(`"max_tokens"`),
-	[]byte(`"max_completion_tokens"`), []byte(`"max_output_tokens"`), []byte(`"options"`),
-	[]byte(`"generationConfig"`), []byte(`"service_tier"`), []byte(`"serviceTier"`), []byte(`"speed"`),
-	[]byte(`"num_predict"`), []byte(`"maxOutputTokens"`)}
+var names = wordsIn(`"model" "background" "n" "max_tokens" "max_completion_tokens" "max_output_tokens" ` +
+	`"options" "generationConfig" "service_tier" "serviceTier" "speed" "num_predict" "maxOutputTokens"`)
 
 // modelInPath matches a path of Gemini, Azure or Bedrock with the name of a model, in which a slash may
 // stand.

@@ -257,10 +257,9 @@ func isError(value interface{}) bool {
 }
 
 // problem has the members of errors that have no member error: 2 for those that describe the error.
-var problem = map[string]int{"detail": 2, "details": 2, "message": 2, "msg": 2, "error_msg": 2,
-	"error_message": 2, "errorMessage": 2, "code": 1, "error_code": 1, "errorCode": 1, "status": 1,
-	"statusCode": 1, "status_code": 1, "type": 1, "__type": 1, "title": 1, "instance": 1, "param": 1,
-	"object": 1, "success": 1, "request_id": 1, "requestId": 1, "trace_id": 1, "timestamp": 1, "path": 1}
+var problem = byName(map[int]string{2: "detail details message msg error_msg error_message errorMessage",
+	1: "code error_code errorCode status statusCode status_code type __type title instance param object " +
+		"success request_id requestId trace_id timestamp path"})
 
 // isProblem reports whether a body only describes an error: it has nothing else, and no code of success.
 func isProblem(fields map[string]json.RawMessage) bool {
