@@ -128,9 +128,9 @@ func firstMomentSQL(midnight string) string {
 }
 
 var calendarWindowSQL = SQL{
-	Columns:     "count, prev_count, window_start",
-	Returned:    "count, coalesce(prev_count, 0), window_start",
-	Needs:       []Parameter{UnitParameter, TimeZoneParameter, AnchorParameter},
+	Columns:     windowColumns,
+	Returned:    windowReturned,
+	Needs:       "unit zone anchor",
 	ReadExpires: true,
 	Fresh:       "i.granted * {cost}, NULL, w.starts, w.ends",
 	From:        ", LATERAL (" + PeriodSQL("i.now", "{unit}", "{zone}", "{anchor}") + ") w",

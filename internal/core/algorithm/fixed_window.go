@@ -90,9 +90,14 @@ func windowStepSQL(ends, fresh string) string {
 	FROM (SELECT ` + ends + ` AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`
 }
 
+const (
+	windowColumns  = "count, prev_count, window_start"
+	windowReturned = "count, coalesce(prev_count, 0), window_start"
+)
+
 var fixedWindowSQL = SQL{
-	Columns:  "count, prev_count, window_start",
-	Returned: "count, coalesce(prev_count, 0), window_start",
+	Columns:  windowColumns,
+	Returned: windowReturned,
 	Fresh:    "i.granted * {cost}, NULL, i.now, i.now + {span} * interval '1 microsecond'",
 	Step: windowStepSQL("r.window_start + {span} * interval '1 microsecond'", `excluded.window_start >= ends
 		OR r.window_start > excluded.expires_at AND r.window_start > excluded.expires_at + interval '10 s'`),

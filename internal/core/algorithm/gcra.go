@@ -49,7 +49,7 @@ const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
 	Returned: "tokens, last_refill, coalesce(remainder, 0)",
-	Needs:    []Parameter{EventsParameter},
+	Needs:    "events",
 	Fresh: `{quota} - i.granted * {cost}, i.now, 0,
 		i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
 		+ greatest(60000000, ` + gcraFillTimeSQL + `)) * interval '1 microsecond'`,

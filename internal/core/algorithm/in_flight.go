@@ -91,7 +91,7 @@ var inFlightSQL = SQL{
 	Returned: "cardinality(slots)::bigint",
 	PeekReturned: "(SELECT count(*) FROM unnest(slots) s WHERE " +
 		isAliveSQL("(s >> 32)", aliveSQL, youngSQL) + ")",
-	Needs: []Parameter{SlotParameter},
+	Needs: "first",
 	Fresh: "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + " +
 		"interval '1 day'",
 	Step: `SELECT excluded.ord, granted, live || excluded.slots[:(granted * {cost})::int],

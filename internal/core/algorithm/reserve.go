@@ -131,7 +131,7 @@ func reservingSQL(base *SQL) *SQL {
 	s.Returned = "CASE WHEN held IS NULL THEN 0 WHEN array_length(held, 1) = 1 THEN held[1][2] ELSE (" +
 		sumSQL + heldPairsSQL + ") END, " + returned
 	s.PeekReturned = LiveHeldSQL + ", " + returned
-	s.Needs = append([]Parameter{SlotParameter, SumsParameter}, base.Needs...)
+	s.Needs = "first sums " + base.Needs
 	s.Reset = ", held = NULL"
 	s.Grants = "CASE WHEN (sums::bigint[])[n] < {quota} THEN n " +
 		"ELSE (SELECT count(*) FROM unnest((sums::bigint[])[:n]) p WHERE p < {quota}) END"

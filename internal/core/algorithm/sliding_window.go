@@ -138,7 +138,7 @@ func readCounts(cells []Cell, width int, rows []*Row) {
 }
 
 var slidingWindowSQL = SQL{
-	Columns: "count, prev_count, window_start",
+	Columns: windowColumns,
 	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
 	// As in countsAt, count, prev and start are as of now. passed is the elapsed time of the window. The
 	// weight of prev is the remaining part of the window. The weighted count, rounded up, is prev −

@@ -18,9 +18,10 @@ type SQL struct {
 	// ReadExpires adds expires_at to the returned columns.
 	ReadExpires bool
 
-	// Needs lists the parameters of an entry that the step reads besides n, cost, quota (the limit's
-	// Capacity) and span (its Window in microseconds).
-	Needs []Parameter
+	// Needs names the parameters of an entry that the step reads besides n, cost, quota (the limit's
+	// Capacity) and span (its Window in microseconds). first is the first slot that the entry takes, or the
+	// process for which it holds units. sums has the sums of the reservations, as an array of bigint.
+	Needs string
 
 	// Fresh lists the values of the columns and of expires_at for a key without a row, after granted hits. It
 	// can use i.granted, i.now, the entry's parameters by their names in braces ({cost}, {quota} …), and the
@@ -56,23 +57,6 @@ type SQL struct {
 	// Width is the number of columns of state in a result. The package sets it.
 	Width int
 }
-
-// Parameter is a named value of each entry of a statement, and its type in SQL.
-type Parameter struct {
-	Name string
-	Type string
-}
-
-// The parameters that Needs can name.
-var (
-	EventsParameter   = Parameter{"events", "bigint"}
-	UnitParameter     = Parameter{"unit", "text"}
-	TimeZoneParameter = Parameter{"zone", "text"}
-	AnchorParameter   = Parameter{"anchor", "bigint"}
-	// SlotParameter is the first slot that the entry takes, or the process for which it holds units.
-	SlotParameter = Parameter{"first", "bigint"}
-	SumsParameter = Parameter{"sums", "text"} // the sums of the reservations, as an array of bigint
-)
 
 // Cell is a number or a time in a result. It has the layout of a column of eight bytes in Postgres's binary
 // format, so that one call decodes any number of cells. If Length is not 8, the column is NULL and Value is

@@ -201,7 +201,7 @@ func leaseOfBucket(l *ratelimit.Limit, r *Row, now, maxLife int64) (life, claim 
 
 var tokenBucketSQL = SQL{
 	Columns: "tokens, last_refill",
-	Needs:   []Parameter{EventsParameter},
+	Needs:   "events",
 	Fresh: `{quota} - i.granted * {cost}, i.now, i.now + (
 		least(ceil(i.granted * {cost} / {events}::float8) * {span}, 3155760000000000)
 		+ greatest(60000000, ` + bucketFillsSQL + `)) * interval '1 microsecond'`,

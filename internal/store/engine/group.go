@@ -38,7 +38,7 @@ func (g *group) sort(keys []string) {
 
 // argument returns the value of a parameter: an array with an element for each entry, or if uniform is set,
 // the common value of all entries.
-func argument(entries []*entry, p algorithm.Parameter, uniform bool) any {
+func argument(entries []*entry, p statement.Parameter, uniform bool) any {
 	if uniform {
 		entries = entries[:1]
 	}

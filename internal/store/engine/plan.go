@@ -231,7 +231,7 @@ func (p *plan) write(texts *statement.Texts, now int64, lockWait time.Duration) 
 			g.sort(keys)
 		}
 		text := texts.Of(key)
-		prefix := algorithm.Parameter{Name: "prefix", Type: "text"}
+		prefix := statement.Parameter{Name: "prefix", Type: "text"}
 		args := append(make([]any, 0, 8), clock, argument(g.entries, prefix, key.Uniform), keys)
 		for _, parameter := range text.Parameters {
 			args = append(args, argument(g.entries, parameter, key.Uniform && !statement.Varies(parameter)))

@@ -69,7 +69,7 @@ var templates = []string{chargeSQL, peekSQL, refundSQL, resetSQL, releaseSQL, se
 // Text is the text of a statement.
 type Text struct {
 	SQL        string
-	Parameters []algorithm.Parameter // those after Clock, the prefixes and the keys
+	Parameters []Parameter // those after Clock, the prefixes and the keys
 }
 
 // Table is a table of counts.
@@ -117,29 +117,27 @@ func (s *Texts) Of(key Key) *Text {
 	return text
 }
 
+// Parameter is a named value of each entry of a statement, and its type in SQL.
+type Parameter struct{ Name, Type string }
+
 // parametersOf returns the parameters that hold the values of a statement's entries.
-func parametersOf(key Key) []algorithm.Parameter {
-	cost := algorithm.Parameter{Name: "cost", Type: "bigint"}
-	quota := algorithm.Parameter{Name: "quota", Type: "bigint"}
-	span := algorithm.Parameter{Name: "span", Type: "bigint"}
-	n := algorithm.Parameter{Name: "n", Type: "bigint"}
-	switch key.Kind {
-	case Charge:
-		return append([]algorithm.Parameter{n, cost, quota, span}, key.Definition.SQL.Needs...)
-	case Refund:
-		return []algorithm.Parameter{cost, quota, span, algorithm.EventsParameter,
-			{Name: "claim", Type: "bigint"}}
-	case Settle:
-		return append([]algorithm.Parameter{n, span, algorithm.SlotParameter, {Name: "held", Type: "bigint"},
-			{Name: "rest", Type: "bigint"}}, key.Definition.SQL.Needs...)
-	case Release:
-		return []algorithm.Parameter{n, algorithm.SlotParameter}
+func parametersOf(key Key) []Parameter {
+	needs := key.Definition.SQL.Needs
+	names := map[Kind]string{Charge: "n cost quota span " + needs, Refund: "cost quota span events claim",
+		Settle: "n span first held rest " + needs, Release: "n first"}
+	var parameters []Parameter
+	for _, name := range strings.Fields(names[key.Kind]) {
+		kind := "bigint"
+		if name == "unit" || name == "zone" || name == "sums" {
+			kind = "text"
+		}
+		parameters = append(parameters, Parameter{name, kind})
 	}
-	return nil
+	return parameters
 }
 
 // Varies reports whether a parameter has an element for each entry even in a statement that is Uniform.
-func Varies(p algorithm.Parameter) bool {
+func Varies(p Parameter) bool {
 	return p.Name == "n" || p.Name == "sums" || p.Name == "held" || p.Name == "rest"
 }
 
