@@ -77,8 +77,7 @@ func (k *Key) HasAlternatives() bool { return k.alternatives != nil }
 // AddAPIKey says before the first request that one of the texts of the policy's API key is key. Its values in
 // keys of k then have the form of an API key, and are secret unless hash_key is set.
 func (k *Key) AddAPIKey(key *Text) {
-	if share(k.Text, key) {
-		k.Text.shareKeys(key)
+	if k.Text.shareKeys(key) {
 		k.Secret = k.Secret || k.hash == nil
 		if k.alternatives == nil {
 			k.Header = ""
@@ -87,8 +86,7 @@ func (k *Key) AddAPIKey(key *Text) {
 	}
 	for i := range k.alternatives {
 		one := &k.alternatives[i]
-		if share(one.text, key) {
-			one.text.shareKeys(key)
+		if one.text.shareKeys(key) {
 			one.secret = one.secret || k.hash == nil
 			if len(one.text.pieces) == 1 { // an API key has one number, whichever header brought it
 				if k.number == 0 {

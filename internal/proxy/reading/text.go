@@ -141,26 +141,20 @@ func (t *Text) summarize() {
 	}
 }
 
-// share reports whether two texts have a placeholder in common.
-func share(a, b *Text) bool {
-	for _, one := range a.Placeholders {
-		for _, other := range b.Placeholders {
-			if one == other {
-				return true
+// shareKeys marks the placeholders that the text of the policy's API key has, too, and reports whether there
+// are any.
+func (t *Text) shareKeys(key *Text) bool {
+	shared := false
+	for i := range t.pieces {
+		p := &t.pieces[i]
+		for _, other := range key.pieces {
+			if p.name != "" && p.name == other.name && p.text == other.text {
+				p.isKey = true
+				shared = true
 			}
 		}
 	}
-	return false
-}
-
-// shareKeys marks the placeholders that the text of the policy's API key has, too.
-func (t *Text) shareKeys(key *Text) {
-	for i := range t.pieces {
-		p := &t.pieces[i]
-		for j := range key.pieces {
-			p.isKey = p.isKey || p.name != "" && p.name == key.pieces[j].name && p.text == key.pieces[j].text
-		}
-	}
+	return shared
 }
 
 // emptyText is the list with which texts begin.
