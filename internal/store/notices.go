@@ -7,7 +7,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -79,10 +78,7 @@ func (s *Store) sendNotices(now time.Time) error {
 	}
 	err := s.runUpkeep(upkeepTimeout, statements...)
 	for _, one := range statements {
-		// A role without rights leaves the upkeep to other proxies.
-		left := one.SQL == schema.NoticeUpkeep && (one.Code == pg.InsufficientPrivilege ||
-			one.Code == pg.UndefinedFunction)
-		if err == nil && !left {
+		if err == nil && !(one.SQL == schema.NoticeUpkeep && isLeft(one)) {
 			err = one.Err
 		}
 	}

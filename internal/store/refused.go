@@ -3,6 +3,7 @@ package store
 import (
 	"sync/atomic"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -27,22 +28,19 @@ func (s *Store) RefuseRemembered(hits []ratelimit.Hit) []ratelimit.Decision {
 			return nil
 		}
 	}
-	var refused ratelimit.Decision
-	at := -1
+	decisions := make([]ratelimit.Decision, len(hits))
+	refused := -1
 	for i := range hits {
 		h := &hits[i]
-		if e := s.Engine(subjectOf(h)); at < 0 && e != nil && e.Remembers(h, &refused) {
-			at = i
+		e := s.Engine(subjectOf(h))
+		if refused < 0 && e != nil && e.Remembers(h, &decisions[i]) {
+			refused = i
+		} else {
+			decisions[i] = batch.Undecided(h)
 		}
 	}
-	if at < 0 {
+	if refused < 0 {
 		return nil
 	}
-	decisions := make([]ratelimit.Decision, len(hits))
-	for i := range hits {
-		decisions[i] = ratelimit.Decision{Allowed: true, Quota: hits[i].Limit.Capacity(),
-			Source: ratelimit.Undecided}
-	}
-	decisions[at] = refused
 	return decisions
 }

@@ -43,8 +43,7 @@ func (s *Store) takeSeveral(ctx context.Context, arrived time.Time, timeout time
 			if part.err == nil {
 				decisions[index] = part.decisions[i]
 			} else {
-				decisions[index] = ratelimit.Decision{Allowed: true, Quota: hits[index].Limit.Capacity(),
-					Source: ratelimit.Undecided}
+				decisions[index] = batch.Undecided(&hits[index])
 			}
 		}
 	}

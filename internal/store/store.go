@@ -100,7 +100,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	s.summedAt = s.keptAt
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
 	o.Upkeep = func(day int64) error {
-		return s.keepLedger(&pgdb.Statement{SQL: schema.LedgerUpkeepOf, Args: []any{day}, Unnamed: true})
+		return s.keepLedger(schema.LedgerUpkeepOf, day)
 	}
 	if n != nil {
 		o.Leave = func() { n.Leave(db) }

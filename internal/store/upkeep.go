@@ -16,7 +16,7 @@ func (s *Store) upkeep() error {
 	err := errors.Join(s.sendNotices(now), s.reportLost(now))
 	if now.Sub(s.keptAt) >= upkeepInterval {
 		s.keptAt = now
-		err = errors.Join(err, s.keepLedger(&pgdb.Statement{SQL: schema.LedgerUpkeep, Unnamed: true}))
+		err = errors.Join(err, s.keepLedger(schema.LedgerUpkeep))
 	}
 	return err
 }
@@ -24,8 +24,7 @@ func (s *Store) upkeep() error {
 // lostInterval is the time between two looks for killed processes in shards, and after a failure.
 const lostInterval = 10 * time.Second
 
-// reportLost reports and counts what killed processes held, unless another proxy does so. A role without
-// rights leaves that to others.
+// reportLost reports and counts what killed processes held, unless another proxy does so.
 func (s *Store) reportLost(now time.Time) error {
 	if now.Before(s.lostAfter) {
 		return nil
@@ -35,8 +34,7 @@ func (s *Store) reportLost(now time.Time) error {
 	if err != nil || look.Err != nil || len(s.engines) > 1 {
 		s.lostAfter = now.Add(lostInterval)
 	}
-	switch look.Code {
-	case pg.InsufficientPrivilege, pg.UndefinedFunction, pg.LockNotAvailable:
+	if isLeft(look) || look.Code == pg.LockNotAvailable {
 		return err
 	}
 	if err = errors.Join(err, look.Err); err != nil {
@@ -55,8 +53,7 @@ func (s *Store) reportLost(now time.Time) error {
 // sumTimeout bounds the sum of a day of the ledger.
 const sumTimeout = 10 * time.Minute
 
-// sumLedger sums a day of the ledger, if one is left or an hour is over. A role without rights leaves that to
-// other proxies.
+// sumLedger sums a day of the ledger, if one is left or an hour is over.
 func (s *Store) sumLedger() error {
 	now := time.Now()
 	if now.Sub(s.summedAt) < upkeepInterval {
@@ -67,10 +64,15 @@ func (s *Store) sumLedger() error {
 	if more := pg.Bigints(sum.Result); err != nil || len(more) != 1 || more[0] == 0 {
 		s.summedAt = now
 	}
-	if err == nil && sum.Code != pg.InsufficientPrivilege && sum.Code != pg.UndefinedFunction {
+	if err == nil && !isLeft(sum) {
 		err = sum.Err
 	}
 	return err
+}
+
+// isLeft reports whether a role without rights leaves a statement of the upkeep to other proxies.
+func isLeft(s *pgdb.Statement) bool {
+	return s.Code == pg.InsufficientPrivilege || s.Code == pg.UndefinedFunction
 }
 
 // runUpkeep runs statements of the upkeep.
@@ -95,7 +97,8 @@ const (
 const upkeepInterval = time.Hour
 
 // keepLedger runs schema.LedgerUpkeep, or schema.LedgerUpkeepOf a day. On Citus they are for all shards.
-func (s *Store) keepLedger(keep *pgdb.Statement) error {
+func (s *Store) keepLedger(sql string, args ...any) error {
+	keep := &pgdb.Statement{SQL: sql, Args: args, Unnamed: true}
 	if err := s.runUpkeep(upkeepTimeout, keep); err != nil {
 		return err
 	}

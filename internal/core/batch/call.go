@@ -120,8 +120,7 @@ func finishPart(c *Call) *Call {
 		case c.Err == nil:
 			whole.Decisions[index] = c.Decisions[i]
 		case c.Hits[0].Independent:
-			whole.Decisions[index] = ratelimit.Decision{Allowed: true, Quota: c.Hits[i].Limit.Capacity(),
-				Source: ratelimit.Undecided}
+			whole.Decisions[index] = Undecided(&c.Hits[i])
 		default:
 			whole.Err = c.Err
 		}
@@ -130,6 +129,11 @@ func finishPart(c *Call) *Call {
 		return nil
 	}
 	return whole
+}
+
+// Undecided returns the decision on a hit that was not decided, beside hits that were.
+func Undecided(h *ratelimit.Hit) ratelimit.Decision {
+	return ratelimit.Decision{Allowed: true, Quota: h.Limit.Capacity(), Source: ratelimit.Undecided}
 }
 
 // Finish ends the wait for calls. Calls without an Err of their own get err. A batch must finish each of its

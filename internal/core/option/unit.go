@@ -57,9 +57,16 @@ func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Cos
 }
 
 // LowerASCII replaces ASCII letters by those in lower case.
-var LowerASCII = strings.NewReplacer("A", "a", "B", "b", "C", "c", "D", "d", "E", "e", "F", "f", "G", "g",
-	"H", "h", "I", "i", "J", "j", "K", "k", "L", "l", "M", "m", "N", "n", "O", "o", "P", "p", "Q", "q",
-	"R", "r", "S", "s", "T", "t", "U", "u", "V", "v", "W", "w", "X", "x", "Y", "y", "Z", "z")
+var LowerASCII = strings.NewReplacer(letters()...)
+
+// letters returns the pairs of LowerASCII.
+func letters() []string {
+	var pairs []string
+	for c := 'A'; c <= 'Z'; c++ {
+		pairs = append(pairs, string(c), string(c+'a'-'A'))
+	}
+	return pairs
+}
 
 // ModelName returns the name of a language model in the form that prices and the ledger have.
 func ModelName(text string) string { return LowerASCII.Replace(strings.TrimSpace(text)) }

@@ -86,7 +86,8 @@ func (s *Engine) cleanUp(now int64) error {
 		age = ownAge
 	}
 	for round := 0; round < cleanupRounds; round++ {
-		statement := &pgdb.Statement{SQL: s.texts.Cleanup(c.durable, s.slots.Name.Taken() || s.ledger.Name.Taken()),
+		holds := s.slots.Name.Taken() || s.ledger.Name.Taken()
+		statement := &pgdb.Statement{SQL: s.texts.Cleanup(c.durable, holds),
 			Args: []any{statement.Clock(now, 0), c.prefix, age.Microseconds()}, Unnamed: true}
 		if err := s.runCleanup(statement); err != nil {
 			return err

@@ -175,9 +175,8 @@ func (s *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
 				last.row = row
 				last.limit = h.Limit
 				last.cost = h.Cost
-				for range c.Hits {
-					c.Decisions = append(c.Decisions, ratelimit.Decision{Allowed: true,
-						Quota: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
+				for j := range c.Hits {
+					c.Decisions = append(c.Decisions, batch.Undecided(&c.Hits[j]))
 				}
 				c.Decisions[i] = last.decision
 				refused++
