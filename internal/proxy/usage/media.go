@@ -134,24 +134,21 @@ func readBlock(p *Prompt, b *block) []json.RawMessage {
 		addURL(p, data, "")
 	}
 	if b.Type == "image_generation_call" {
-		addMedia(p, "image/", len(b.Result), len(b.Result))
+		addMedia(p, "image/", b.Result, 0)
 	}
-	sound := textIn(b.Audio)
-	addMedia(p, "audio/", len(sound), len(sound))
+	addMedia(p, "audio/", textIn(b.Audio), 0)
 	if b.Source.Type == "base64" {
-		addMedia(p, b.Source.Kind, len(b.Source.Data), len(b.Source.Data))
+		addMedia(p, b.Source.Kind, b.Source.Data, 0)
 	}
 	for _, one := range []inline{b.Inline, b.Inline2} {
 		kind := one.Kind + one.Kind2
 		if one.Kind != "" && one.Kind2 != "" { // servers differ in which they read
 			kind = ""
 		}
-		addMedia(p, kind, len(one.Data), len(one.Data))
+		addMedia(p, kind, one.Data, 0)
 	}
-	if b.Image.Source.Bytes != "" {
-		addMedia(p, "image/"+b.Image.Format, len(b.Image.Source.Bytes), len(b.Image.Source.Bytes))
-	}
-	addMedia(p, "application/"+b.Document.Format, len(b.Document.Source.Bytes), len(b.Document.Source.Bytes))
+	addMedia(p, "image/"+b.Image.Format, b.Image.Source.Bytes, 0)
+	addMedia(p, "application/"+b.Document.Format, b.Document.Source.Bytes, 0)
 	return []json.RawMessage{b.Content, b.Parts, b.Output, b.Source.Content, b.Tool.Content}
 }
 
@@ -177,20 +174,20 @@ func addURL(p *Prompt, text, kind string) {
 	rest := strings.TrimPrefix(text, "data:")
 	comma := strings.IndexByte(rest, ',')
 	if len(rest) < len(text) && comma >= 0 && strings.HasSuffix(rest[:comma], ";base64") {
-		addMedia(p, rest[:comma], len(text), len(rest)-comma)
+		addMedia(p, rest[:comma], text, len(text)-len(rest)+comma)
 	} else if kind != "" && len(rest) == len(text) {
-		addMedia(p, kind, len(text), len(text))
+		addMedia(p, kind, text, 0)
 	}
 }
 
-// addMedia counts what has a length in the body, and is data in base64 of a kind. What is no picture, sound
-// or PDF counts as text does, by its decoded length.
-func addMedia(p *Prompt, kind string, length, encoded int) {
-	if encoded == 0 {
+// addMedia counts a text of the body, which after a number of bytes is data in base64 of a kind. What is no
+// picture, sound or PDF counts as text does, by its decoded length.
+func addMedia(p *Prompt, kind, text string, after int) {
+	if len(text) == after {
 		return
 	}
-	p.MediaLength += int64(length)
-	p.MediaTokens += tokensOf(kind, int64(encoded)*3/4)
+	p.MediaLength += int64(len(text))
+	p.MediaTokens += tokensOf(kind, int64(len(text)-after)*3/4)
 }
 
 // tokensOf returns what bytes of a kind may cost.

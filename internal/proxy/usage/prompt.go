@@ -38,8 +38,8 @@ func (p *Prompt) Input(length int64) int64 {
 // what they read there.
 var ErrAmbiguous = errors.New("ambiguous body")
 
-// members has the members of an object that are read. Decoding finds names in any case, and with escapes, and
-// keeps the last member of each.
+// members has the members of an object that are read, in the order of names. Decoding finds names in any
+// case, and with escapes, and keeps the last member of each.
 type members struct {
 	Model               json.RawMessage `json:"model"`
 	Background          json.RawMessage `json:"background"`
@@ -56,23 +56,9 @@ type members struct {
 	Speed               json.RawMessage `json:"speed"`
 }
 
-// The members as indexes of names.
-const (
-	modelName = iota
-	backgroundName
-	answersName
-	tokensName
-	completionTokensName
-	outputTokensName
-	optionsName
-	configName
-	tierName
-	bedrockTierName // or Gemini's
-	speedName
-	ollamaTokensName // in options
-	geminiTokensName // in generationConfig
-	nameCount
-)
+// innerName is the index in names of the first member that is in an inner object: num_predict in options, and
+// maxOutputTokens in generationConfig.
+const innerName = 11
 
 // names has the names of members as they stand in most bodies.
 var names = wordsIn(`"model" "background" "n" "max_tokens" "max_completion_tokens" "max_output_tokens" ` +
@@ -114,28 +100,28 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 	if len(start) != len(text) {
 		return p, ErrAmbiguous
 	}
-	top, err := readObject(text, modelName, ollamaTokensName)
+	top, err := readObject(text, 0, innerName)
 	if err != nil {
 		return p, err
 	}
-	maxima := [][]byte{top[tokensName], top[completionTokensName], top[outputTokensName]}
-	for i, name := range []int{optionsName, configName} {
-		if top[name] == nil {
+	maxima := [][]byte{top.MaxTokens, top.MaxCompletionTokens, top.MaxOutputTokens}
+	for i, object := range []json.RawMessage{top.Options, top.GenerationConfig} {
+		if object == nil {
 			continue
 		}
-		first := ollamaTokensName + i
-		inner, err := readObject(top[name], first, first+1)
+		first := innerName + i
+		inner, err := readObject(object, first, first+1)
 		if err != nil {
 			return p, err
 		}
-		maxima = append(maxima, inner[first])
+		maxima = append(maxima, inner.list()[first])
 	}
 	if p.Model == "" {
-		_ = json.Unmarshal(top[modelName], &p.Model) // a model that is no text stays ""
+		_ = json.Unmarshal(top.Model, &p.Model) // a model that is no text stays ""
 	}
 	bound(&p)
 	readMedia(&p, text)
-	for _, text := range [][]byte{top[tierName], top[bedrockTierName], top[speedName]} {
+	for _, text := range [][]byte{top.ServiceTier, top.BedrockTier, top.Speed} {
 		if text == nil {
 			continue
 		}
@@ -148,7 +134,7 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 			p.Tier = t
 		}
 	}
-	p.Background = string(top[backgroundName]) == "true"
+	p.Background = string(top.Background) == "true"
 	for _, number := range maxima {
 		if number == nil {
 			continue
@@ -157,8 +143,8 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 			p.Output = n
 		}
 	}
-	if top[answersName] != nil {
-		p.Answers = whole(top[answersName])
+	if top.N != nil {
+		p.Answers = whole(top.N)
 	}
 	if n := p.Answers; n > 0 && p.Output > mostTokens/n {
 		p.Output = mostTokens
@@ -189,24 +175,25 @@ func whole(text []byte) int64 {
 	return int64(n)
 }
 
-// readObject returns the members of a JSON object by their indexes in names. Those from first to last-1 must
-// not stand twice. Any other JSON has no members.
-func readObject(text []byte, first, last int) ([]json.RawMessage, error) {
+// readObject returns the members of a JSON object. Those with indexes in names from first to last-1 must not
+// stand twice. Any other JSON has no members.
+func readObject(text []byte, first, last int) (*members, error) {
+	m := &members{}
 	if len(text) == 0 || text[0] != '{' {
-		return make([]json.RawMessage, nameCount), nil
+		return m, nil
 	}
-	found, err := decode(text)
-	if err != nil {
+	if json.Unmarshal(text, m) != nil {
 		return nil, ErrAmbiguous
 	}
-	places := make([]int, nameCount) // of the names, or 0
+	found := m.list()
+	places := make([]int, len(names)) // of the names, or 0
 	for i := first; i < last; i++ {
 		if found[i] == nil {
 			continue
 		}
 		places[i] = bytes.Index(text, names[i]) + 1
 		if places[i] == 0 || bytes.Contains(text[places[i]:], names[i]) {
-			return found, walk(text, first, last)
+			return m, walk(text, first, last)
 		}
 	}
 	// Each name stands once in its usual form. Without them, decoding finds only other forms.
@@ -215,33 +202,32 @@ func readObject(text []byte, first, last int) ([]json.RawMessage, error) {
 			text[at] = '_'
 		}
 	}
-	others, _ := decode(text)
+	others := members{}
+	_ = json.Unmarshal(text, &others)
 	for i, at := range places {
 		if at > 0 {
 			text[at] = names[i][1]
 		}
 	}
-	for i := first; i < last; i++ {
-		if others[i] != nil {
-			return found, walk(text, first, last)
+	for _, other := range others.list()[first:last] {
+		if other != nil {
+			return m, walk(text, first, last)
 		}
 	}
-	return found, nil
+	return m, nil
 }
 
-// decode returns the members of a JSON object by their indexes in names.
-func decode(text []byte) ([]json.RawMessage, error) {
-	var m members
-	err := json.Unmarshal(text, &m)
+// list returns the members by their indexes in names.
+func (m *members) list() []json.RawMessage {
 	return []json.RawMessage{m.Model, m.Background, m.N, m.MaxTokens, m.MaxCompletionTokens,
 		m.MaxOutputTokens, m.Options, m.GenerationConfig, m.ServiceTier, m.BedrockTier, m.Speed, m.NumPredict,
-		m.GeminiOutput}, err
+		m.GeminiOutput}
 }
 
 // walk returns ErrAmbiguous if one of the names from first to last-1 stands twice in a JSON object. It walks
 // through the members, and compiled code skips their values.
 func walk(text []byte, first, last int) error {
-	var seen [nameCount]bool
+	seen := make([]bool, len(names))
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	_, _ = decoder.Token() // the brace
 	for n := 0; decoder.More(); n++ {
