@@ -48,16 +48,9 @@ func (r *Running) Remove(number int64) {
 
 // Wait waits until no request runs, for at most a time.
 func (r *Running) Wait(most time.Duration) {
-	for until := time.Now().Add(most); !r.isEmpty() && time.Now().Before(until); {
+	for until := time.Now().Add(most); len(r.all()) > 0 && time.Now().Before(until); {
 		time.Sleep(5 * time.Millisecond)
 	}
-}
-
-// isEmpty reports whether no request runs.
-func (r *Running) isEmpty() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.requests) == 0
 }
 
 // stopTimeout bounds Stop. A client that does not read its response delays it by readTimeout.

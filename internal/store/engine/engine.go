@@ -168,7 +168,7 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
 		Send: func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) },
 	}
-	s.slots = slots.New(holds, func(j *batch.Job) { addJob(s.lanes, j, 0) })
+	s.slots = slots.New(holds, func(j *batch.Job) { s.addJob(j, 0) })
 	s.ledger = ledger.New(ledger.Options{Options: holds, Rows: s.rows, Write: s.writeSettlements,
 		Upkeep: o.Upkeep, Notify: o.Notify, Settled: s.settled, Now: s.unixNow})
 	server.replaced = s.ledger.Uncertain

@@ -36,6 +36,9 @@ func (g *group) sort(keys []string) {
 	g.entries = sorted
 }
 
+// calendarUnits are the units of date_trunc, by ratelimit.Calendar.
+var calendarUnits = []string{"", "day", "week", "month", "year"}
+
 // argument returns the value of a parameter: an array with an element for each entry, or if uniform is set,
 // the common value of all entries.
 func argument(entries []*entry, p statement.Parameter, uniform bool) any {
@@ -80,9 +83,11 @@ func argument(entries []*entry, p statement.Parameter, uniform bool) any {
 		case "prefix":
 			texts[i] = e.id.Prefix
 		case "unit":
-			texts[i] = statement.UnitOf(l)
+			texts[i] = calendarUnits[l.Calendar]
 		case "zone":
-			texts[i] = statement.TimeZoneOf(l)
+			if texts[i] = l.TimeZone; l.TimeZone == "" {
+				texts[i] = "UTC"
+			}
 		}
 	}
 	switch {

@@ -23,7 +23,7 @@ func (s *Engine) Settle(c *batch.Charge) {
 		return
 	}
 	key := strings.Clone(c.Key) // it may be a part of a long request
-	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
+	s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
 		Claim: c.DecidedAt, Window: algorithm.WindowOf(c.Limit, c.DecidedAt, c.Reset),
 		End: func(_ int64, err error) { s.settled(1, err) }},
 		s.settleWait)
@@ -33,7 +33,7 @@ func (s *Engine) Settle(c *batch.Charge) {
 // charges at most the free quota, and creates a missing row. end is called once with the charged units. If it
 // gets an error, the database may have charged all units.
 func (s *Engine) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
-	addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
+	s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
 		End: func(charged int64, err error) {
 			s.settled(1, err)
 			end(charged, err)

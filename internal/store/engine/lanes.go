@@ -25,6 +25,6 @@ func laneOf(hits []ratelimit.Hit) int {
 }
 
 // addJob adds a job to the backlog of its lane, see batch.Add.
-func addJob(lanes [2]*lane, j *batch.Job, wait time.Duration) {
-	batch.Add(lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
+func (s *Engine) addJob(j *batch.Job, wait time.Duration) {
+	batch.Add(s.lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
 }

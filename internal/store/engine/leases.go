@@ -91,7 +91,7 @@ func (s *Engine) chargeLease(row *lease.Cached) {
 		return
 	}
 	if l, n := lease.NextCharge(s.rows, row); n > 0 {
-		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: l, Key: row.ID.Key, Cost: n}, Row: row,
+		s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: l, Key: row.ID.Key, Cost: n}, Row: row,
 			After: true, Partial: true}, 0)
 	}
 }
@@ -102,7 +102,7 @@ func (s *Engine) refundLeases() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	for _, r := range lease.Refunds(s.rows) {
-		addJob(s.lanes, &batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
+		s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
 			Claim: r.Claim, Window: r.Claim}, 0)
 	}
 }

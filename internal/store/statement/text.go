@@ -7,7 +7,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -32,12 +31,6 @@ func tableName(durable bool) string {
 		return durableTable
 	}
 	return ephemeralTable
-}
-
-// ownTables returns the default tables, by their names.
-func ownTables() map[string]Table {
-	return map[string]Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
-		processesTable: {Name: processesTable}, ledgerTable: {Name: ledgerTable}}
 }
 
 // Kind selects what a statement does with its rows.
@@ -87,7 +80,7 @@ type Texts struct {
 	Index   string
 	Guarded bool // the tables have guards
 
-	tables map[string]Table // by the names of ownTables; does not change
+	tables map[string]Table // by their default names; does not change
 	mu     sync.Mutex       // guards texts
 	texts  map[Key]*Text    // the texts that were written before
 }
@@ -95,7 +88,10 @@ type Texts struct {
 // New returns Texts on tables, by their default names. nil stands for the default tables.
 func New(tables map[string]Table) *Texts {
 	if tables == nil {
-		tables = ownTables()
+		tables = map[string]Table{}
+		for _, name := range []string{ephemeralTable, durableTable, processesTable, ledgerTable} {
+			tables[name] = Table{Name: name}
+		}
 	}
 	s := &Texts{texts: map[Key]*Text{}, tables: tables, Index: indexSQL,
 		Guarded: tables[ephemeralTable].Guard != ""}
@@ -205,20 +201,6 @@ func (s *Texts) write(key Key) *Text {
 		"{fresh}", insert(step.Fresh), "{from}", insert(step.From), "{grants}", insert(grants),
 		"{step}", update(step.Step), "{adjust}", update(step.Adjust),
 		"{adjust_where}", update(step.AdjustWhere), "{ends}", update(endsSQL)).Replace(templates[key.Kind])}
-}
-
-// calendarUnits are the units of date_trunc, by ratelimit.Calendar.
-var calendarUnits = []string{"", "day", "week", "month", "year"}
-
-// UnitOf returns the unit of date_trunc for a limit's calendar windows.
-func UnitOf(l *ratelimit.Limit) string { return calendarUnits[l.Calendar] }
-
-// TimeZoneOf returns the Postgres name of a limit's time zone.
-func TimeZoneOf(l *ratelimit.Limit) string {
-	if l.TimeZone == "" {
-		return "UTC"
-	}
-	return l.TimeZone
 }
 
 // Cleanup returns a statement that deletes expired rows of a prefix. Its parameters are Clock, the prefix,
