@@ -35,7 +35,7 @@ func oneLimit(ctx context.Context) error {
 
 	decision, err := limiter.Take(ctx, "user:123", 1)
 	if err != nil {
-		return err // without a decision, the program chooses what happens
+		return err // without a decision; the hit may have been charged
 	}
 	if !decision.Allowed {
 		return fmt.Errorf("refused; try again in %v", decision.RetryAfter)
