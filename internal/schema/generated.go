@@ -5,8 +5,8 @@
 package schema
 
 const (
-	number   = 6
-	revision = 31
+	number   = 7
+	revision = 32
 )
 
 const stateSQL = `
@@ -393,6 +393,14 @@ const sql0006_reset = `DROP FUNCTION IF EXISTS rate_limit_restart_windows(text, 
 --;
 `
 
+const sql0007_names = `DROP FUNCTION IF EXISTS rate_limit_user_of(text);
+--;
+DROP FUNCTION IF EXISTS rate_limit_came(uuid);
+--;
+DROP FUNCTION IF EXISTS rate_limit_open_totals(text, timestamptz, timestamptz, text, text, boolean);
+--;
+`
+
 // Upgrade creates all tables, or upgrades tables of an older program in place, and keeps their rows. It
 // changes nothing in tables of this program or of a newer one. It is one command, and can run at any time and
 // in any number of processes.
@@ -429,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 31) AND (state.revision >= 31 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 32) AND (state.revision >= 32 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -465,7 +473,8 @@ $file$,
 		CASE WHEN state.number < 3 THEN $file$` + sql0003_forgotten + `$file$ END,
 		CASE WHEN state.number < 4 THEN $file$` + sql0004_billing + `$file$ END,
 		CASE WHEN state.number < 5 THEN $file$` + sql0005_notice_currency + `$file$ END,
-		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END, $file$DO $$
+		CASE WHEN state.number < 6 THEN $file$` + sql0006_reset + `$file$ END,
+		CASE WHEN state.number < 7 THEN $file$` + sql0007_names + `$file$ END, $file$DO $$
 DECLARE
 	described record;
 BEGIN
@@ -715,7 +724,7 @@ END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
+	IF starts_with($1, 'rule/') AND rate_limit_may_read('rules') THEN
 		RETURN coalesce((SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as, split_part($1, '/', 3))) FROM rate_limit_rules r LEFT JOIN rate_limit_rule_limits l
 				ON (l.rule, l.name) = (r.name, split_part($1, '/', 3))
 			WHERE r.name = split_part($1, '/', 2)), $1);
@@ -1211,18 +1220,18 @@ CREATE OR REPLACE FUNCTION rate_limit_money(units numeric, rest numeric DEFAULT 
 --;
 CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+	IF rate_limit_may_read('users') THEN
 		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
 	END IF;
 	RETURN $1;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_renamed() RETURNS TABLE (counted text, user_id text)
+	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
+	IF rate_limit_may_read('users') THEN
+		RETURN QUERY SELECT u.counted_as, u.user_id FROM rate_limit_users u WHERE u.counted_as IS NOT NULL;
 	END IF;
-	RETURN nullif($1, '');
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_lines(source text) RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -1256,18 +1265,24 @@ BEGIN
 		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_open_totals(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
 DECLARE
 	counted CONSTANT text := rate_limit_counted_user($1);
 	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
 	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
 	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
-	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
+	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed AND rate_limit_ledger_window($2, $3) @> p.day);
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
 	within CONSTANT text := ' AND time >= $1 AND time < $2 AND (time < $3 OR time >= $4 OR $5 @> day)';
 	source text;
 BEGIN
+	IF NOT each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND t.day = ANY (summed) AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	ELSIF counted IS NOT NULL THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.settled >= first AND t.settled < last AND t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]) AND t.n > 0
+			AND t.day = ANY (summed);
+	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}') FROM rate_limit_totals t
 			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges) AND t.day = ANY (summed)),
 		concat(CASE WHEN counted IS NOT NULL THEN
@@ -1284,23 +1299,6 @@ BEGIN
 			'&& (@.prefix == %s || @.prefix starts with %s && @.prefix starts with "rule/")).units',
 			to_json($5), to_json($4), to_json($4 || ':')), source) END;
 	RETURN QUERY EXECUTE source USING $2, $3, first::timestamp AT TIME ZONE 'UTC', last::timestamp AT TIME ZONE 'UTC', open, each AND counted IS NOT NULL;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz, prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false) RETURNS SETOF rate_limit_totals
-	LANGUAGE plpgsql STABLE SET jit = off AS $$
-DECLARE
-	counted CONSTANT text := rate_limit_counted_user($1);
-	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
-	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
-BEGIN
-	IF each THEN
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.settled >= first AND t.settled < last AND t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]) AND t.n > 0
-			AND t.day = ANY (ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed AND rate_limit_ledger_window($2, $3) @> p.day));
-	ELSE
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t JOIN rate_limit_ledger_parts() p USING (day) WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND p.summed
-				AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
-	END IF;
-	RETURN QUERY SELECT * FROM rate_limit_open_totals($1, $2, $3, $4, $5, $6);
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
@@ -1384,9 +1382,10 @@ CREATE OR REPLACE FUNCTION rate_limit_invoice(user_id text, "from" timestamptz D
 RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, cache_read bigint, cache_write bigint, output bigint, money numeric, cache_write_1h bigint, audio_input bigint,
 	audio_cache_read bigint, audio_output bigint, image_input bigint, image_output bigint, search bigint, estimated_input bigint, estimated_output bigint, estimated_money numeric, currency text, "user" text,
 	parent text, corrects timestamptz) LANGUAGE sql STABLE AS $$
-	WITH t AS MATERIALIZED ( SELECT p.starts, CASE WHEN $4 THEN t.user_id END AS sender, CASE WHEN $4 THEN t.ancestors[1] END AS above, t.*
-		FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
+	WITH t AS MATERIALIZED ( SELECT p.starts, CASE WHEN $4 THEN t.user_id END AS sender, CASE WHEN $4 AND t.user_id <> u THEN t.ancestors[1] END AS above, t.*
+		FROM rate_limit_counted_user($1) u, rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
 		WHERE $1 IS NOT NULL
+	), r AS MATERIALIZED ( SELECT r.* FROM rate_limit_renamed() r WHERE $4
 	), c AS MATERIALIZED ( SELECT c.* FROM (SELECT min(t.corrects) AS first, max(t.corrects) AS last FROM t) r, rate_limit_whole_periods($1, r.first, r.last) c
 	)
 	SELECT t.starts, t.model, sum(t.requests)::bigint, coalesce(sum(t.input), 0)::bigint, coalesce(sum(t.cache_read), 0)::bigint, coalesce(sum(t.cache_write), 0)::bigint,
@@ -1396,10 +1395,10 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
 		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
 		rate_limit_money(sum(t.estimated_money)),
-		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(t.sender),
-		CASE WHEN t.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(t.above) END, c.starts
-	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends
-	GROUP BY t.starts, t.model, t.sender, t.above, c.starts
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r),
+		coalesce(s.user_id, nullif(t.sender, '')), coalesce(a.user_id, nullif(t.above, '')), c.starts
+	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends LEFT JOIN r s ON s.counted = t.sender LEFT JOIN r a ON a.counted = t.above
+	GROUP BY t.starts, t.model, t.sender, t.above, s.user_id, a.user_id, c.starts
 	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
 $$;
 --;
@@ -1407,15 +1406,13 @@ COMMENT ON FUNCTION rate_limit_money IS 'An amount of money in millionths, and r
 --;
 COMMENT ON FUNCTION rate_limit_counted_user IS 'The name by which a user counts and is in the ledger: the first one of a renamed user.';
 --;
-COMMENT ON FUNCTION rate_limit_user_of IS 'The present name of a user who counts by a name. NULL: an unknown user.';
+COMMENT ON FUNCTION rate_limit_renamed IS 'The users with another name than that by which they count, if the role may read them.';
 --;
 COMMENT ON FUNCTION rate_limit_ledger_lines IS 'A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.';
 --;
 COMMENT ON FUNCTION rate_limit_ledger_rows IS 'What requests have cost, if they were settled in a time: a row for each request, also on Citus, and one for each further model of its response (line 1 and so on), without charges. Corrections that were made in that time have rows of their own, by kind. user_id selects the requests of a user, and with below also of all who were below it then.';
 --;
-COMMENT ON FUNCTION rate_limit_open_totals IS 'The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.';
---;
-COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model.';
+COMMENT ON FUNCTION rate_limit_totals_of IS 'What a user and all who were below it then have used from a time until another, as several rows of rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests, by model. user_id NULL: what all users have used in days without totals, and in parts of days.';
 --;
 COMMENT ON FUNCTION rate_limit_require_user IS 'Fails if neither the policy nor the history nor the ledger knows a user.';
 --;
@@ -2328,7 +2325,7 @@ COMMENT ON FUNCTION rate_limit_upkeep IS 'Creates the partitions of rate_limit_a
 CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_api_keys'), 'SELECT') IS NOT TRUE OR has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') IS NOT TRUE THEN
+	IF NOT rate_limit_may_read('api_keys', 'rules') THEN
 		RETURN NULL;
 	END IF;
 	IF $1 IS NULL THEN
@@ -3659,7 +3656,7 @@ BEGIN
 	RETURN QUERY EXECUTE format('WITH b AS (
 			SELECT b.*, CASE WHEN b.charges IS NULL THEN b.lines::bigint ELSE 0 END AS n,
 				b.money * 1000::numeric + coalesce(b.remainder, 0) AS billionths FROM (%s) b
-			WHERE b.time >= $1 AND least(b.time, rate_limit_came(b.id)) < $2 AND b.input IS NOT NULL
+			WHERE b.time >= $1 AND least(b.time, rate_limit_began(b.id)) < $2 AND b.input IS NOT NULL
 		), c AS (
 			SELECT c.corrects AS id, CASE WHEN c.charges IS NULL THEN c.lines::bigint ELSE 0 END AS n,
 				sum(c.money * 1000::numeric + coalesce(c.remainder, 0)) AS billionths
@@ -3679,9 +3676,6 @@ BEGIN
 		rate_limit_ledger_source(days, concat('AND kind = ''charge''', ' AND id' || among)),
 		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')), concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named, whole;
 END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_came(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE substr(id::text, 15, 1) WHEN '7' THEN timestamptz 'epoch'
-	+ ('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint * interval '1 ms' END;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_correct_counters(changes jsonb) RETURNS void LANGUAGE plpgsql
 	SET lock_timeout = '200ms' AS $$
@@ -3757,8 +3751,6 @@ BEGIN
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_bills IS 'The requests that were charged from a time on, and came or were charged before another, with what each of their lines costs in billionths by the last correction. parts has the columns of the ledger in the order of prices, and then 1 for the request. model selects those with a line of a model, or of the models of a pattern. With ids, the first line of a request has its charges.';
---;
-COMMENT ON FUNCTION rate_limit_came IS 'When a request of the ledger came, by its number. NULL: its number has no time.';
 --;
 COMMENT ON FUNCTION rate_limit_correct_counters IS 'Changes durable counters by charges that cost more or less than they did, if the window of a counter has the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, prefix, key and durable.';
 --;
@@ -3921,9 +3913,9 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 			rate_limit_calendar_periods(b.unit, b.zone, b.day, e.e, e.e) before
 	), o AS MATERIALIZED ( SELECT b.counted, p.* FROM b JOIN p USING (unit, zone, day) WHERE NOT p.usual
 	), w AS MATERIALIZED ( SELECT date_trunc('day', min(before), 'UTC') AS lo, date_trunc('day', now(), 'UTC') + interval '24 h' AS hi FROM p
-	), r AS MATERIALIZED ( SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_open_totals(NULL, w.lo, w.hi, each => true) t UNION ALL
+	), r AS MATERIALIZED ( SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_totals_of(NULL, w.lo, w.hi, each => true) t UNION ALL
 		SELECT t.*, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x WHERE x <> date_trunc('day', x, 'UTC')) x,
-			rate_limit_open_totals(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
+			rate_limit_totals_of(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
 	), s AS NOT MATERIALIZED ( SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests,
 			CASE WHEN t.remainder IS NULL THEN t.money ELSE t.money + t.remainder * 0.001 END AS m,
 			t.estimated_money AS e, t.kind = 'correction' AS corrects,
@@ -3951,11 +3943,11 @@ CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS 
 	), k AS MATERIALIZED ( SELECT k.* FROM unnest('{all,model,organization,team,person}'::text[]) l, LATERAL (
 			SELECT * FROM j WHERE j.list = l ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name LIMIT $1) k
 	)
-	SELECT list, CASE WHEN list IN ('all', 'model') THEN name WHEN others IS NULL THEN
-		rate_limit_user_of(name) END, others, n::bigint,
+	SELECT list, CASE WHEN list IN ('all', 'model') THEN name ELSE coalesce(u.user_id, nullif(name, '')) END, others, n::bigint,
 		rate_limit_money(a), rate_limit_money(b), rate_limit_money(c), rate_limit_money(e),
 		rate_limit_money(f)
-	FROM (SELECT k.*, NULL::bigint AS others FROM k UNION ALL SELECT list, NULL, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), NULL, count(*) FROM j WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f
+	FROM (SELECT k.*, NULL::bigint AS others FROM k UNION ALL SELECT list, NULL, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), NULL, count(*) FROM j
+		WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f LEFT JOIN rate_limit_renamed() u ON u.counted = name
 	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
 $$;
 --;
@@ -4538,7 +4530,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 6, 'revision', 31,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 32,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4671,4 +4663,5 @@ var numbered = []NumberedFile{
 	{4, "0004_billing.sql", "", "\n" + sql0004_billing},
 	{5, "0005_notice_currency.sql", "", "\n" + sql0005_notice_currency},
 	{6, "0006_reset.sql", "", "\n" + sql0006_reset},
+	{7, "0007_names.sql", "", "\n" + sql0007_names},
 }

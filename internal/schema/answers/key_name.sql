@@ -3,8 +3,7 @@
 CREATE OR REPLACE FUNCTION rate_limit_key_name(key_id bigint, rule text DEFAULT NULL, key text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_api_keys'), 'SELECT') IS NOT TRUE
-		OR has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') IS NOT TRUE THEN
+	IF NOT rate_limit_may_read('api_keys', 'rules') THEN
 		RETURN NULL;
 	END IF;
 	IF $1 IS NULL THEN

@@ -10,20 +10,21 @@ RETURN round((units + coalesce(rest, 0) * 0.001) * 0.000001, 9);
 -- The policy may be on another server.
 CREATE OR REPLACE FUNCTION rate_limit_counted_user(user_id text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
+	IF rate_limit_may_read('users') THEN
 		RETURN coalesce((SELECT u.counted_as FROM rate_limit_users u WHERE u.user_id = $1), $1);
 	END IF;
 	RETURN $1;
 END $$;
 
--- The present name of a user who counts by a name. NULL: an unknown user.
-CREATE OR REPLACE FUNCTION rate_limit_user_of(counted text) RETURNS text LANGUAGE plpgsql STABLE AS $$
+-- The users with another name than that by which they count, if the role may read them.
+--
+-- The policy may be on another server.
+CREATE OR REPLACE FUNCTION rate_limit_renamed() RETURNS TABLE (counted text, user_id text)
+	LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF has_table_privilege(to_regclass('rate_limit_users'), 'SELECT') THEN
-		RETURN coalesce((SELECT u.user_id FROM rate_limit_users u
-			WHERE coalesce(u.counted_as, u.user_id) = $1), nullif($1, ''));
+	IF rate_limit_may_read('users') THEN
+		RETURN QUERY SELECT u.counted_as, u.user_id FROM rate_limit_users u WHERE u.counted_as IS NOT NULL;
 	END IF;
-	RETURN nullif($1, '');
 END $$;
 
 -- A query for the rows of rate_limit_ledger_source with the columns of rate_limit_ledger_rows.
@@ -71,8 +72,10 @@ BEGIN
 		|| ' WHERE l.time >= $1 AND l.time < $2 ORDER BY 1, 3, 14' USING "from", until;
 END $$;
 
--- The part of rate_limit_totals_of that is summed from rows: days without totals, and parts of days.
-CREATE OR REPLACE FUNCTION rate_limit_open_totals(user_id text, "from" timestamptz, until timestamptz,
+-- What a user and all who were below it then have used from a time until another, as several rows of
+-- rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests,
+-- by model. user_id NULL: what all users have used in days without totals, and in parts of days.
+CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
 	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
 	RETURNS SETOF rate_limit_totals
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -83,12 +86,23 @@ DECLARE
 	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
 	edges CONSTANT date[] := array_remove(ARRAY[CASE WHEN first > ($2 AT TIME ZONE 'UTC')::date
 		THEN first - 1 END, CASE WHEN last < $3 AT TIME ZONE 'UTC' THEN last END], NULL);
-	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed);
+	summed CONSTANT date[] := ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed
+		AND rate_limit_ledger_window($2, $3) @> p.day);
 	open CONSTANT datemultirange := rate_limit_ledger_window($2, $3) - (SELECT
 		coalesce(range_agg(daterange(d, d + 1)), '{}') FROM unnest(summed) d);
 	within CONSTANT text := ' AND time >= $1 AND time < $2 AND (time < $3 OR time >= $4 OR $5 @> day)';
 	source text;
 BEGIN
+	IF NOT each THEN
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.user_id = counted AND t.settled >= first
+			AND t.settled < last AND t.day = ANY (summed)
+			AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
+	ELSIF counted IS NOT NULL THEN
+		-- Sums by model have an n above 0, so that the primary key finds them.
+		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.settled >= first AND t.settled < last
+			AND t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]) AND t.n > 0
+			AND t.day = ANY (summed);
+	END IF;
 	source := rate_limit_ledger_source(open + (SELECT coalesce(range_agg(daterange(t.day, t.day + 1)), '{}')
 			FROM rate_limit_totals t
 			WHERE (counted IS NULL OR t.user_id = counted) AND t.settled = ANY (edges)
@@ -111,32 +125,6 @@ BEGIN
 			to_json($5), to_json($4), to_json($4 || ':')), source) END;
 	RETURN QUERY EXECUTE source USING $2, $3, first::timestamp AT TIME ZONE 'UTC',
 		last::timestamp AT TIME ZONE 'UTC', open, each AND counted IS NOT NULL;
-END $$;
-
--- What a user and all who were below it then have used from a time until another, as several rows of
--- rate_limit_totals: by model, or on a limit in a unit. each: a row for each of them that has sent requests,
--- by model.
-CREATE OR REPLACE FUNCTION rate_limit_totals_of(user_id text, "from" timestamptz, until timestamptz,
-	prefix text DEFAULT NULL, unit text DEFAULT NULL, each boolean DEFAULT false)
-	RETURNS SETOF rate_limit_totals
-	LANGUAGE plpgsql STABLE SET jit = off AS $$
-DECLARE
-	counted CONSTANT text := rate_limit_counted_user($1);
-	first CONSTANT date := (($2 AT TIME ZONE 'UTC') + interval '1 day' - interval '1 us')::date;
-	last CONSTANT date := ($3 AT TIME ZONE 'UTC')::date;
-BEGIN
-	IF each THEN
-		-- Sums by model have an n above 0, so that the primary key finds them.
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t WHERE t.settled >= first AND t.settled < last
-			AND t.own AND (t.user_id = counted OR t.ancestors @> ARRAY[counted]) AND t.n > 0
-			AND t.day = ANY (ARRAY(SELECT p.day FROM rate_limit_ledger_parts() p WHERE p.summed
-				AND rate_limit_ledger_window($2, $3) @> p.day));
-	ELSE
-		RETURN QUERY SELECT t.* FROM rate_limit_totals t JOIN rate_limit_ledger_parts() p USING (day)
-			WHERE t.user_id = counted AND t.settled >= first AND t.settled < last AND p.summed
-				AND (t.prefix, t.unit) IS NOT DISTINCT FROM ($4, $5);
-	END IF;
-	RETURN QUERY SELECT * FROM rate_limit_open_totals($1, $2, $3, $4, $5, $6);
 END $$;
 
 -- Fails if neither the policy nor the history nor the ledger knows a user.
@@ -266,9 +254,12 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 	parent text, corrects timestamptz) LANGUAGE sql STABLE AS $$
 	WITH t AS MATERIALIZED (
 		SELECT p.starts, CASE WHEN $4 THEN t.user_id END AS sender,
-			CASE WHEN $4 THEN t.ancestors[1] END AS above, t.*
-		FROM rate_limit_periods($1, $2, $3) p, rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
+			CASE WHEN $4 AND t.user_id <> u THEN t.ancestors[1] END AS above, t.*
+		FROM rate_limit_counted_user($1) u, rate_limit_periods($1, $2, $3) p,
+			rate_limit_totals_of($1, p.starts, p.ends, each => $4) t
 		WHERE $1 IS NOT NULL
+	), r AS MATERIALIZED (
+		SELECT r.* FROM rate_limit_renamed() r WHERE $4
 	), c AS MATERIALIZED (
 		SELECT c.* FROM (SELECT min(t.corrects) AS first, max(t.corrects) AS last FROM t) r,
 			rate_limit_whole_periods($1, r.first, r.last) c
@@ -281,9 +272,10 @@ RETURNS TABLE (period timestamptz, model text, requests bigint, input bigint, ca
 		sum(t.audio_output)::bigint, sum(t.image_input)::bigint, sum(t.image_output)::bigint,
 		sum(t.search)::bigint, sum(t.estimated_input)::bigint, sum(t.estimated_output)::bigint,
 		rate_limit_money(sum(t.estimated_money)),
-		(SELECT max(r.currency) FROM rate_limit_ledger_retention r), rate_limit_user_of(t.sender),
-		CASE WHEN t.sender <> rate_limit_counted_user($1) THEN rate_limit_user_of(t.above) END, c.starts
+		(SELECT max(r.currency) FROM rate_limit_ledger_retention r),
+		coalesce(s.user_id, nullif(t.sender, '')), coalesce(a.user_id, nullif(t.above, '')), c.starts
 	FROM t LEFT JOIN c ON t.corrects >= c.starts AND t.corrects < c.ends
-	GROUP BY t.starts, t.model, t.sender, t.above, c.starts
+		LEFT JOIN r s ON s.counted = t.sender LEFT JOIN r a ON a.counted = t.above
+	GROUP BY t.starts, t.model, t.sender, t.above, s.user_id, a.user_id, c.starts
 	ORDER BY 1, c.starts NULLS FIRST, t.sender, t.above, 2
 $$;

@@ -31,11 +31,11 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 		SELECT date_trunc('day', min(before), 'UTC') AS lo,
 			date_trunc('day', now(), 'UTC') + interval '24 h' AS hi FROM p
 	), r AS MATERIALIZED (
-		SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_open_totals(NULL, w.lo, w.hi, each => true) t
+		SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_totals_of(NULL, w.lo, w.hi, each => true) t
 		UNION ALL
 		SELECT t.*, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x
 				WHERE x <> date_trunc('day', x, 'UTC')) x,
-			rate_limit_open_totals(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
+			rate_limit_totals_of(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
 	), s AS NOT MATERIALIZED (
 		SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests,
 			CASE WHEN t.remainder IS NULL THEN t.money ELSE t.money + t.remainder * 0.001 END AS m,
@@ -82,13 +82,13 @@ RETURNS TABLE (list text, name text, others bigint, requests bigint, today numer
 		SELECT k.* FROM unnest('{all,model,organization,team,person}'::text[]) l, LATERAL (
 			SELECT * FROM j WHERE j.list = l ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name LIMIT $1) k
 	)
-	SELECT list, CASE WHEN list IN ('all', 'model') THEN name WHEN others IS NULL THEN
-		rate_limit_user_of(name) END, others, n::bigint,
+	SELECT list, CASE WHEN list IN ('all', 'model') THEN name
+			ELSE coalesce(u.user_id, nullif(name, '')) END, others, n::bigint,
 		rate_limit_money(a), rate_limit_money(b), rate_limit_money(c), rate_limit_money(e),
 		rate_limit_money(f)
 	FROM (SELECT k.*, NULL::bigint AS others FROM k UNION ALL
 		SELECT list, NULL, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), NULL, count(*) FROM j
-		WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f
+		WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f LEFT JOIN rate_limit_renamed() u ON u.counted = name
 	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
 $$;
 

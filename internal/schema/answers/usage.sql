@@ -87,7 +87,7 @@ END $$;
 -- Any other prefix is returned unchanged.
 CREATE OR REPLACE FUNCTION rate_limit_counted_prefix(prefix text) RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	IF starts_with($1, 'rule/') AND has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
+	IF starts_with($1, 'rule/') AND rate_limit_may_read('rules') THEN
 		RETURN coalesce((SELECT rate_limit_prefix(coalesce(r.counted_as, r.name), coalesce(l.counted_as,
 				split_part($1, '/', 3)))
 			FROM rate_limit_rules r LEFT JOIN rate_limit_rule_limits l

@@ -22,7 +22,7 @@ BEGIN
 	RETURN QUERY EXECUTE format('WITH b AS (
 			SELECT b.*, CASE WHEN b.charges IS NULL THEN b.lines::bigint ELSE 0 END AS n,
 				b.money * 1000::numeric + coalesce(b.remainder, 0) AS billionths FROM (%s) b
-			WHERE b.time >= $1 AND least(b.time, rate_limit_came(b.id)) < $2 AND b.input IS NOT NULL
+			WHERE b.time >= $1 AND least(b.time, rate_limit_began(b.id)) < $2 AND b.input IS NOT NULL
 		), c AS (
 			SELECT c.corrects AS id, CASE WHEN c.charges IS NULL THEN c.lines::bigint ELSE 0 END AS n,
 				sum(c.money * 1000::numeric + coalesce(c.remainder, 0)) AS billionths
@@ -43,13 +43,6 @@ BEGIN
 		rate_limit_ledger_source(datemultirange(daterange(lower(days), 'infinity')),
 			concat('AND corrects', coalesce(among, ' IS NOT NULL')))) USING "from", until, named, whole;
 END $$;
-
--- When a request of the ledger came, by its number. NULL: its number has no time.
---
--- See batch.BillID.
-CREATE OR REPLACE FUNCTION rate_limit_came(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE substr(id::text, 15, 1) WHEN '7' THEN timestamptz 'epoch'
-	+ ('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint * interval '1 ms' END;
 
 -- Changes durable counters by charges that cost more or less than they did, if the window of a counter has
 -- the charge, and not below 0. changes is a list of objects with the time of a charge, billionths, prefix,
