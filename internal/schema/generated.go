@@ -492,8 +492,8 @@ $$;
 CREATE OR REPLACE FUNCTION rate_limit_may_read(VARIADIC tables text[]) RETURNS boolean LANGUAGE sql STABLE RETURN (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' || t), 'SELECT'), false)) FROM unnest(tables) t);
 --;
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
-	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
-	'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
+	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden', 'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'refuse', 'reported_at',
+	'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
 --;
 CREATE OR REPLACE FUNCTION rate_limit_schemas() RETURNS oid[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1459,6 +1459,9 @@ DECLARE
 	ids text[]; -- of API keys, as keys of counters contain them
 	digests text[];
 	refs text[]; -- values of rate_limit_changes.ref
+	counted_or_deleted CONSTANT text := CASE WHEN dry_run THEN 'SELECT count(*) FROM %s WHERE %s' ELSE 'WITH d AS (DELETE FROM %s WHERE %s RETURNING 1) SELECT count(*) FROM d' END;
+	parts CONSTANT oid[] := ARRAY(SELECT c.oid FROM pg_class c JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
+		WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$');
 	condition text;
 	counts record;
 	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
@@ -1490,8 +1493,7 @@ BEGIN
 	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
 	IF NOT dry_run AND EXISTS (SELECT FROM pg_publication p WHERE p.pubdelete) THEN
-		FOR name IN SELECT c.oid::regclass FROM pg_class c JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace WHERE c.relkind = 'r' AND c.relreplident = 'd'
-				AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+		FOR name IN SELECT c.oid::regclass FROM pg_class c WHERE c.oid = ANY (parts) AND c.relreplident = 'd'
 		LOOP
 			EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
 		END LOOP;
@@ -1500,9 +1502,8 @@ BEGIN
 			OR address <<= $3 OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4)
 				OR string_to_array(key, '' '') && $4 OR also && $4))'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
-				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
+			WHERE c.oid = ANY (parts) AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- a table comes before the tables that it refers to
 		SELECT t.name, t.condition FROM (VALUES ('rate_limit_metrics', '($5 IS NULL OR time <= $5) AND (user_id = ANY ($1) OR key_id = ANY ($2))', true),
 				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', until IS NULL),
@@ -1510,12 +1511,7 @@ BEGIN
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
 		CONTINUE WHEN to_regclass(name) IS NULL;
-		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING users, keys, network, texts, until;
-		ELSE
-			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts, until;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
-		END IF;
+		EXECUTE format(counted_or_deleted, name, condition) INTO deleted USING users, keys, network, texts, until;
 		RETURN NEXT;
 	END LOOP;
 	IF to_regclass('rate_limit_changes') IS NOT NULL THEN
@@ -1575,12 +1571,7 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 	condition := format('FROM rate_limit_notices c LEFT JOIN %s r ON c.rule = r.counts WHERE %s', rules, condition);
-	IF dry_run THEN
-		EXECUTE 'SELECT count(*) ' || condition INTO deleted USING ids, texts;
-	ELSE
-		EXECUTE format('DELETE FROM rate_limit_notices WHERE ctid = ANY (ARRAY(SELECT c.ctid %s))', condition) USING ids, texts;
-		GET DIAGNOSTICS deleted = ROW_COUNT;
-	END IF;
+	EXECUTE format(counted_or_deleted, 'rate_limit_notices', format('ctid = ANY (ARRAY(SELECT c.ctid %s))', condition)) INTO deleted USING ids, texts;
 	SELECT 'rate_limit_notices', 0 INTO name, kept;
 	RETURN NEXT;
 	IF running > 0 THEN
@@ -2828,11 +2819,16 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_amount(fields jsonb, is_money boole
 RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^[0-9]+([.][0-9]{1,6}0*)?$' THEN fields ELSE fields || jsonb_build_object('events', CASE WHEN inward THEN trim_scale((fields ->> 'events')::numeric * 1000000)
 		ELSE trim_scale(rate_limit_decimal((fields ->> 'events')::bigint, 'money')) END) END;
 --;
+CREATE OR REPLACE FUNCTION rate_limit_policy_amounts(fields jsonb, money text[], inward boolean DEFAULT false) RETURNS jsonb LANGUAGE sql IMMUTABLE RETURN rate_limit_policy_amount(fields, (fields ->> 'rule' || '/'
+	|| coalesce(fields ->> 'limit_name', fields ->> 'name')) = ANY (money), inward);
+--;
 COMMENT ON FUNCTION rate_limit_is_money IS 'Whether a text is an amount of money that a limit can have.';
 --;
 COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
 --;
 COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
+--;
+COMMENT ON FUNCTION rate_limit_policy_amounts IS 'The same for a row of a limit or an override. money has the limits in money, as RULE/LIMIT.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods, 'networks', r.networks));
 --;
@@ -3278,6 +3274,14 @@ COMMENT ON FUNCTION rate_limit_log_changes IS 'Writes rate_limit_changes.';
 --;
 COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_refuse(fault text, code text DEFAULT 'check_violation') RETURNS void
+	LANGUAGE plpgsql AS $$
+BEGIN
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION USING ERRCODE = code, MESSAGE = fault;
+	END IF;
+END $$;
+--;
 CREATE OR REPLACE FUNCTION rate_limit_write(statement text, list jsonb, section text DEFAULT NULL)
 	RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -3314,16 +3318,10 @@ DECLARE
 	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format(CASE WHEN inputs ? k THEN 'x.%1$I = t.%1$I' ELSE 'x.%I IS NULL' END, k), ' AND ') FROM unnest(keys) AS k);
 	source CONSTANT text := format('jsonb_populate_record(NULL::%s, $1 -> 0 -> ''document'') t', relation);
-	fault text;
 BEGIN
-	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
-	SELECT coalesce(fault, format('%s: must not be both given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE inputs ? n OR fault IS NOT NULL LIMIT 1;
-	IF names = '{}' THEN
-		fault := keys[1] || ': must be given';
-	END IF;
-	IF fault IS NOT NULL THEN
-		RAISE check_violation USING MESSAGE = fault;
-	END IF;
+	PERFORM rate_limit_refuse(CASE names WHEN '{}' THEN keys[1] || ': must be given' END);
+	PERFORM rate_limit_refuse(format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', '))) FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL;
+	PERFORM rate_limit_refuse(format('%s: must not be both given and reset', n)) FROM unnest(reset) AS n WHERE inputs ? n;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
 	FOR attempt IN 1..2 LOOP -- Another session may insert the row between the two statements.
 		IF rate_limit_write(format('UPDATE %s x SET %s FROM %s WHERE %s', relation, sets, source, same), list) > 0 THEN
@@ -3481,12 +3479,9 @@ BEGIN
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
 BEGIN
-	IF below > 0 THEN
-		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), below);
-	END IF;
+	PERFORM rate_limit_refuse(format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), count(*)), 'foreign_key_violation')
+		FROM rate_limit_users u WHERE u.parent = $1 HAVING count(*) > 0;
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -3502,6 +3497,8 @@ BEGIN
 	DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5);
 	RETURN FOUND;
 END $$;
+--;
+COMMENT ON FUNCTION rate_limit_refuse IS 'Fails with a fault, unless it is NULL.';
 --;
 COMMENT ON FUNCTION rate_limit_write IS 'Runs a statement that writes the rows of a list, and returns their number. The error names the row that the server refuses, the field, its value and what it must be.';
 --;
@@ -3552,13 +3549,10 @@ CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NU
 	max_output bigint DEFAULT NULL, valid tstzrange DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL, parts text[] DEFAULT NULL, tiers text[] DEFAULT NULL,
 	force boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	fields CONSTANT jsonb := jsonb_build_object('model', rate_limit_model(model), 'valid', coalesce(valid, (SELECT p.valid FROM rate_limit_prices p
-			WHERE p.model = rate_limit_model($1) AND p.valid @> now()
-			ORDER BY lower(p.valid) DESC NULLS LAST LIMIT 1), '(,)'),
-		'input', input, 'output', output, 'cache_read', cache_read, 'cache_write', cache_write,
-		'above', above, 'above_input', above_input, 'above_output', above_output,
-		'above_cache_read', above_cache_read, 'above_cache_write', above_cache_write,
-		'max_output', max_output, 'comment', comment, 'parts', parts, 'tiers', tiers, 'source', NULL);
+	fields CONSTANT jsonb := (SELECT to_jsonb(f) FROM (SELECT rate_limit_model($1) AS model, coalesce($12, (SELECT p.valid FROM rate_limit_prices p WHERE p.model = rate_limit_model($1)
+			AND p.valid @> now() ORDER BY lower(p.valid) DESC NULLS LAST LIMIT 1), '(,)') AS valid,
+		input, output, cache_read, cache_write, above, above_input, above_output, above_cache_read,
+		above_cache_write, max_output, comment, parts, tiers, NULL AS source) AS f);
 	before CONSTANT jsonb := rate_limit_rates_in_force() -> (fields ->> 'model');
 	result CONSTANT text := rate_limit_set('rate_limit_prices', '{model,valid}', fields, reset || '{source}');
 	fault text;
@@ -3567,9 +3561,8 @@ BEGIN
 	SELECT rate_limit_price_fault(before, r), (SELECT string_agg(rtrim(b.key, '.') || '=' || b.value, ', ' ORDER BY b.key) FROM jsonb_each_text(before) b WHERE NOT r ? b.key)
 		INTO fault, lacking FROM rate_limit_prices p, rate_limit_rates(p) r
 		WHERE (p.model, p.valid) = (fields ->> 'model', (fields ->> 'valid')::tstzrange);
-	IF fault IS NOT NULL AND force IS NOT TRUE THEN
-		RAISE check_violation USING MESSAGE = fault;
-	ELSIF result = 'created' AND lacking IS NOT NULL THEN
+	PERFORM rate_limit_refuse(fault) WHERE force IS NOT TRUE;
+	IF result = 'created' AND lacking IS NOT NULL THEN
 		RAISE WARNING 'price %: lacks % of the price in force: these parts cost what their neighbors do', fields -> 'model', lacking USING ERRCODE = 'RL003';
 	END IF;
 	RETURN result;
@@ -3603,9 +3596,9 @@ BEGIN
 		ORDER BY m.name
 	LOOP
 		fault := CASE WHEN NOT $4 AND NOT r.is_kept THEN rate_limit_price_fault(rate_limit_rates(r.old), rate_limit_rates(r.row)) END;
-		RETURN QUERY WITH d AS ( SELECT rtrim(f.name, '.') AS name, h.value AS was, l.value AS is FROM jsonb_each_text(rate_limit_rates(r.held)
+		RETURN QUERY WITH d AS ( SELECT rtrim(name, '.') AS name, h.value AS was, l.value AS is FROM jsonb_each_text(rate_limit_rates(r.held)
 				|| jsonb_strip_nulls(jsonb_build_object('max_output', (r.held).max_output))) h(name, value)
-			FULL JOIN jsonb_each_text(rate_limit_rates(r.row) || jsonb_strip_nulls(jsonb_build_object('max_output', (r.row).max_output))) l(name, value) USING (name) CROSS JOIN LATERAL (SELECT name) f
+			FULL JOIN jsonb_each_text(rate_limit_rates(r.row) || jsonb_strip_nulls(jsonb_build_object('max_output', (r.row).max_output))) l(name, value) USING (name)
 			WHERE h.value::numeric IS DISTINCT FROM l.value::numeric
 		) SELECT r.name, CASE WHEN r.is_kept THEN 'kept' WHEN fault IS NOT NULL THEN 'needs force' ELSE 'changed' END, d.name, trim_scale(d.was::numeric)::text, trim_scale(d.is::numeric)::text
 		FROM d WHERE NOT r.is_new
@@ -3615,9 +3608,7 @@ BEGIN
 		ended := array_append(ended, r.old);
 		made := array_append(made, r.row);
 	END LOOP;
-	IF first IS NOT NULL AND NOT dry_run THEN
-		RAISE check_violation USING MESSAGE = first;
-	END IF;
+	PERFORM rate_limit_refuse(first) WHERE NOT dry_run;
 	BEGIN
 		UPDATE rate_limit_prices p SET valid = p.valid * tstzrange(NULL, now()) FROM unnest(ended) e WHERE (p.model, p.valid) = (e.model, e.valid);
 		INSERT INTO rate_limit_prices (model, valid, input, cache_read, cache_write, output, max_output, parts, tiers, comment, source) SELECT m.model, CASE WHEN EXISTS (SELECT FROM rate_limit_prices p
@@ -3770,16 +3761,12 @@ DECLARE
 	resets CONSTANT text[] := coalesce(reset, '{}');
 	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed,notify}';
 	result text;
-	fault text;
 BEGIN
-	SELECT format('tiers: %s: must be in rate_limit_tiers, which has %s', string_agg(quote_literal(t), ', '), (SELECT coalesce(string_agg(quote_literal(k.tier), ', ' ORDER BY k.rank, k.tier), 'none')
-				FROM rate_limit_tiers k)) INTO fault
-		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k) HAVING count(*) > 0;
-	SELECT coalesce(fault, string_agg(a.key || ': ' || a.value, ', ') || ': must be null or 0 to 9007199254740992') INTO fault
+	PERFORM rate_limit_refuse('tiers: ' || string_agg(quote_literal(t), ', ') || ': must be in rate_limit_tiers, which has ' || (SELECT coalesce(string_agg(quote_literal(k.tier), ', '
+				ORDER BY k.rank, k.tier), 'none') FROM rate_limit_tiers k))
+		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k);
+	PERFORM rate_limit_refuse(string_agg(a.key || ': ' || a.value, ', ') || ': must be null or 0 to 9007199254740992')
 		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
-	IF fault IS NOT NULL THEN
-		RAISE check_violation USING MESSAGE = fault;
-	END IF;
 	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
 			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
 			retry_after, comment, without_header, settle) AS r),
@@ -3798,15 +3785,12 @@ BEGIN
 		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed,notify}' OR num_nonnulls(algorithm, burst, durable, on_exceed, notify) > 0);
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
+	PERFORM rate_limit_refuse(CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
 		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: the rule has no limit with a window', burst)
 		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: the rule has no limit with a window or a calendar', to_json(on_exceed))
 		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL) THEN format('notify: %s: the rule has no limit with a fixed window or a calendar', to_json(notify))
-		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
-	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
-	IF fault IS NOT NULL THEN
-		RAISE check_violation USING MESSAGE = fault;
-	END IF;
+		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END)
+		FROM rate_limit_rule_limits l WHERE l.rule = name;
 	RETURN result;
 END $$;
 --;
@@ -4069,20 +4053,17 @@ COMMENT ON COLUMN rate_limit_changed.which IS 'ref for display: all for NULL, an
 COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ. An amount of money is a decimal number.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-	uses text;
 BEGIN
 	IF $1 = 'anonymous' THEN
 		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1) USING ERRCODE = 'check_violation';
 	END IF;
 	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
-	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM ( SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
+	PERFORM rate_limit_refuse('tier: ' || to_json($1) || ': is used by ' || string_agg(u.what, ', ' ORDER BY u.place, u.what) || ': change or delete these first, or see: pg-ratelimit tiers rename',
+		'foreign_key_violation') FROM (
+		SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
 		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)), (2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
 			(3, 'override', (SELECT count(*) FROM rate_limit_overrides o WHERE o.tier = $1))) AS u(place, what, n) WHERE u.n > 0
 		UNION ALL SELECT 4, format('the rule "%s"', r.name) FROM rate_limit_rules r WHERE $1 = ANY (r.tiers)) AS u;
-	IF uses IS NOT NULL THEN
-		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: pg-ratelimit tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
-	END IF;
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
@@ -4202,14 +4183,12 @@ CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURN
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	money CONSTANT text[] := rate_limit_money_limits();
-	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM ( SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_amount(r.document - 'rule',
-			r.document ->> 'unit' = 'money', false) ORDER BY r.key) AS list
+	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
+		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_amounts(r.document, money) - 'rule' ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
-	RETURN (SELECT jsonb_object_agg(s.section, coalesce(( SELECT jsonb_agg(rate_limit_policy_amount(r.document, s.section = 'overrides' AND concat(
-				r.document ->> 'rule', '/', r.document ->> 'limit_name') = ANY (money), false)
-				|| CASE s.section WHEN 'rules'
-				THEN coalesce(limits -> r.name, '{}') ELSE '{}' END ORDER BY r.key)
+	RETURN (SELECT jsonb_object_agg(s.section, coalesce(( SELECT jsonb_agg(rate_limit_policy_amounts(r.document, money) || coalesce(CASE s.section
+				WHEN 'rules' THEN limits -> r.name END, '{}') ORDER BY r.key)
 			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides' OR r.document ? 'tier'), '[]'))
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
@@ -4231,28 +4210,22 @@ BEGIN
 		WHERE f.key <> ALL (sections) OR jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")' OR f.key = 'rules' AND f.value @?
 				'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")'
 		ORDER BY f.key = ANY (sections), f.key LIMIT 1;
-	IF fault IS NULL AND policy ? 'rules' THEN
+	PERFORM rate_limit_refuse(fault, 'invalid_parameter_value');
+	IF policy ? 'rules' THEN
 		SELECT policy || jsonb_build_object('rules', coalesce(jsonb_agg(r - 'limits'), '[]'), 'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
 			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
 	END IF;
-	IF fault IS NULL THEN
-		money := rate_limit_money_limits(lists);
-		SELECT format('%s "%s/%s": events: %s: must be 0 to 9007199254.740992 with at most 6 decimals', left(s.section, -1), o ->> 'rule', o ->> s.name, o -> 'events') INTO fault
-			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name), jsonb_array_elements(lists -> s.section) AS o
-			WHERE concat(o ->> 'rule', '/', o ->> s.name) = ANY (money) AND o ->> 'events' <> 'unlimited' AND NOT rate_limit_is_money(o ->> 'events') LIMIT 1;
-	END IF;
-	IF fault IS NULL THEN
-		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM ( SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o,
-				concat(o ->> 'rule', '/', o ->> s.name) = ANY (money), true)), '[]')
-				FROM jsonb_array_elements(lists -> s.section) AS o) AS list
-			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name)
-			WHERE lists ? s.section) AS c;
-	END IF;
+	money := rate_limit_money_limits(lists);
+	PERFORM rate_limit_refuse(format('%s "%s": events: %s: must be 0 to 9007199254.740992 with at most 6 decimals', left(s, -1), n.name, o -> 'events'), 'invalid_parameter_value')
+		FROM unnest('{limits,overrides}'::text[]) AS s, jsonb_array_elements(lists -> s) AS o, concat(o ->> 'rule', '/', coalesce(o ->> 'limit_name', o ->> 'name')) AS n(name)
+		WHERE n.name = ANY (money) AND o ->> 'events' <> 'unlimited' AND NOT rate_limit_is_money(o ->> 'events');
+	SELECT lists || coalesce(jsonb_object_agg(s, (SELECT coalesce(jsonb_agg(rate_limit_policy_amounts(o, money, true)), '[]') FROM jsonb_array_elements(lists -> s) AS o)), '{}') INTO lists
+		FROM unnest('{limits,overrides}'::text[]) AS s WHERE lists ? s;
 	FOR part IN SELECT section, left(section, -1) AS kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
 			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits' ELSE '' END AS known
-		FROM rate_limit_policy_columns WHERE lists ? section AND fault IS NULL
+		FROM rate_limit_policy_columns WHERE lists ? section
 		GROUP BY place, section, relation ORDER BY place
 	LOOP
 		EXIT WHEN fault IS NOT NULL;
@@ -4287,9 +4260,7 @@ BEGIN
 				ELSE item.o ->> k END, '/') FROM unnest(part.keys) AS k), item.key,
 			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by') THEN concat(item.value, ': ') END, item.wrong);
 	END LOOP;
-	IF fault IS NOT NULL THEN
-		RAISE invalid_parameter_value USING MESSAGE = fault;
-	END IF;
+	PERFORM rate_limit_refuse(fault, 'invalid_parameter_value');
 	RETURN result;
 END $$;
 --;
@@ -4373,18 +4344,11 @@ BEGIN
 				OR (lists ? 'users' OR NOT h.document ? 'user_id') AND (lists ? 'keys' OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		IF part.section = 'prices' AND force IS NOT TRUE THEN
-			SELECT format('price "%s": %s', d.name, f.fault) INTO fault FROM (SELECT rate_limit_rates_in_force() AS rates OFFSET 0) AS h, jsonb_to_recordset(found) AS d(document jsonb, name text),
-					jsonb_populate_record(NULL::rate_limit_prices, d.document) AS p,
-					rate_limit_price_fault(h.rates -> p.model, rate_limit_rates(p)) AS f(fault)
-				WHERE f.fault IS NOT NULL LIMIT 1;
-			IF fault IS NOT NULL THEN
-				RAISE check_violation USING MESSAGE = fault;
-			END IF;
-		END IF;
-		RETURN QUERY SELECT part.section, d.name, f.* FROM (SELECT d.name, rate_limit_policy_amount(d.have, d.have ->> 'rule' || '/' ||
-					coalesce(d.have ->> 'limit_name', d.have ->> 'name') = ANY (money), false) AS have,
-				rate_limit_policy_amount(d.document, d.document ->> 'rule' || '/' || coalesce(d.document ->> 'limit_name', d.document ->> 'name') = ANY (money_now), false) AS document
+		PERFORM rate_limit_refuse('price "' || d.name || '": ' || rate_limit_price_fault(h.rates -> p.model, rate_limit_rates(p))) FROM (SELECT rate_limit_rates_in_force() AS rates OFFSET 0) AS h,
+				jsonb_to_recordset(found) AS d(document jsonb, name text),
+				jsonb_populate_record(NULL::rate_limit_prices, d.document) AS p
+			WHERE part.section = 'prices' AND force IS NOT TRUE;
+		RETURN QUERY SELECT part.section, d.name, f.* FROM (SELECT d.name, rate_limit_policy_amounts(d.have, money) AS have, rate_limit_policy_amounts(d.document, money_now) AS document
 				FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)) AS d
 			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL
 				UNION ALL SELECT e.key, nullif((defaults || d.have) -> e.key, 'null'), nullif(e.value, 'null') FROM jsonb_each(defaults || d.document) AS e WHERE e.value <> (defaults || d.have) -> e.key) AS f;
@@ -4413,17 +4377,15 @@ BEGIN
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,tiers,prices}'::text[]) AS s;
-		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM ( SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
+		PERFORM rate_limit_refuse(f.fault, 'foreign_key_violation') FROM ( SELECT format('rule "%s": %s', f.name, f.fault) AS fault FROM (
+			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
 			UNION ALL SELECT r.name, format('priority: %s: must differ from the priority of the rule "%s", which is in the same family', r.priority, o.name)
 			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name
 			UNION ALL SELECT r.name, format('counted_as: "%s": must be a name by which no other rule counts: the rule "%s" counts by it', r.counts, o.name)
 			FROM (SELECT x.name, coalesce(x.counted_as, x.name) AS counts FROM rate_limit_rules x) AS r JOIN rate_limit_rules o ON coalesce(o.counted_as, o.name) = r.counts AND o.name > r.name)
-			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
-		IF fault IS NOT NULL THEN
-			RAISE foreign_key_violation USING MESSAGE = fault;
-		END IF;
+			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1) AS f;
 		SET CONSTRAINTS ALL IMMEDIATE;
 		SET CONSTRAINTS ALL DEFERRED;
 		IF dry_run THEN

@@ -32,3 +32,9 @@ RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^
 	ELSE fields || jsonb_build_object('events', CASE WHEN inward
 		THEN trim_scale((fields ->> 'events')::numeric * 1000000)
 		ELSE trim_scale(rate_limit_decimal((fields ->> 'events')::bigint, 'money')) END) END;
+
+-- The same for a row of a limit or an override. money has the limits in money, as RULE/LIMIT.
+CREATE OR REPLACE FUNCTION rate_limit_policy_amounts(fields jsonb, money text[], inward boolean DEFAULT false)
+	RETURNS jsonb LANGUAGE sql IMMUTABLE
+RETURN rate_limit_policy_amount(fields, (fields ->> 'rule' || '/'
+	|| coalesce(fields ->> 'limit_name', fields ->> 'name')) = ANY (money), inward);

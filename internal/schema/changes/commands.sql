@@ -2,8 +2,6 @@
 
 -- Deletes an unused tier, and returns whether it existed. It fails if the tier is used.
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-	uses text;
 BEGIN
 	IF $1 = 'anonymous' THEN
 		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1)
@@ -11,7 +9,9 @@ BEGIN
 	END IF;
 	-- The lock prevents users and keys from getting the tier while it is deleted.
 	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
-	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM (
+	PERFORM rate_limit_refuse('tier: ' || to_json($1) || ': is used by ' || string_agg(u.what, ', '
+			ORDER BY u.place, u.what) || ': change or delete these first, or see: pg-ratelimit tiers rename',
+		'foreign_key_violation') FROM (
 		SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
 		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)),
 			(2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
@@ -19,10 +19,6 @@ BEGIN
 				what, n) WHERE u.n > 0
 		UNION ALL SELECT 4, format('the rule "%s"', r.name) FROM rate_limit_rules r
 			WHERE $1 = ANY (r.tiers)) AS u;
-	IF uses IS NOT NULL THEN
-		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: '
-			'pg-ratelimit tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
-	END IF;
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;

@@ -116,15 +116,13 @@ CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURN
 DECLARE
 	money CONSTANT text[] := rate_limit_money_limits();
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
-		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_amount(r.document - 'rule',
-			r.document ->> 'unit' = 'money', false) ORDER BY r.key) AS list
+		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_amounts(r.document, money) - 'rule'
+			ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
 	RETURN (SELECT jsonb_object_agg(s.section, coalesce((
-			SELECT jsonb_agg(rate_limit_policy_amount(r.document, s.section = 'overrides' AND concat(
-				r.document ->> 'rule', '/', r.document ->> 'limit_name') = ANY (money), false)
-				|| CASE s.section WHEN 'rules'
-				THEN coalesce(limits -> r.name, '{}') ELSE '{}' END ORDER BY r.key)
+			SELECT jsonb_agg(rate_limit_policy_amounts(r.document, money) || coalesce(CASE s.section
+				WHEN 'rules' THEN limits -> r.name END, '{}') ORDER BY r.key)
 			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides'
 				OR r.document ? 'tier'), '[]'))
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
@@ -154,35 +152,29 @@ BEGIN
 			OR f.value @? '$[*] ? (@.type() != "object")' OR f.key = 'rules' AND f.value @?
 				'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")'
 		ORDER BY f.key = ANY (sections), f.key LIMIT 1;
-	IF fault IS NULL AND policy ? 'rules' THEN
+	PERFORM rate_limit_refuse(fault, 'invalid_parameter_value');
+	IF policy ? 'rules' THEN
 		SELECT policy || jsonb_build_object('rules', coalesce(jsonb_agg(r - 'limits'), '[]'), 'limits',
 			(SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
 			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
 	END IF;
-	IF fault IS NULL THEN
-		money := rate_limit_money_limits(lists);
-		SELECT format('%s "%s/%s": events: %s: must be 0 to 9007199254.740992 with at most 6 decimals',
-				left(s.section, -1), o ->> 'rule', o ->> s.name, o -> 'events') INTO fault
-			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name),
-				jsonb_array_elements(lists -> s.section) AS o
-			WHERE concat(o ->> 'rule', '/', o ->> s.name) = ANY (money) AND o ->> 'events' <> 'unlimited'
-				AND NOT rate_limit_is_money(o ->> 'events') LIMIT 1;
-	END IF;
-	IF fault IS NULL THEN
-		SELECT lists || coalesce(jsonb_object_agg(c.section, c.list), '{}') INTO lists FROM (
-			SELECT s.section, (SELECT coalesce(jsonb_agg(rate_limit_policy_amount(o,
-				concat(o ->> 'rule', '/', o ->> s.name) = ANY (money), true)), '[]')
-				FROM jsonb_array_elements(lists -> s.section) AS o) AS list
-			FROM (VALUES ('limits', 'name'), ('overrides', 'limit_name')) AS s(section, name)
-			WHERE lists ? s.section) AS c;
-	END IF;
+	money := rate_limit_money_limits(lists);
+	PERFORM rate_limit_refuse(format('%s "%s": events: %s: must be 0 to 9007199254.740992 with at most 6 '
+			'decimals', left(s, -1), n.name, o -> 'events'), 'invalid_parameter_value')
+		FROM unnest('{limits,overrides}'::text[]) AS s, jsonb_array_elements(lists -> s) AS o,
+			concat(o ->> 'rule', '/', coalesce(o ->> 'limit_name', o ->> 'name')) AS n(name)
+		WHERE n.name = ANY (money) AND o ->> 'events' <> 'unlimited'
+			AND NOT rate_limit_is_money(o ->> 'events');
+	SELECT lists || coalesce(jsonb_object_agg(s, (SELECT coalesce(jsonb_agg(rate_limit_policy_amounts(o,
+			money, true)), '[]') FROM jsonb_array_elements(lists -> s) AS o)), '{}') INTO lists
+		FROM unnest('{limits,overrides}'::text[]) AS s WHERE lists ? s;
 	FOR part IN SELECT section, left(section, -1) AS kind, relation, jsonb_object_agg(name, type) AS types,
 			array_agg(name) FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
 			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits'
 				ELSE '' END AS known
-		FROM rate_limit_policy_columns WHERE lists ? section AND fault IS NULL
+		FROM rate_limit_policy_columns WHERE lists ? section
 		GROUP BY place, section, relation ORDER BY place
 	LOOP
 		EXIT WHEN fault IS NOT NULL;
@@ -232,9 +224,7 @@ BEGIN
 			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by')
 				THEN concat(item.value, ': ') END, item.wrong);
 	END LOOP;
-	IF fault IS NOT NULL THEN
-		RAISE invalid_parameter_value USING MESSAGE = fault;
-	END IF;
+	PERFORM rate_limit_refuse(fault, 'invalid_parameter_value');
 	RETURN result;
 END $$;
 
@@ -367,23 +357,15 @@ BEGIN
 					OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		IF part.section = 'prices' AND force IS NOT TRUE THEN
-			SELECT format('price "%s": %s', d.name, f.fault) INTO fault
-				FROM (SELECT rate_limit_rates_in_force() AS rates OFFSET 0) AS h,
-					jsonb_to_recordset(found) AS d(document jsonb, name text),
-					jsonb_populate_record(NULL::rate_limit_prices, d.document) AS p,
-					rate_limit_price_fault(h.rates -> p.model, rate_limit_rates(p)) AS f(fault)
-				WHERE f.fault IS NOT NULL LIMIT 1;
-			IF fault IS NOT NULL THEN
-				RAISE check_violation USING MESSAGE = fault;
-			END IF;
-		END IF;
+		PERFORM rate_limit_refuse('price "' || d.name || '": '
+				|| rate_limit_price_fault(h.rates -> p.model, rate_limit_rates(p)))
+			FROM (SELECT rate_limit_rates_in_force() AS rates OFFSET 0) AS h,
+				jsonb_to_recordset(found) AS d(document jsonb, name text),
+				jsonb_populate_record(NULL::rate_limit_prices, d.document) AS p
+			WHERE part.section = 'prices' AND force IS NOT TRUE;
 		RETURN QUERY SELECT part.section, d.name, f.*
-			FROM (SELECT d.name, rate_limit_policy_amount(d.have, d.have ->> 'rule' || '/' ||
-					coalesce(d.have ->> 'limit_name', d.have ->> 'name') = ANY (money), false) AS have,
-				rate_limit_policy_amount(d.document, d.document ->> 'rule' || '/' ||
-					coalesce(d.document ->> 'limit_name', d.document ->> 'name') = ANY (money_now), false)
-					AS document
+			FROM (SELECT d.name, rate_limit_policy_amounts(d.have, money) AS have,
+				rate_limit_policy_amounts(d.document, money_now) AS document
 				FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)) AS d
 			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL
 				UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL
@@ -427,7 +409,8 @@ BEGIN
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
 			FROM unnest('{keys,tiers,prices}'::text[]) AS s;
-		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM (
+		PERFORM rate_limit_refuse(f.fault, 'foreign_key_violation') FROM (
+			SELECT format('rule "%s": %s', f.name, f.fault) AS fault FROM (
 			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
@@ -439,10 +422,7 @@ BEGIN
 				'counts: the rule "%s" counts by it', r.counts, o.name)
 			FROM (SELECT x.name, coalesce(x.counted_as, x.name) AS counts FROM rate_limit_rules x) AS r
 				JOIN rate_limit_rules o ON coalesce(o.counted_as, o.name) = r.counts AND o.name > r.name)
-			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
-		IF fault IS NOT NULL THEN
-			RAISE foreign_key_violation USING MESSAGE = fault;
-		END IF;
+			AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1) AS f;
 		SET CONSTRAINTS ALL IMMEDIATE;
 		SET CONSTRAINTS ALL DEFERRED;
 		IF dry_run THEN

@@ -53,6 +53,12 @@ DECLARE
 	ids text[]; -- of API keys, as keys of counters contain them
 	digests text[];
 	refs text[]; -- values of rate_limit_changes.ref
+	counted_or_deleted CONSTANT text := CASE WHEN dry_run THEN 'SELECT count(*) FROM %s WHERE %s'
+		ELSE 'WITH d AS (DELETE FROM %s WHERE %s RETURNING 1) SELECT count(*) FROM d' END;
+	parts CONSTANT oid[] := ARRAY(SELECT c.oid FROM pg_class c JOIN pg_class a
+			ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
+				AND a.relowner = c.relowner
+		WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$');
 	condition text;
 	counts record;
 	rules text := '(SELECT NULL::text AS counts, NULL::text[] AS count_by WHERE false)';
@@ -96,10 +102,7 @@ BEGIN
 
 	-- Without an identity, rows of a table in a publication cannot be deleted.
 	IF NOT dry_run AND EXISTS (SELECT FROM pg_publication p WHERE p.pubdelete) THEN
-		FOR name IN SELECT c.oid::regclass FROM pg_class c JOIN pg_class a
-				ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
-			WHERE c.relkind = 'r' AND c.relreplident = 'd'
-				AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+		FOR name IN SELECT c.oid::regclass FROM pg_class c WHERE c.oid = ANY (parts) AND c.relreplident = 'd'
 		LOOP
 			EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
 		END LOOP;
@@ -113,11 +116,8 @@ BEGIN
 				OR string_to_array(key, '' '') && $4 OR also && $4))'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
 			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
-				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
-					AND a.relowner = c.relowner
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
-				AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
+			WHERE c.oid = ANY (parts) AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- a table comes before the tables that it refers to
 		SELECT t.name, t.condition
 			FROM (VALUES ('rate_limit_metrics',
@@ -128,14 +128,8 @@ BEGIN
 				account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
 		CONTINUE WHEN to_regclass(name) IS NULL;
-		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted
-				USING users, keys, network, texts, until;
-		ELSE
-			EXECUTE format('DELETE FROM %s WHERE %s', name, condition)
-				USING users, keys, network, texts, until;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
-		END IF;
+		EXECUTE format(counted_or_deleted, name, condition) INTO deleted
+			USING users, keys, network, texts, until;
 		RETURN NEXT;
 	END LOOP;
 
@@ -203,13 +197,8 @@ BEGIN
 	-- after the counters: a notice would come back while its counter is there
 	condition := format('FROM rate_limit_notices c LEFT JOIN %s r ON c.rule = r.counts WHERE %s', rules,
 		condition);
-	IF dry_run THEN
-		EXECUTE 'SELECT count(*) ' || condition INTO deleted USING ids, texts;
-	ELSE
-		EXECUTE format('DELETE FROM rate_limit_notices WHERE ctid = ANY (ARRAY(SELECT c.ctid %s))', condition)
-			USING ids, texts;
-		GET DIAGNOSTICS deleted = ROW_COUNT;
-	END IF;
+	EXECUTE format(counted_or_deleted, 'rate_limit_notices', format('ctid = ANY (ARRAY(SELECT c.ctid %s))',
+		condition)) INTO deleted USING ids, texts;
 	SELECT 'rate_limit_notices', 0 INTO name, kept;
 	RETURN NEXT;
 	IF running > 0 THEN

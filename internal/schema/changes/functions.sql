@@ -2,6 +2,15 @@
 -- NULL keeps the value of an existing row, and gives a new row the default. reset names columns that get
 -- their defaults. Only rate_limit_set, which the functions below call, builds statements from names.
 
+-- Fails with a fault, unless it is NULL.
+CREATE OR REPLACE FUNCTION rate_limit_refuse(fault text, code text DEFAULT 'check_violation') RETURNS void
+	LANGUAGE plpgsql AS $$
+BEGIN
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION USING ERRCODE = code, MESSAGE = fault;
+	END IF;
+END $$;
+
 -- Runs a statement that writes the rows of a list, and returns their number. The error names the row that the
 -- server refuses, the field, its value and what it must be.
 --
@@ -50,18 +59,12 @@ DECLARE
 	same CONSTANT text := (SELECT string_agg(format(CASE WHEN inputs ? k THEN 'x.%1$I = t.%1$I'
 		ELSE 'x.%I IS NULL' END, k), ' AND ') FROM unnest(keys) AS k);
 	source CONSTANT text := format('jsonb_populate_record(NULL::%s, $1 -> 0 -> ''document'') t', relation);
-	fault text;
 BEGIN
-	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
-		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
-	SELECT coalesce(fault, format('%s: must not be both given and reset', n)) INTO fault
-		FROM unnest(reset) AS n WHERE inputs ? n OR fault IS NOT NULL LIMIT 1;
-	IF names = '{}' THEN
-		fault := keys[1] || ': must be given';
-	END IF;
-	IF fault IS NOT NULL THEN
-		RAISE check_violation USING MESSAGE = fault;
-	END IF;
+	PERFORM rate_limit_refuse(CASE names WHEN '{}' THEN keys[1] || ': must be given' END);
+	PERFORM rate_limit_refuse(format('reset: %s: must be one of %s', to_json(n),
+		array_to_string(others, ', '))) FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL;
+	PERFORM rate_limit_refuse(format('%s: must not be both given and reset', n))
+		FROM unnest(reset) AS n WHERE inputs ? n;
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (resets) THEN '%1$I = DEFAULT' ELSE '%1$I = '
 		't.%1$I' END, n),
 		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || resets);
@@ -292,13 +295,10 @@ END $$;
 
 -- Fails if a user is the parent of others.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	below CONSTANT bigint := (SELECT count(*) FROM rate_limit_users u WHERE u.parent = $1);
 BEGIN
-	IF below > 0 THEN
-		RAISE foreign_key_violation USING MESSAGE = format('user: %s: must not be the parent of other users: '
-			'give these %s another parent first', to_json($1), below);
-	END IF;
+	PERFORM rate_limit_refuse(format('user: %s: must not be the parent of other users: give these %s another '
+		'parent first', to_json($1), count(*)), 'foreign_key_violation')
+		FROM rate_limit_users u WHERE u.parent = $1 HAVING count(*) > 0;
 END $$;
 
 -- Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails

@@ -17,14 +17,13 @@ RETURN (SELECT bool_and(coalesce(has_table_privilege(to_regclass('rate_limit_' |
 
 -- Whether all roles may call a function.
 --
--- All roles may call functions that compute, and those that views and constraints call with the rights of the
--- role that reads or writes.
+-- All roles may call functions that compute or only fail, and those that views and constraints call with the
+-- rights of the role that reads or writes.
 CREATE OR REPLACE FUNCTION rate_limit_is_for_all(function pg_proc) RETURNS boolean LANGUAGE sql STABLE
 RETURN $1.provolatile = 'i' OR $1.prosqlbody IS NOT NULL OR substr($1.proname, 12) IN ('behind',
 	'billing_differs', 'calendars', 'counted_prefix', 'counters', 'exposed', 'has_applied', 'hidden',
-	'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'reported_at', 'rights',
-	'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced',
-	'vacuum_holders');
+	'key_name', 'lineage', 'lost_units', 'override_of', 'price_age', 'read_report', 'refuse', 'reported_at',
+	'rights', 'schemas', 'surplus', 'unknown_zones', 'unlimited', 'unpriced', 'vacuum_holders');
 
 -- The schema of the tables, and then the schemas of the shards.
 CREATE OR REPLACE FUNCTION rate_limit_schemas() RETURNS oid[] LANGUAGE plpgsql STABLE AS $$

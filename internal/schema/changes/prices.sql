@@ -30,14 +30,11 @@ CREATE OR REPLACE FUNCTION rate_limit_price(model text, input numeric DEFAULT NU
 	reset text[] DEFAULT NULL, parts text[] DEFAULT NULL, tiers text[] DEFAULT NULL,
 	force boolean DEFAULT false) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	fields CONSTANT jsonb := jsonb_build_object('model', rate_limit_model(model),
-		'valid', coalesce(valid, (SELECT p.valid FROM rate_limit_prices p
-			WHERE p.model = rate_limit_model($1) AND p.valid @> now()
-			ORDER BY lower(p.valid) DESC NULLS LAST LIMIT 1), '(,)'),
-		'input', input, 'output', output, 'cache_read', cache_read, 'cache_write', cache_write,
-		'above', above, 'above_input', above_input, 'above_output', above_output,
-		'above_cache_read', above_cache_read, 'above_cache_write', above_cache_write,
-		'max_output', max_output, 'comment', comment, 'parts', parts, 'tiers', tiers, 'source', NULL);
+	fields CONSTANT jsonb := (SELECT to_jsonb(f) FROM (SELECT rate_limit_model($1) AS model,
+		coalesce($12, (SELECT p.valid FROM rate_limit_prices p WHERE p.model = rate_limit_model($1)
+			AND p.valid @> now() ORDER BY lower(p.valid) DESC NULLS LAST LIMIT 1), '(,)') AS valid,
+		input, output, cache_read, cache_write, above, above_input, above_output, above_cache_read,
+		above_cache_write, max_output, comment, parts, tiers, NULL AS source) AS f);
 	before CONSTANT jsonb := rate_limit_rates_in_force() -> (fields ->> 'model');
 	result CONSTANT text := rate_limit_set('rate_limit_prices', '{model,valid}', fields, reset || '{source}');
 	fault text;
@@ -47,9 +44,8 @@ BEGIN
 			ORDER BY b.key) FROM jsonb_each_text(before) b WHERE NOT r ? b.key)
 		INTO fault, lacking FROM rate_limit_prices p, rate_limit_rates(p) r
 		WHERE (p.model, p.valid) = (fields ->> 'model', (fields ->> 'valid')::tstzrange);
-	IF fault IS NOT NULL AND force IS NOT TRUE THEN
-		RAISE check_violation USING MESSAGE = fault;
-	ELSIF result = 'created' AND lacking IS NOT NULL THEN
+	PERFORM rate_limit_refuse(fault) WHERE force IS NOT TRUE;
+	IF result = 'created' AND lacking IS NOT NULL THEN
 		RAISE WARNING 'price %: lacks % of the price in force: these parts cost what their neighbors do',
 			fields -> 'model', lacking USING ERRCODE = 'RL003';
 	END IF;
@@ -99,12 +95,12 @@ BEGIN
 		fault := CASE WHEN NOT $4 AND NOT r.is_kept
 			THEN rate_limit_price_fault(rate_limit_rates(r.old), rate_limit_rates(r.row)) END;
 		RETURN QUERY WITH d AS (
-			SELECT rtrim(f.name, '.') AS name, h.value AS was, l.value AS is
+			SELECT rtrim(name, '.') AS name, h.value AS was, l.value AS is
 			FROM jsonb_each_text(rate_limit_rates(r.held)
 				|| jsonb_strip_nulls(jsonb_build_object('max_output', (r.held).max_output))) h(name, value)
 			FULL JOIN jsonb_each_text(rate_limit_rates(r.row)
 				|| jsonb_strip_nulls(jsonb_build_object('max_output', (r.row).max_output))) l(name, value)
-				USING (name) CROSS JOIN LATERAL (SELECT name) f
+				USING (name)
 			WHERE h.value::numeric IS DISTINCT FROM l.value::numeric
 		) SELECT r.name, CASE WHEN r.is_kept THEN 'kept' WHEN fault IS NOT NULL THEN 'needs force'
 			ELSE 'changed' END, d.name, trim_scale(d.was::numeric)::text, trim_scale(d.is::numeric)::text
@@ -116,9 +112,7 @@ BEGIN
 		ended := array_append(ended, r.old);
 		made := array_append(made, r.row);
 	END LOOP;
-	IF first IS NOT NULL AND NOT dry_run THEN
-		RAISE check_violation USING MESSAGE = first;
-	END IF;
+	PERFORM rate_limit_refuse(first) WHERE NOT dry_run;
 	BEGIN
 		UPDATE rate_limit_prices p SET valid = p.valid * tstzrange(NULL, now()) FROM unnest(ended) e
 			WHERE (p.model, p.valid) = (e.model, e.valid);

@@ -33,18 +33,14 @@ DECLARE
 	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows))
 		|| '{burst,durable,on_exceed,notify}';
 	result text;
-	fault text;
 BEGIN
-	SELECT format('tiers: %s: must be in rate_limit_tiers, which has %s', string_agg(quote_literal(t), ', '),
-			(SELECT coalesce(string_agg(quote_literal(k.tier), ', ' ORDER BY k.rank, k.tier), 'none')
-				FROM rate_limit_tiers k)) INTO fault
-		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k) HAVING count(*) > 0;
-	SELECT coalesce(fault, string_agg(a.key || ': ' || a.value, ', ')
-		|| ': must be null or 0 to 9007199254740992') INTO fault
+	PERFORM rate_limit_refuse('tiers: ' || string_agg(quote_literal(t), ', ') || ': must be in '
+			'rate_limit_tiers, which has ' || (SELECT coalesce(string_agg(quote_literal(k.tier), ', '
+				ORDER BY k.rank, k.tier), 'none') FROM rate_limit_tiers k))
+		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k);
+	PERFORM rate_limit_refuse(string_agg(a.key || ': ' || a.value, ', ')
+			|| ': must be null or 0 to 9007199254740992')
 		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
-	IF fault IS NOT NULL THEN
-		RAISE check_violation USING MESSAGE = fault;
-	END IF;
 	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL)
 		FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
 			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
@@ -74,7 +70,7 @@ BEGIN
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name
 		AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL)
+	PERFORM rate_limit_refuse(CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL)
 			THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
 		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL)
 			THEN format('burst: %s: the rule has no limit with a window', burst)
@@ -84,10 +80,7 @@ BEGIN
 		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL)
 			THEN format('notify: %s: the rule has no limit with a fixed window or a calendar',
 				to_json(notify))
-		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END
-	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
-	IF fault IS NOT NULL THEN
-		RAISE check_violation USING MESSAGE = fault;
-	END IF;
+		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END)
+		FROM rate_limit_rule_limits l WHERE l.rule = name;
 	RETURN result;
 END $$;
