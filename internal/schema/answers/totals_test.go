@@ -40,9 +40,11 @@ func drawRow(t *rapid.T) (row, day string) {
 	return fmt.Sprintf(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, model, input, money,
 			charges, kind, corrects_time)
 		SELECT d, gen_random_uuid(), d::timestamp AT TIME ZONE 'UTC' + %d * interval '1 h', %s,
-			replace('%s', '''''', '""')::text[], %s, %d, nullif(%d, 5), '[{"prefix": "rule/r/l", "key": "org",
-			"unit": "money", "units": %[6]d}, {"prefix": "rule/r/l:2", "key": "ann", "unit": "money",
-			"units": %[6]d}]', '%[8]s', CASE WHEN '%[8]s' <> 'charge' THEN now() - %[9]d * interval '1 h' END
+			replace('%s', '''''', '""')::text[], %s, %d, nullif(%d, 5),
+			'[{"prefix": "rule/r/l2", "unit": "money", "units": 99}, {"prefix": "rule/r/l", "unit": "tokens",
+			"units": 99}, {"prefix": "rule/r/l:2", "key": "org", "unit": "money", "units": %[6]d},
+			{"prefix": "rule/r/l", "key": "ann", "unit": "money", "units": %[6]d}]', '%[8]s',
+			CASE WHEN '%[8]s' <> 'charge' THEN now() - %[9]d * interval '1 h' END
 		FROM (SELECT %[7]s AS d) d`, rapid.IntRange(0, 30).Draw(t, "hour"), user,
 		ancestors, rapid.SampledFrom([]string{"'m'", "'n'", "NULL"}).Draw(t, "model"), units, units, day,
 		kind, rapid.IntRange(0, 2000).Draw(t, "age")), day
@@ -71,7 +73,7 @@ func checkInvoice(t *rapid.T, s *sqltest.DB) {
 	got = s.Query(`SELECT sum(t.requests), sum(t.units) FROM ` + window + `, rate_limit_totals_of('` + user +
 		`', a, b, 'rule/r/l', 'money') t`)
 	want = s.Query(`SELECT CASE WHEN count(*) > 0 THEN count(*) FILTER (WHERE kind = 'charge') END,
-		sum((charges -> 0 ->> 'units')::bigint)` + mine)
+		sum((charges -> 2 ->> 'units')::bigint)` + mine)
 	if got != want {
 		t.Fatalf("the sums of %s on a limit: got %s, want %s", user, got, want)
 	}
