@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,61 +39,67 @@ prices correct gpt-4o --from 2026-11-01 --until 2026-11-15 --reason 'typing erro
 	runGo: correctPrices,
 }
 
-// bill is a row of rate_limit_bills.
+// bill is a row of rate_limit_bills, and an element of the argument of rate_limit_correct.
 type bill struct {
-	ID    string
-	Time  time.Time
-	Users []string // who has sent the request, and who was above
-	Tier  string
-	Lines []billLine
+	ID    string     `json:"id"`
+	Time  time.Time  `json:"time"`
+	Users []string   `json:"users"` // who has sent the request, and who was above
+	Tier  string     `json:"tier"`
+	Lines []billLine `json:"lines"`
 }
 
 type billLine struct {
-	Model      string
-	Billionths *int64 // nil without a price
-	Parts      option.Parts
-}
-
-// rated is an element of the argument of rate_limit_correct.
-type rated struct {
-	ID    string      `json:"id"`
-	Time  time.Time   `json:"time"`
-	Lines []ratedLine `json:"lines"`
-}
-
-type ratedLine struct {
-	Billionths *int64 `json:"billionths,omitempty"`
+	Model      string       `json:"model"`
+	Billionths *int64       `json:"billionths,omitempty"` // nil without a price
+	Parts      option.Parts `json:"parts"`
+	// The row of prices, which rate sets. Price is "" if it has the name of the model.
 	Price      string `json:"price,omitempty"`
 	PriceValid string `json:"price_valid,omitempty"`
 }
 
-// differences are the sums of lines of a model that a price makes cost more or less.
-type differences struct {
-	Model         string      `json:"model"`
-	Price         string      `json:"price"`
-	User          string      `json:"user"`
-	Requests      int         `json:"requests"`
-	Before        json.Number `json:"before"`
-	After         json.Number `json:"after"`
-	before, after int64
+// billionths is an amount of money.
+type billionths int64
+
+// MarshalJSON implements json.Marshaler.
+func (n billionths) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, "%d.%09d", n/1_000_000_000, n%1_000_000_000), nil
+}
+
+// difference has the sums of lines of a model that a price makes cost more or less.
+type difference struct {
+	Model    string     `json:"model"`
+	Price    string     `json:"price"`
+	User     string     `json:"user"`
+	Requests int        `json:"requests"`
+	Before   billionths `json:"before"`
+	After    billionths `json:"after"`
 }
 
 // correctedAtOnce bounds the requests of a transaction, which locks their counters.
 const correctedAtOnce = 500
 
-// corrections are the requests that cost more or less now, and what they cost together.
+// corrections is what the command prints. Differing is the number of requests that cost more or less now, and
+// Corrected that of the ones that the command has corrected. If a proxy of an older version does not report
+// how many requests run, Running is nil, and Unreported has the names of such proxies.
 type corrections struct {
-	requests, unpriced int
-	changed            []rated
-	sums               map[[3]string]*differences // by model, price and user
+	Requests   int           `json:"requests"`
+	Differing  int           `json:"differing"`
+	Corrected  int           `json:"corrected"`
+	Unpriced   int           `json:"without_a_price"`
+	Running    *json.Number  `json:"running"`
+	Unreported []string      `json:"running_not_reported_by,omitempty"`
+	Changes    []*difference `json:"changes"`
+
+	changed []bill                    // with their new prices
+	sums    map[[3]string]*difference // by model, price and user
 }
 
 // add compares what a bill costs with what it costs by prices.
 func (all *corrections) add(s *policy.Snapshot, b *bill) {
-	all.requests++
+	all.Requests++
 	lines, isPriced := rate(s, b)
 	if !isPriced {
-		all.unpriced++
+		all.Unpriced++
 	}
 	differs := false
 	for i, line := range lines {
@@ -103,48 +110,24 @@ func (all *corrections) add(s *policy.Snapshot, b *bill) {
 		}
 		differs = true
 		for _, user := range b.Users {
-			key := [3]string{b.Lines[i].Model, line.PriceModel(b.Lines[i].Model), user}
+			key := [3]string{line.Model, cmp.Or(line.Price, line.Model), user}
 			sum := all.sums[key]
 			if sum == nil {
-				sum = &differences{Model: key[0], Price: key[1], User: key[2]}
+				sum = &difference{Model: key[0], Price: key[1], User: key[2]}
 				all.sums[key] = sum
+				all.Changes = append(all.Changes, sum)
 			}
 			sum.Requests++
-			sum.after += *line.Billionths
+			sum.After += billionths(*line.Billionths)
 			if old != nil {
-				sum.before += *old
+				sum.Before += billionths(*old)
 			}
 		}
 	}
 	if differs {
-		all.changed = append(all.changed, rated{b.ID, b.Time, lines})
+		b.Lines = lines
+		all.changed = append(all.changed, *b)
 	}
-}
-
-// list returns the sums in their order.
-func (all *corrections) list() []*differences {
-	list := []*differences{}
-	for _, sum := range all.sums {
-		sum.Before, sum.After = money(sum.before), money(sum.after)
-		list = append(list, sum)
-	}
-	slices.SortFunc(list, func(a, b *differences) int {
-		return slices.Compare([]string{a.Model, a.Price, a.User}, []string{b.Model, b.Price, b.User})
-	})
-	return list
-}
-
-// correctionReport is what the command prints. Differing is the number of requests that cost more or less
-// now, and Corrected that of the ones that the command has corrected. If a proxy of an older version does not
-// report how many requests run, Running is nil, and Unreported has the names of such proxies.
-type correctionReport struct {
-	Requests   int            `json:"requests"`
-	Differing  int            `json:"differing"`
-	Corrected  int            `json:"corrected"`
-	Unpriced   int            `json:"without_a_price"`
-	Running    *json.Number   `json:"running"`
-	Unreported []string       `json:"running_not_reported_by,omitempty"`
-	Changes    []*differences `json:"changes"`
 }
 
 func correctPrices(c *invocation) error {
@@ -152,12 +135,10 @@ func correctPrices(c *invocation) error {
 	if yes && strings.TrimSpace(c.flag("reason")) == "" {
 		return invalid("--reason", "", "given with --yes")
 	}
-	all := &corrections{sums: map[[3]string]*differences{}}
+	all := &corrections{Changes: []*difference{}, sums: map[[3]string]*difference{}}
 	if err := c.eachBill(all.add); err != nil {
 		return err
 	}
-	report := correctionReport{Requests: all.requests, Differing: len(all.changed), Unpriced: all.unpriced,
-		Changes: all.list()}
 	if yes {
 		for part := range slices.Chunk(all.changed, correctedAtOnce) {
 			bills, err := json.Marshal(part)
@@ -173,7 +154,7 @@ func correctPrices(c *invocation) error {
 			if err := json.Unmarshal(rows[0], &made); err != nil {
 				return err
 			}
-			report.Corrected += made.Corrected
+			all.Corrected += made.Corrected
 		}
 	}
 	running, err := c.rows(`SELECT CASE WHEN count(*) = count(r.n) THEN coalesce(sum(r.n), 0) END AS running,
@@ -184,14 +165,18 @@ FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::big
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(running[0], &report); err != nil {
+	if err := json.Unmarshal(running[0], all); err != nil {
 		return err
 	}
-	err = c.show(report, "")
+	all.Differing = len(all.changed)
+	slices.SortFunc(all.Changes, func(a, b *difference) int {
+		return slices.Compare([]string{a.Model, a.Price, a.User}, []string{b.Model, b.Price, b.User})
+	})
+	err = c.show(all, "")
 	switch {
 	case err != nil || c.json:
 		return err
-	case all.requests == 0:
+	case all.Requests == 0:
 		return c.printf("\nThe ledger of this database has no requests of this model and time.\n")
 	case len(all.changed) == 0:
 		return c.printf("\nThe requests cost what the prices say.\n")
@@ -199,19 +184,6 @@ FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::big
 		return c.printf("\nNothing is changed: this was a dry run, and --yes makes the corrections.\n")
 	}
 	return nil
-}
-
-// PriceModel returns the model of the row of prices of a line of a model.
-func (l *ratedLine) PriceModel(model string) string {
-	if l.Price == "" {
-		return model
-	}
-	return l.Price
-}
-
-// money formats billionths.
-func money(billionths int64) json.Number {
-	return json.Number(fmt.Sprintf("%d.%09d", billionths/1_000_000_000, billionths%1_000_000_000))
 }
 
 // eachBill calls f with the bills that MODEL and the flags select, and with all prices.
@@ -231,8 +203,8 @@ func (c *invocation) eachBill(f func(s *policy.Snapshot, b *bill)) error {
 		}
 	}
 	snapshot := policy.Compile(nil, nil, nil, 0).WithPrices(rows)
-	result, err := c.conn.Query(c.ctx, `SELECT json_build_object('ID', b.id, 'Time', b.time, 'Tier', b.tier,
-	'Lines', b.lines, 'Users', ARRAY(SELECT DISTINCT coalesce(u, '') FROM unnest(b.user_id || b.ancestors) u))
+	result, err := c.conn.Query(c.ctx, `SELECT json_build_object('id', b.id, 'time', b.time, 'tier', b.tier,
+	'lines', b.lines, 'users', ARRAY(SELECT DISTINCT coalesce(u, '') FROM unnest(b.user_id || b.ancestors) u))
 FROM rate_limit_bills(@from::timestamptz, coalesce(@until::timestamptz, 'infinity'), @MODEL) b`, c.values)
 	if err != nil {
 		return err
@@ -248,35 +220,25 @@ FROM rate_limit_bills(@from::timestamptz, coalesce(@until::timestamptz, 'infinit
 	return result.Err()
 }
 
-// rate returns what the lines of a bill cost, as a proxy does, and whether each has a price.
-func rate(s *policy.Snapshot, b *bill) (lines []ratedLine, isPriced bool) {
-	at := batch.PricedAt(b.ID)
-	if at == 0 {
-		at = b.Time.UnixMicro()
-	}
-	if b.Tier == "" {
-		b.Tier = "standard"
-	}
+// rate returns the lines of a bill with what they cost, as a proxy does, and whether each has a price.
+func rate(s *policy.Snapshot, b *bill) (lines []billLine, isPriced bool) {
+	at := cmp.Or(batch.PricedAt(b.ID), b.Time.UnixMicro())
 	own := policy.PriceOf(s, b.Lines[0].Model, at)
 	var total policy.Total
-	isPriced = true
-	for i := range b.Lines {
-		price := policy.PriceOf(s, b.Lines[i].Model, at)
-		if price == nil {
-			price = own
-		}
-		var line ratedLine
+	lines, isPriced = slices.Clone(b.Lines), true
+	for i := range lines {
+		line := &lines[i]
+		line.Billionths = nil
+		price := cmp.Or(policy.PriceOf(s, line.Model, at), own)
 		if price == nil {
 			isPriced = false
-		} else {
-			cost := total.Add(price.Cost(b.Lines[i].Parts, b.Tier))
-			line.Billionths = &cost
-			line.PriceValid = price.Valid
-			if price.Model != b.Lines[i].Model {
-				line.Price = price.Model
-			}
+			continue
 		}
-		lines = append(lines, line)
+		cost := total.Add(price.Cost(line.Parts, cmp.Or(b.Tier, "standard")))
+		line.Billionths, line.PriceValid = &cost, price.Valid
+		if price.Model != line.Model {
+			line.Price = price.Model
+		}
 	}
 	return lines, isPriced
 }
