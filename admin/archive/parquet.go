@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/parquet-go/parquet-go"
+	"github.com/shopspring/decimal"
 )
 
 // readTable calls read for each row of a partition, each time in the same order. read must not retain the
@@ -328,13 +329,7 @@ const decimalBytes = 16
 
 // decimalOf returns a number with nine decimals: its billionths as a big-endian two's complement.
 func decimalOf(v *pgtype.Numeric) parquet.Value {
-	ten, n := big.NewInt(10), new(big.Int).Set(v.Int)
-	for e := v.Exp + 9; e > 0; e-- {
-		n.Mul(n, ten)
-	}
-	for e := v.Exp + 9; e < 0; e++ {
-		n.Quo(n, ten) // the digit is 0
-	}
+	n := decimal.NewFromBigInt(v.Int, v.Exp+9).BigInt() // further digits are 0
 	if n.Sign() < 0 {
 		n.Add(n, new(big.Int).Lsh(big.NewInt(1), 8*decimalBytes))
 	}

@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/shopspring/decimal"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -62,7 +63,7 @@ type billionths int64
 
 // MarshalJSON implements json.Marshaler.
 func (n billionths) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, "%d.%09d", n/1_000_000_000, n%1_000_000_000), nil
+	return []byte(decimal.New(int64(n), -9).StringFixed(9)), nil
 }
 
 // difference has the sums of lines of a model that a price makes cost more or less.

@@ -2,10 +2,11 @@ package command
 
 import (
 	"encoding/json"
-	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/shopspring/decimal"
 )
 
 // The lists of prices that can be imported.
@@ -13,8 +14,6 @@ const (
 	liteLLM   = "LiteLLM"
 	modelsDev = "models.dev"
 )
-
-var one = big.NewRat(1, 1)
 
 var (
 	// liteLLMField splits a field of LiteLLM's list into a price of a token, a step, and a tier.
@@ -51,9 +50,9 @@ func (m *listedModel) readLiteLLM() {
 		switch {
 		case m.addToken(f.name, priceLevel{}, f.value) || sameCosts.MatchString(f.name):
 		case f.name == "input_cost_per_query" && texts["mode"] == "rerank":
-			m.add(f.name, priceLevel{}, "search", f.value, one)
+			m.add(f.name, priceLevel{}, "search", f.value, 0)
 		case f.name == "input_cost_per_request":
-			m.add(f.name, priceLevel{}, "request", f.value, one)
+			m.add(f.name, priceLevel{}, "request", f.value, 0)
 		case f.name == "search_context_cost_per_query":
 			m.addSearch(f, texts["web_search_billing_unit"])
 		case f.name == "tiered_pricing":
@@ -71,7 +70,7 @@ func (m *listedModel) readLiteLLM() {
 		case "image_generation", "image_edit":
 			base["output"] = base["image_output"]
 		case "embedding", "rerank":
-			base["output"] = new(big.Rat)
+			base["output"] = new(decimal.Decimal)
 		}
 	}
 }
@@ -93,7 +92,7 @@ func (m *listedModel) addToken(name string, at priceLevel, value json.RawMessage
 	if at.tier == "batches" {
 		at.tier = "batch"
 	}
-	m.add(name, at, part, value, million)
+	m.add(name, at, part, value, perToken)
 	return true
 }
 
@@ -107,7 +106,7 @@ func (m *listedModel) addSearch(f field, unit string) {
 	}
 	switch {
 	case isOne:
-		m.add(f.name, priceLevel{}, "search", prices[0].value, one)
+		m.add(f.name, priceLevel{}, "search", prices[0].value, 0)
 	case !m.ignores(f.name) && hasAmount(f.value):
 		m.fail(f.name, f.value, "must be the price of each search")
 	}
@@ -184,7 +183,7 @@ func (m *listedModel) addCosts(name string, at priceLevel, costs json.RawMessage
 		part := modelsDevParts[f.name]
 		switch {
 		case part != "":
-			m.add(field, at, part, f.value, one)
+			m.add(field, at, part, f.value, 0)
 		case f.name == "context_over_200k":
 			if !hasTiers && !m.ignores(field) { // else the tiers have it, with its true size
 				m.addCosts(field, priceLevel{at.tier, 200_000}, f.value)

@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shopspring/decimal"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
@@ -25,7 +26,8 @@ type listedModel struct {
 	fields              []field
 	ignored             *regexp.Regexp // the names of fields that nobody pays for; nil is none
 
-	prices    map[priceLevel]map[string]*big.Rat // by part, for a million tokens, a search or a request
+	// prices has the prices by part, for a million tokens, a search or a request.
+	prices    map[priceLevel]map[string]*decimal.Decimal
 	maxOutput int64
 	faults    []string // what a row cannot say
 }
@@ -45,11 +47,12 @@ type priceRow struct {
 // reasoning is the part of tokens that rows price as output.
 const reasoning = "reasoning"
 
+// perToken is the number of zeros by which a price of a token is less than that of a million.
+const perToken = 6
+
 var (
-	million    = big.NewRat(1_000_000, 1)
-	maxPrice   = big.NewRat(1_000_000_000, 1)
-	maxTokens  = big.NewRat(999_999_999_999_999, 1)
-	listNumber = regexp.MustCompile(`^"?(-?[0-9]{1,40}(?:\.[0-9]{1,60})?(?:[eE][+-]?[0-9]{1,2})?)"?$`)
+	maxPrice  = decimal.New(1, 9)
+	maxTokens = decimal.New(1, 15)
 	// rowModel matches the names that a row can have for one model.
 	rowModel = regexp.MustCompile(`^[^*[:cntrl:]]{1,199}$`)
 )
@@ -91,29 +94,27 @@ func objectOf(value json.RawMessage) []field {
 	return fieldsOf(value)
 }
 
-// add sets the price of a part, times factor. Null is no price.
-func (m *listedModel) add(field string, at priceLevel, part string, value json.RawMessage, factor *big.Rat) {
+// add sets the price of a part, with more zeros. Null is no price.
+func (m *listedModel) add(field string, at priceLevel, part string, value json.RawMessage, zeros int32) {
 	if m.ignores(field) || string(value) == "null" {
 		return
 	}
-	price := rational(value)
-	if price != nil {
-		price.Mul(price, factor)
-	}
-	if price == nil || price.Sign() < 0 || price.Cmp(maxPrice) > 0 {
+	price, isNumber := numberOf(value)
+	price = price.Shift(zeros)
+	if !isNumber || price.IsNegative() || price.GreaterThan(maxPrice) {
 		m.fail(field, value, "must be a price from 0 to 1000000000")
 		return
 	}
 	if m.prices == nil {
-		m.prices = map[priceLevel]map[string]*big.Rat{}
+		m.prices = map[priceLevel]map[string]*decimal.Decimal{}
 	}
 	if m.prices[at] == nil {
-		m.prices[at] = map[string]*big.Rat{}
+		m.prices[at] = map[string]*decimal.Decimal{}
 	}
-	if old := m.prices[at][part]; old != nil && old.Cmp(price) != 0 {
+	if old := m.prices[at][part]; old != nil && !old.Equal(price) {
 		m.fail(field, value, "must not differ from another price of "+part)
 	}
-	m.prices[at][part] = price
+	m.prices[at][part] = &price
 }
 
 // ignores reports whether nobody pays for a field.
@@ -129,23 +130,22 @@ func (m *listedModel) fail(field string, value json.RawMessage, reason string) {
 	m.faults = append(m.faults, field+": "+reason)
 }
 
-// rational returns a number of a list, or nil for another value.
-func rational(value json.RawMessage) *big.Rat {
-	text := listNumber.FindSubmatch(value)
-	if text == nil {
-		return nil
+// numberOf returns a number of a list, and whether the value is one, of a size that prices have.
+func numberOf(value json.RawMessage) (n decimal.Decimal, isNumber bool) {
+	if len(value) > 100 || string(value) == "null" || n.UnmarshalJSON(value) != nil ||
+		max(n.Exponent(), -n.Exponent()) > 100 {
+		return decimal.Zero, false
 	}
-	n, _ := new(big.Rat).SetString(string(text[1])) // the expression ensures a number
-	return n
+	return n, true
 }
 
 // wholeNumber returns a number of tokens, which a list can write as 256000.0 or 1e6.
 func wholeNumber(value json.RawMessage) (int64, bool) {
-	n := rational(value)
-	if n == nil || !n.IsInt() || n.Sign() < 0 || n.Cmp(maxTokens) > 0 {
+	n, isNumber := numberOf(value)
+	if !isNumber || !n.IsInteger() || n.IsNegative() || n.GreaterThanOrEqual(maxTokens) {
 		return 0, false
 	}
-	return n.Num().Int64(), true
+	return n.IntPart(), true
 }
 
 // refuse notes a field that no row can have, if it costs something.
@@ -165,17 +165,16 @@ func hasAmount(value json.RawMessage) bool {
 			return true
 		}
 	}
-	text := strings.Trim(string(value), `"`)
-	number, err := strconv.ParseFloat(text, 64)
-	if err == nil && number == 0 {
-		return strings.ContainsAny(text, "123456789") // too small
+	var number decimal.Decimal
+	if number.UnmarshalJSON(value) == nil {
+		return !number.IsZero()
 	}
-	return text != "" && (value[0] == '"' || err == nil || errors.Is(err, strconv.ErrRange))
+	return value[0] == '"' && len(value) > len(`""`)
 }
 
 // of returns the price of a part. What a list leaves out of a tier or a step costs what it does without the
 // tier, else in the step before.
-func (m *listedModel) of(at priceLevel, part string) (price *big.Rat) {
+func (m *listedModel) of(at priceLevel, part string) (price *decimal.Decimal) {
 	last := priceLevel{step: -1}
 	for l, prices := range m.prices {
 		if prices[part] != nil && l.step <= at.step && (l.tier == at.tier || l.tier == "") &&
@@ -190,7 +189,7 @@ func (m *listedModel) of(at priceLevel, part string) (price *big.Rat) {
 func (m *listedModel) row() (row priceRow) {
 	for at, prices := range m.prices {
 		output := m.of(at, "output")
-		if price := prices[reasoning]; price != nil && (output == nil || price.Cmp(output) != 0) {
+		if price := prices[reasoning]; price != nil && (output == nil || !price.Equal(*output)) {
 			m.faults = append(m.faults, "reasoning has a price of its own, which a row cannot have")
 		}
 		delete(prices, reasoning)
@@ -222,23 +221,18 @@ func (m *listedModel) row() (row priceRow) {
 			if at.tier != "" {
 				name = at.tier + "." + name
 			}
-			digits := 12
 			if isBase && columns[part] != nil {
-				digits = 60
+				*columns[part] = price.String()
+				continue
 			}
-			text := price.FloatString(digits)
-			if exact, _ := new(big.Rat).SetString(text); exact.Cmp(price) != 0 {
+			if !price.Equal(price.Truncate(12)) {
 				m.faults = append(m.faults, name+" has more decimals than a row")
 			}
-			text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
-			switch {
-			case digits > 12:
-				*columns[part] = text
-			case at.tier != "":
-				row.Tiers = append(row.Tiers, name+"="+text)
-			default:
-				row.Parts = append(row.Parts, name+"="+text)
+			list := &row.Parts
+			if at.tier != "" {
+				list = &row.Tiers
 			}
+			*list = append(*list, name+"="+price.String())
 		}
 	}
 	return row

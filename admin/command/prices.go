@@ -3,10 +3,11 @@ package command
 import (
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/shopspring/decimal"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -193,7 +194,6 @@ WHERE p.model = rate_limit_model($1) AND CASE WHEN t IS NULL THEN p.valid @> now
 		return err
 	}
 	price.Prepare()
-	cost := big.NewRat(policy.Billionths(price.Cost(usual, "")), 1_000_000_000).FloatString(9)
 	return c.printf("A request with 10,000 tokens of input and 1,000 of output costs %s.\n",
-		strings.TrimSuffix(strings.TrimRight(cost, "0"), "."))
+		decimal.New(policy.Billionths(price.Cost(usual, "")), -9))
 }
