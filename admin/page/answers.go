@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -31,65 +30,64 @@ const (
 )
 
 // question is a statement for the database; the rows that it returns are the answer. An answer stays valid
-// for loadFactor times the duration of its statement, but at least for interval and at most for maxInterval.
+// for loadFactor times the duration of its statement, but at least for interval and at most for maxAge.
 type question struct {
-	data        dataset
-	interval    time.Duration
-	maxInterval time.Duration
-	timeout     time.Duration
-	sql         string
+	data     dataset
+	interval time.Duration
+	sql      string
 }
+
+// stateQuestion is the question that pages ask most often. Its answer stays valid for its interval only.
+const stateQuestion = "state"
 
 // questions maps the names in the API to questions. Requests that ask the same question at the same time wait
 // for one statement.
 var questions = map[string]question{
-	"state": {counterData, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
+	stateQuestion: {counterData, 400 * time.Millisecond, `
 SELECT * FROM rate_limit_state`},
-	"proxies": {counterData, time.Second, maxAge, askTimeout, `
+	"proxies": {counterData, time.Second, `
 SELECT node, region, version, live, ended, cannot, policy, behind, late, seen, admitted, refused, undecided,
 	locally FROM rate_limit_proxies ORDER BY node`},
-	"minutes": {historyData, 2 * time.Second, maxAge, askTimeout, `SELECT * FROM rate_limit_minutes
+	"minutes": {historyData, 2 * time.Second, `SELECT * FROM rate_limit_minutes
 WHERE time > now() - interval '1 hour' ORDER BY time`},
-	"changes": {policyData, 2 * time.Second, maxAge, askTimeout, `
+	"changes": {policyData, 2 * time.Second, `
 SELECT at, by, kind, which, what FROM rate_limit_changed
 WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
-	"refused": {historyData, 2 * time.Second, maxAge, askTimeout, `
+	"refused": {historyData, 2 * time.Second, `
 SELECT r.*, rate_limit_key_name(NULL, substring(prefix FROM '^rule/(.*)$'), name) AS key_name
 FROM rate_limit_refused(now() - interval '1 hour') AS r`},
-	"near": {policyData, 5 * time.Second, maxAge, askTimeout, `
+	"near": {policyData, 5 * time.Second, `
 SELECT rule, limit_name, key, rate_limit_key_name(NULL, rule, key) AS key_name, used, held, quota, unit,
 	percent, count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
-	"money": {counterData, 5 * time.Second, maxAge, askTimeout, `
+	"money": {counterData, 5 * time.Second, `
 SELECT s.*, (SELECT max(currency) FROM rate_limit_ledger_retention) AS currency FROM rate_limit_spent() s`},
-	"corrections": {counterData, 5 * time.Second, maxAge, askTimeout, `
+	"corrections": {counterData, 5 * time.Second, `
 SELECT * FROM rate_limit_corrections()`},
-	"prices": {policyData, 5 * time.Second, maxAge, askTimeout, `
+	"prices": {policyData, 5 * time.Second, `
 SELECT p.model, lower(p.valid) AS since, upper(p.valid) AS until, p.input, p.output, ARRAY(
 		SELECT rtrim(r.key, '.') || '=' || r.value FROM jsonb_each_text(rate_limit_rates(p)) r
 		WHERE r.key NOT IN ('input', 'output') ORDER BY r.key) AS parts, count(*) OVER () AS total
 FROM (SELECT DISTINCT ON (model) * FROM rate_limit_prices WHERE valid @> now()
 	ORDER BY model, lower(valid) DESC NULLS LAST) AS p ORDER BY p.model LIMIT 50`},
-	"notices": {counterData, 5 * time.Second, maxAge, askTimeout, `
+	"notices": {counterData, 5 * time.Second, `
 SELECT rule, limit_name, key, percent, used, quota, currency, at, void_at < 'infinity' AS void,
 	count(*) OVER () AS total
 FROM rate_limit_notices ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT 50`},
-	"bans": {policyData, 2 * time.Second, maxAge, askTimeout, `
+	"bans": {policyData, 2 * time.Second, `
 SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
 // refusals is the statement for the refusals of a sender. Its arguments are the sender and a time, as text.
-var refusals = question{data: historyData, timeout: askTimeout, sql: `SELECT * FROM rate_limit_why($1, $2)`}
+var refusals = question{data: historyData, sql: `SELECT * FROM rate_limit_why($1, $2)`}
 
-// answer holds the latest answer to a question, and the state of the statement that renews it.
+// answer is the latest answer to a question.
 type answer struct {
-	mu        sync.Mutex // guards the fields below
 	body      []byte
 	err       error
-	bodyTime  time.Time     // when body was received
-	nextStart time.Time     // the statement does not run again before this time
-	inFlight  chan struct{} // closed when the running statement ends; nil if none runs
+	bodyTime  time.Time // when body was received
+	nextStart time.Time // the statement does not run again before this time
 }
 
 // serveAPI responds with the answer to the question name.
@@ -133,54 +131,55 @@ func (s *Server) refusalsOf(ctx context.Context, sender, timeText string) ([]byt
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return s.pools.rows(ctx, &refusals, sender, timeText)
+	return s.pools.rows(ctx, &refusals, askTimeout, sender, timeText)
 }
 
 // latest returns the latest answer to a question. If that answer is no longer valid, latest starts the
 // statement again, and waits up to answerTimeout for its end before it returns the previous answer.
 func (s *Server) latest(ctx context.Context, name string) ([]byte, error) {
-	a := s.answers[name]
-	a.mu.Lock()
-	if a.inFlight == nil && !time.Now().Before(a.nextStart) {
-		a.inFlight = make(chan struct{})
-		go s.refresh(name, a)
-	}
-	inFlight := a.inFlight
-	a.mu.Unlock()
-	if inFlight != nil {
-		waitCtx, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	a := s.answerTo(name)
+	if !time.Now().Before(a.nextStart) {
 		select {
-		case <-inFlight:
-		case <-waitCtx.Done():
+		case renewed := <-s.running.DoChan(name, func() (any, error) { return s.renew(name), nil }):
+			a = renewed.Val.(answer)
+		case <-ctx.Done():
+			if a.err == nil && time.Since(a.bodyTime) > maxAge {
+				return nil, &failure{http.StatusServiceUnavailable, "", "the database has not answered yet"}
+			}
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.err != nil:
-		return nil, a.err
-	case a.body == nil || a.inFlight != nil && time.Since(a.bodyTime) > maxAge:
-		return nil, &failure{http.StatusServiceUnavailable, "", "the database has not answered yet"}
-	}
-	return a.body, nil
+	return a.body, a.err
 }
 
-// refresh runs a question's statement, stores the answer, and wakes the requests that wait for it.
-func (s *Server) refresh(name string, a *answer) {
-	q := questions[name]
-	start := time.Now()
-	body, err := s.pools.rows(s.closing, &q)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.nextStart = time.Now().Add(q.interval)
-	if err == nil {
-		lifetime := min(max(q.interval, loadFactor*time.Since(start)), q.maxInterval)
-		a.nextStart, a.bodyTime, a.body = time.Now().Add(lifetime), time.Now(), body
+// answerTo returns the latest answer to a question, or the zero answer before the first one.
+func (s *Server) answerTo(name string) (a answer) {
+	if stored, ok := s.answers.Load(name); ok {
+		a = stored.(answer)
 	}
-	a.err = err
-	close(a.inFlight)
-	a.inFlight = nil
+	return a
+}
+
+// renew runs a question's statement and stores the answer, unless another call has just done so.
+func (s *Server) renew(name string) answer {
+	a, q, start := s.answerTo(name), questions[name], time.Now()
+	if start.Before(a.nextStart) {
+		return a
+	}
+	timeout, most := askTimeout, maxAge
+	if name == stateQuestion {
+		timeout, most = stateTimeout, q.interval
+	}
+	body, err := s.pools.rows(s.closing, &q, timeout)
+	end := time.Now()
+	a.err, a.nextStart = err, end.Add(q.interval)
+	if err == nil {
+		lifetime := min(max(q.interval, loadFactor*end.Sub(start)), most)
+		a.body, a.bodyTime, a.nextStart = body, end, end.Add(lifetime)
+	}
+	s.answers.Store(name, a)
+	return a
 }
 
 // isMissing reports whether an error means that a table or a function does not exist.

@@ -128,8 +128,9 @@ func (p *pools) read(ctx context.Context, data dataset, timeout time.Duration,
 
 // rows returns a JSON object with the rows of a question ("rows") and the time of the database ("time"). If a
 // table of the question is missing, "rows" is empty and "absent" is true.
-func (p *pools) rows(ctx context.Context, q *question, args ...any) (body []byte, err error) {
-	err = p.read(ctx, q.data, q.timeout, func(ctx context.Context, tx pgx.Tx) error {
+func (p *pools) rows(ctx context.Context, q *question, timeout time.Duration, args ...any) (
+	body []byte, err error) {
+	err = p.read(ctx, q.data, timeout, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, "SELECT json_build_object('time', clock_timestamp(), 'rows', "+
 			"coalesce(json_agg(q), '[]'))::text FROM ("+
 			q.sql+") q", args...).Scan(&body)

@@ -13,6 +13,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -38,8 +41,9 @@ type Server struct {
 	hosts         []string
 	database      string
 	pools         *pools
-	answers       map[string]*answer
-	senderQueries chan struct{} // a semaphore: holds a value for each running query about a sender
+	answers       sync.Map           // the latest answer to each question, by name
+	running       singleflight.Group // the statements of questions
+	senderQueries chan struct{}      // a semaphore: holds a value for each running query about a sender
 	closing       context.Context
 	cancel        context.CancelFunc
 	requests      requestSums
@@ -48,7 +52,7 @@ type Server struct {
 // New returns a Server, which connects to the databases at the first request.
 func New(o Options) (*Server, error) {
 	s := &Server{
-		options: o, answers: map[string]*answer{}, senderQueries: make(chan struct{}, maxSenderQueries),
+		options: o, senderQueries: make(chan struct{}, maxSenderQueries),
 		requests: requestSums{finalSums: map[[2]string]int64{}},
 	}
 	for _, host := range o.Hosts {
@@ -57,9 +61,6 @@ func New(o Options) (*Server, error) {
 				Want: "names of hosts without a scheme, a port and wildcards"}
 		}
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
-	}
-	for name := range questions {
-		s.answers[name] = new(answer)
 	}
 	var err error
 	if s.pools, s.database, err = newPools(&s.options); err != nil {
