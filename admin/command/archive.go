@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,17 +12,16 @@ import (
 )
 
 var archiveCommand = commandSpec{
-	use:   "archive --before AGE --to DESTINATION [--drop]",
+	use:   "archive --before AGE --to DESTINATION",
 	short: "Copies old days of the audit log and the ledger to Parquet files",
-	long: `Each day in UTC that ended before --before becomes a file, such as audit/2026/08/2026-08-01.parquet
-and ledger/2026/08/2026-08-01.parquet. The command compares the file with the table before it stores
-the file. Rows of that day that arrive after this go to 2026-08-01-2.parquet. The next run continues
-an interrupted run. Run the command once a day, from cron or systemd, as the owner of the tables,
-and not over a pooler.
+	long: `Each day in UTC becomes a file of the audit log and one of the ledger, such as
+audit/2026/08/2026-08-01.parquet, which the command compares with the table before it stores it.
+Rows of the day that arrive later go to 2026-08-01-2.parquet. The next run continues an interrupted
+run. Run the command once a day, as the owner of the tables, and not over a pooler.
 
-The credentials for S3 come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set,
-AWS_SESSION_TOKEN, or from the profile AWS_PROFILE of ~/.aws/credentials, or from the machine's
-role. AWS_REGION is the region, and AWS_ENDPOINT_URL the address of a server other than Amazon's.
+The credentials for S3 come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN,
+from the profile AWS_PROFILE of ~/.aws/credentials, or from the machine's role. AWS_REGION is the
+region, and AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
 Upkeep deletes days that are past their retention, archived or not. Both retentions should be at
 least 7 days longer than --before.`,
@@ -33,11 +31,7 @@ archive --before 90d --to s3://logs/limits --drop`,
 		{name: "before", kind: pastTime, required: true,
 			usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01"},
 		{name: "to", usage: "an existing folder, or s3://BUCKET/PREFIX", required: true},
-		{
-			name:  "drop",
-			value: false,
-			usage: "drop archived days that are past their retention",
-		},
+		toggle("drop", "drop archived days that are past their retention"),
 	},
 	runGo: func(c *invocation) error {
 		to, err := archive.NewDestination(c.flag("to"))
@@ -63,12 +57,7 @@ func (c *invocation) archive(o archive.Options) error {
 	o.Warn = func(err error) { fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning:", err) }
 	if !c.json {
 		p := printer{continues: true}
-		o.Report = func(d archive.Day) {
-			day, _ := json.Marshal(d)
-			p.table([]json.RawMessage{day})
-			_ = c.printf("%s", p.String())
-			p.Reset()
-		}
+		o.Report = func(d archive.Day) { _ = stream(c, &p, d) }
 	}
 	days, err := archive.Run(ctx, c.conn, o)
 	if err != nil {
@@ -79,7 +68,7 @@ func (c *invocation) archive(o archive.Options) error {
 	}
 	switch {
 	case c.json:
-		err = errors.Join(err, c.show(append([]archive.Day{}, days...), ""))
+		err = errors.Join(err, c.show(append([]archive.Day{}, days...)))
 	case len(days) == 0 && err == nil:
 		err = c.printf(
 			"There is no day to archive that ended before %s.\n",

@@ -80,8 +80,6 @@ type commandSpec struct {
 	// noun names the row that the first argument selects, such as "rule". A subcommand without a noun has
 	// that of its parent.
 	noun string
-	// args lists the kinds of the arguments, in order. Arguments after its end are plain text.
-	args []kind
 
 	// sql selects the rows that the command prints. In sql, @NAME stands for the argument NAME, and @key_id
 	// for the flag --key-id. An argument or flag that the user leaves out is NULL. If the command changes
@@ -89,7 +87,7 @@ type commandSpec struct {
 	beforeSQL, sql string
 	// jsonOnly lists the columns that only --json prints.
 	jsonOnly string
-	// emptyText replaces a table without rows.
+	// emptyText replaces a table without rows. The default names the noun: "There are no rules."
 	emptyText string
 	// failIfEmpty makes a command that prints a list fail if sql returns no row.
 	failIfEmpty bool
@@ -143,7 +141,8 @@ settings.
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmp.Or(cmd.Context(), context.Background())
-		c := &invocation{globalFlags: g, commandSpec: spec, ctx: ctx, cmd: cmd, args: args}
+		c := &invocation{globalFlags: g, commandSpec: spec, ctx: ctx, cmd: cmd, args: args,
+			emptyText: spec.emptyText}
 		return redactError(c.run())
 	}
 	if len(spec.commands) > 0 {
@@ -157,7 +156,9 @@ settings.
 func (g *globalFlags) addSubcommands(cmd *cobra.Command, spec *commandSpec) {
 	var names []string
 	for _, sub := range spec.commands {
-		sub.noun = cmp.Or(sub.noun, spec.noun)
+		if sub.noun = cmp.Or(sub.noun, spec.noun); sub.noun != "" {
+			sub.emptyText = cmp.Or(sub.emptyText, "There are no "+sub.noun+"s.")
+		}
 		c := g.newCommand(&sub)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)

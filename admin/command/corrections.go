@@ -16,18 +16,17 @@ import (
 )
 
 var correctCommand = commandSpec{
-	use:   "correct MODEL --from TIME [--until TIME] [--reason REASON --yes]",
+	use:   "correct MODEL --from TIME",
 	short: "Bills requests again by the prices that hold now for the time when they came",
 	long: `First set the right price, with valid for a time that is over. MODEL may be a pattern, such as
-gpt-*. The command shows what the requests that were charged in the time cost before and after, by model, by
-price and by each user who sent them or was above, and changes nothing without --yes.
+gpt-*. Without --yes, the command only shows what the requests that were charged in the time cost
+before and after, by model, price, and each user who sent them or was above.
 
-What a request costs more or less becomes a row of the ledger of today, with its reason: a line of its own
-on the invoice of the present period, which names the corrected one. Earlier invoices stay as they are. A
-durable counter of a limit in money follows if the charge is in its running window, and was not reset since. A
-request that has no price keeps what it costs. A second run corrects only what has changed since, also after
-a run that was stopped, or what was charged later by an old price: RUNNING is the number of requests that
-proxies have reported, within 3 seconds, and that are not charged yet.`,
+A difference becomes a row of the ledger of today: a line of its own on the invoice of the present
+period. Earlier invoices stay as they are. A durable counter of a limit in money follows if the
+charge is in its running window, and was not reset since. A request without a price keeps its cost.
+A second run corrects only what has changed since, or was charged later by an old price: RUNNING is
+the number of requests, as of 3 seconds ago, that are not charged yet.`,
 	example: `prices set gpt-4o input=2.5 output=10 valid=2026-11-01..2026-11-15
 prices correct gpt-4o --from 2026-11-01 --until 2026-11-15
 prices correct gpt-4o --from 2026-11-01 --until 2026-11-15 --reason 'typing error' --yes`,
@@ -35,7 +34,7 @@ prices correct gpt-4o --from 2026-11-01 --until 2026-11-15 --reason 'typing erro
 		{name: "from", kind: pastTime, required: true, usage: "charged since: an age such as 30d, or a time"},
 		{name: "until", kind: moment, usage: "come or charged before this time"},
 		{name: "reason", usage: "the reason, for the ledger"},
-		{name: "yes", value: false, usage: "make the corrections"},
+		toggle("yes", "make the corrections"),
 	},
 	runGo: correctPrices,
 }
@@ -173,7 +172,7 @@ FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::big
 	slices.SortFunc(all.Changes, func(a, b *difference) int {
 		return slices.Compare([]string{a.Model, a.Price, a.User}, []string{b.Model, b.Price, b.User})
 	})
-	err = c.show(all, "")
+	err = c.show(all)
 	switch {
 	case err != nil || c.json:
 		return err
@@ -189,7 +188,9 @@ FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::big
 
 // eachBill calls f with the bills that MODEL and the flags select, and with all prices.
 func (c *invocation) eachBill(f func(s *policy.Snapshot, b *bill)) error {
-	prices, err := c.rows("SELECT " + policy.PriceSQL + " AS price FROM rate_limit_prices p")
+	var prices []policy.Price
+	err := c.conn.QueryRow(c.ctx, "SELECT coalesce(json_agg("+policy.PriceSQL+"), '[]') "+
+		"FROM rate_limit_prices p").Scan(&prices)
 	if err != nil {
 		return err
 	}
@@ -197,13 +198,7 @@ func (c *invocation) eachBill(f func(s *policy.Snapshot, b *bill)) error {
 		return errors.New("this database has no prices: corrections are made where the ledger is, and if " +
 			"the policy is on another server, the right prices are set there, too")
 	}
-	rows := make([]policy.Price, len(prices))
-	for i, row := range prices {
-		if err := json.Unmarshal(row, &struct{ Price *policy.Price }{&rows[i]}); err != nil {
-			return err
-		}
-	}
-	snapshot := policy.Compile(nil, nil, nil, 0).WithPrices(rows)
+	snapshot := policy.Compile(nil, nil, nil, 0).WithPrices(prices)
 	result, err := c.conn.Query(c.ctx, `SELECT json_build_object('id', b.id, 'time', b.time, 'tier', b.tier,
 	'lines', b.lines, 'users', ARRAY(SELECT DISTINCT coalesce(u, '') FROM unnest(b.user_id || b.ancestors) u))
 FROM rate_limit_bills(@from::timestamptz, coalesce(@until::timestamptz, 'infinity'), @MODEL) b`, c.values)

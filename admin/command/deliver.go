@@ -40,7 +40,7 @@ notices deliver --to /run/secrets/slack-url --format slack --follow`,
 	flags: []flag{
 		{name: "to", usage: "a file with the URL", required: true},
 		{name: "format", value: "json", usage: "json, or slack for an incoming webhook"},
-		{name: "follow", value: false, usage: "go on until a signal ends the command"},
+		toggle("follow", "go on until a signal ends the command"),
 	},
 	runGo: (*invocation).deliver,
 }
@@ -126,7 +126,7 @@ func (c *invocation) deliver() error {
 			if result.Result != "delivered" {
 				left++
 			}
-			if err := c.printDelivery(&p, result); err != nil {
+			if err := stream(c, &p, result); err != nil {
 				return err
 			}
 			if !result.silent {
@@ -166,20 +166,6 @@ type delivery struct {
 	Percent int    `json:"percent"`
 	Result  string `json:"result"`
 	silent  bool   // there was no response
-}
-
-// printDelivery prints a line of a table, or of JSON.
-func (c *invocation) printDelivery(p *printer, d *delivery) error {
-	line, err := c.encode(d, "")
-	if err == nil && !c.json {
-		p.table([]json.RawMessage{json.RawMessage(line)})
-		line = p.String()
-		p.Reset()
-	}
-	if err != nil {
-		return err
-	}
-	return c.printf("%s", line)
 }
 
 // deliverNext sends a notice that is due, and notes the result in the transaction that has locked it. The

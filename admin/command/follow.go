@@ -83,19 +83,5 @@ func (c *invocation) followOnce(p *printer, seenIDs map[int64]bool, initialRows 
 			"Use flags that select fewer rows.\n", limit)
 	}
 	slices.Reverse(newRows)
-	if !c.json {
-		p.table(newRows)
-		defer p.Reset()
-		return ids, c.printf("%s", p.String())
-	}
-	for _, row := range newRows {
-		line, err := c.encode(row, "")
-		if err == nil {
-			err = c.printf("%s", line)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return ids, nil
+	return ids, stream(c, p, newRows...)
 }

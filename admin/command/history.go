@@ -49,13 +49,12 @@ WHERE a.time >= step.low AND a.time < step.high
 ORDER BY a.time DESC LIMIT @number::bigint) a LIMIT @number::bigint`
 
 var auditCommand = commandSpec{
-	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--outcome limited] [--since 1h]",
+	use:   "audit",
 	short: "Lists what happened to requests, the newest first",
-	long: `A row is listed if it matches all flags. COUNT is the number of equal refusals within one second.
-WEIGHT is the number of requests that a sampled row represents. LIMIT NAME is the limit that
-refused the request, or the limit with the least left. SHADOW marks what the mode shadow would have
-refused; with --outcome, such rows need --shadow. --follow keeps printing new rows until
-Ctrl-C, with the newest row last. --follow with --json prints one object per line.
+	long: `COUNT is the number of equal refusals within one second, and WEIGHT the number of requests that a
+sampled row represents. LIMIT NAME is the limit that refused the request, or has the least left.
+SHADOW marks what the mode shadow would have refused; with --outcome, such rows need --shadow.
+--follow prints the newest row last, and with --json one object per line.
 
 ` + auditScope,
 	example: `audit --follow --rule free
@@ -67,11 +66,11 @@ audit --prefix web --since 2026-11-27 --until 2026-11-28 --json`,
 		{name: "prefix", usage: "only requests with this prefix, rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "only requests that this rule decided"},
 		{name: "outcome", kind: outcomes, usage: outcomes.want},
-		{name: "shadow", value: false, usage: "only what the mode shadow would have refused"},
+		toggle("shadow", "only what the mode shadow would have refused"),
 		{name: "address", kind: network, usage: "only requests from this address or network"},
 		{name: "host", usage: "only requests to this host"},
 		{name: "node", usage: "only requests to this proxy"},
-		{name: "follow,f", value: false, usage: "keep printing new rows, until Ctrl-C"},
+		toggle("follow,f", "keep printing new rows, until Ctrl-C"),
 		linesFlag("50"),
 	}, periodFlags("1h", "decided")...),
 	exclusive: []string{"follow until", "prefix rule"},
@@ -80,7 +79,8 @@ audit --prefix web --since 2026-11-27 --until 2026-11-28 --json`,
 		if c.boolFlag("follow") {
 			return c.follow()
 		}
-		return c.list(auditSQL, c.emptyAuditText())
+		c.emptyText = c.emptyAuditText()
+		return c.list(auditSQL)
 	},
 }
 
@@ -95,7 +95,7 @@ func (c *invocation) emptyAuditText() string {
 }
 
 var whyCommand = commandSpec{
-	use:   "why WHO [--at TIME]",
+	use:   "why WHO",
 	short: "Explains why requests were refused",
 	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The command
 looks back up to 24 hours from --at, finds the latest minute in which a request of WHO was refused
@@ -127,7 +127,7 @@ ORDER BY at DESC, rule, limit_name, key, percent DESC LIMIT @number::bigint`,
 }
 
 var usageCommand = commandSpec{
-	use:   "usage USER [--month 2026-11 | --since 7d]",
+	use:   "usage USER",
 	short: "Shows what a user and all below it did, in total, by day, by API key and by limit",
 	long: `Without --since: the user's billing period that is running, or its month that begins in --month.
 Days are in UTC. The first and the last have the hours that begin in the period, as long as hours are
@@ -143,7 +143,7 @@ Proxies with a history count every request, also those that are not in the audit
 	sql:       usageSQL,
 	runGo: func(c *invocation) error {
 		if c.json {
-			return c.list(c.sql, "")
+			return c.list(c.sql)
 		}
 		const sums = "requests, refused, last_request FROM u WHERE "
 		rows, err := c.change("WITH u AS MATERIALIZED (" + usageSQL + ") SELECT " +
@@ -156,7 +156,7 @@ Proxies with a history count every request, also those that are not in the audit
 		if err != nil {
 			return err
 		}
-		return c.show(rows[0], "")
+		return c.show(rows[0])
 	},
 }
 
@@ -183,7 +183,7 @@ var nodesCommand = commandSpec{
 FROM rate_limit_proxies ORDER BY node`,
 	jsonOnly: "live epoch",
 	runGo: func(c *invocation) error {
-		err := c.list(c.sql, c.emptyText)
+		err := c.list(c.sql)
 		if err != nil || c.json {
 			return err
 		}
@@ -191,8 +191,7 @@ FROM rate_limit_proxies ORDER BY node`,
 		if err != nil {
 			return err
 		}
-		return c.show(map[string]any{"Rules that cannot be used, or may not do what they seem to:": rules},
-			"")
+		return c.show(map[string]any{"Rules that cannot be used, or may not do what they seem to:": rules})
 	},
 }
 
@@ -213,15 +212,15 @@ var stateCommand = commandSpec{
 			return err
 		}
 		if problem == "" {
-			return c.list(c.sql, "")
+			return c.list(c.sql)
 		}
-		return c.list(c.sql+" UNION ALL SELECT 'problem', NULL, '"+strings.ReplaceAll(problem, "'", "''")+"'",
-			"")
+		c.values["problem"] = problem
+		return c.list(c.sql + " UNION ALL SELECT 'problem', NULL, @problem::text")
 	},
 }
 
 var topCommand = commandSpec{
-	use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
+	use:   "top",
 	short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
 	long: `--prefix is the beginning of a rule's prefix, such as rule/free, or the prefix of a limit in a
 proxy's configuration. --since lists the counters and users with the most requests in the audit
@@ -234,31 +233,33 @@ top --since 1h`,
 		{name: "by", value: "sender", kind: oneOf("sender", "path"), usage: "with --since: sender or path"},
 		linesFlag("20"),
 	}, periodFlags("", "requests")...),
+	emptyText: "Nothing is used.",
 	runGo: func(c *invocation) error {
 		prefix := c.flag("prefix")
 		switch {
 		case c.values["since"] != nil:
+			c.emptyText = c.emptyAuditText()
 			return c.list(`SELECT t.prefix, t.name,
 	rate_limit_key_name(NULL, substring(t.prefix FROM '^rule/(.*)$'), t.name) AS key_name, t.user_id,
 	t.requests, t.refused, t.failed, t.last, t.percent_read
 FROM rate_limit_top(@since, @until, @by, coalesce(@prefix, '')) AS t
-ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
-				c.emptyAuditText())
+ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`)
 		case c.flag("by") == "path":
 			return invalid("--by", "path", "given with --since: counters "+
 				"have no paths. The metrics have them with route {path} in the configuration")
 		case prefix != "" && !strings.HasPrefix(prefix, option.RulePrefix):
-			return c.list("SELECT @prefix AS prefix, "+counterColumns+`
+			c.emptyText = "There are no counters."
+			return c.list("SELECT @prefix AS prefix, " + counterColumns + `
 FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable) AS c
 WHERE c.expires_at > now()
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key
-LIMIT @number::bigint`, "There are no counters.")
+LIMIT @number::bigint`)
 		}
 		return c.list(`SELECT u.rule, u.limit_name, u.key,
 	rate_limit_key_name(NULL, u.rule, u.key) AS key_name, u.algorithm, u.used, u.held, u.quota, u.percent,
 	u.resets_at, u.unit FROM rate_limit_used u WHERE used + held > 0 AND quota IS NOT NULL
 	AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
-ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.")
+ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`)
 	},
 }
 
@@ -275,7 +276,6 @@ var getCommand = commandSpec{
 	long:  `The prefix of a rule's limit is rule/RULE/LIMIT. KEY may be "-", to read it from standard input.`,
 	example: `get rule/free/per_hour acme
 get per-key - < key.txt`,
-	args:        []kind{{}, secret},
 	failIfEmpty: true,
 	sql: "SELECT @PREFIX AS prefix, " + strings.Replace(counterColumns, "c.held",
 		"coalesce(u.held, c.held) AS held", 1) + `,
@@ -293,8 +293,7 @@ var resetCommand = commandSpec{
 	short: "Deletes the counter that get shows, so that its key has the full quota again",
 	long: `A proxy that refused the key within the last second may refuse the key for up to a second more.
 What is held by running requests is charged when they end. The users above a user keep their counters.`,
-	flags:       []flag{{name: "dry-run", value: false, usage: "show the counter, and delete nothing"}},
-	args:        []kind{{}, secret},
+	flags:       []flag{toggle("dry-run", "show the counter, and delete nothing")},
 	failIfEmpty: true,
 	runGo: func(c *invocation) error {
 		counter := `SELECT c.key, coalesce(c.count, cardinality(c.hits), c.slots) AS used, c.held,
@@ -309,28 +308,25 @@ WHERE u.rule = split_part(@PREFIX, '/', 2) AND u.limit_name = split_part(@PREFIX
 	u.key, u.used, u.held, u.quota, u.unit
 	FROM reset r, rate_limit_used_by(@KEY) u WHERE r.n > 0 AND u.level IS NOT NULL`
 		}
-		return c.list("WITH counter AS MATERIALIZED ("+counter+`), reset AS MATERIALIZED (SELECT
+		return c.list("WITH counter AS MATERIALIZED (" + counter + `), reset AS MATERIALIZED (SELECT
 	CASE WHEN @dry_run::boolean THEN (SELECT count(*) FROM counter)
 		ELSE rate_limit_reset(@PREFIX, @KEY) END AS n)
 SELECT CASE WHEN @dry_run::boolean THEN 'would be deleted' ELSE 'deleted' END AS state, @PREFIX AS prefix, c.*
-FROM reset r LEFT JOIN counter c ON true WHERE r.n > 0`+levels, "")
+FROM reset r LEFT JOIN counter c ON true WHERE r.n > 0` + levels)
 	},
 }
 
 var forgetCommand = commandSpec{
-	use:   "forget [--user USER | --ip ADDRESS | --key KEY | --key-id ID] [--account] [--dry-run]",
+	use:   "forget [--user USER | --ip ADDRESS | --key KEY | --key-id ID]",
 	short: "Deletes all stored data about a person",
 	long: `Deletes counters, rows of the audit log, usage, overrides and bans in one transaction, and prints
-how many rows of each table are DELETED. Users and API keys themselves go with --account only.
+how many rows of each table are DELETED, and KEPT: changes of the policy, which proxies delete
+after 30 days, and counters of requests in flight. If a proxy runs, the command deletes once more
+after 10 seconds. What longer requests bring back, at least as many as the last row says, a proxy
+deletes each hour for a day: a digest of the name stays as long.
 
-KEPT counts rows that stay: rows of the log of changes, which proxies need and delete after 30
-days, and counters with slots of requests in flight. If a proxy runs, the command deletes again
-after 10 seconds what proxies have written since. What requests bring back that run longer, at least
-as many as the last row says, a proxy deletes each hour for a day: a digest of the name stays as long.
-
-These stay: archive files, rows of the audit log that have only the client's network, and counters
-of combined keys, because these counters have digests in place of keys. Only the owner of the tables
-of the history can change these tables.`,
+Archive files stay, and so do rows of the audit log with only a network, and counters of combined
+keys, which have digests. Only the owner of the tables of the history can change these.`,
 	example: "forget --user acme --account --dry-run",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},
@@ -341,8 +337,8 @@ of the history can change these tables.`,
 			usage: `an API key, or the key of a counter; "-" reads it from standard input`,
 		},
 		keyIDFlag("an API key by its number"),
-		{name: "account", value: false, usage: "delete the user and the API keys as well"},
-		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
+		toggle("account", "delete the user and the API keys as well"),
+		toggle("dry-run", "count the rows, and delete none"),
 	},
 	exclusive: []string{"user ip key key-id"},
 	emptyText: "There are no tables.",
@@ -353,7 +349,7 @@ FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account:
 		if c.flag("user")+c.flag("ip")+c.flag("key")+c.flag("key-id") == "" {
 			return invalid("--user, --ip, --key or --key-id", "", "given: one of them selects the person")
 		}
-		err := c.list(c.sql, c.emptyText)
+		err := c.list(c.sql)
 		if err != nil || c.boolFlag("dry-run") {
 			return err
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 var invoiceCommand = commandSpec{
-	use:   "invoice USER [--from TIME] [--until TIME] [--by user] [--csv]",
+	use:   "invoice USER",
 	short: "Shows what a user and all below it have used of language models, by billing period and model",
 	long: `Without times: in the billing period that is running. The rows are added up from the ledger, which
 has for each request the users that were above its user then. PARENT is the nearest of them. CORRECTS is
@@ -23,7 +23,7 @@ invoice acme --from 2026-11-01 --until 2026-12-01 --by user --csv > november.csv
 		{name: "from", kind: pastTime, usage: "settled since: an age such as 30d, or a time"},
 		{name: "until", kind: moment, usage: "settled before this time"},
 		{name: "by", kind: oneOf("user"), usage: "user: also by who has sent the requests"},
-		{name: "csv", value: false, usage: "print comma-separated values"},
+		toggle("csv", "print comma-separated values"),
 	},
 	emptyText: "Nothing was used.",
 	beforeSQL: requireUser,
@@ -33,7 +33,7 @@ invoice acme --from 2026-11-01 --until 2026-12-01 --by user --csv > november.csv
 		case c.json && asCSV:
 			return invalid("--csv", "true", "given without --json")
 		case c.json:
-			return c.list(invoiceSQL("i.period", invoiceNumbers), "")
+			return c.list(invoiceSQL("i.period", invoiceNumbers))
 		}
 		sums := strings.ReplaceAll(invoiceNumbers, ", ", "), sum(")
 		rows, err := c.change(invoiceSQL("to_json(i.period) #>> '{}' AS period", invoiceNumbers+
@@ -45,7 +45,7 @@ HAVING count(money) > 0 OR @csv::boolean`)
 		case err != nil:
 			return err
 		case !asCSV:
-			return c.show(rows, c.emptyText)
+			return c.show(rows)
 		}
 		return c.printf("%s", redactKeys(csvOf(rows)))
 	},

@@ -12,7 +12,7 @@ var keysCommand = commandSpec{
 	use: "keys", noun: "key",
 	short: "Creates, lists, changes, revokes and rotates API keys",
 	commands: []commandSpec{{
-		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
+		use:   "create --user USER",
 		short: "Creates an API key, and prints it only once",
 		long: `The command prints the key on standard output, and all other text on standard error. The key
 cannot be printed again, because the database stores only a digest.`,
@@ -34,10 +34,9 @@ FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_
 		sql:   newKeySQL,
 		runGo: newKey,
 	}, {
-		use:       "list [--user USER] [-n 100]",
-		short:     "Lists the API keys (only their first characters), and with a history their requests",
-		flags:     []flag{{name: "user", usage: "only keys of this user"}, linesFlag("100")},
-		emptyText: "There are no keys.",
+		use:   "list",
+		short: "Lists the API keys (only their first characters), and with a history their requests",
+		flags: []flag{{name: "user", usage: "only keys of this user"}, linesFlag("100")},
 		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
 	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
@@ -48,21 +47,18 @@ LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
 limit for this key, and RULE/LIMIT.burst the burst. revoked_at= makes a revoked key valid again.`,
 		example: `keys set 7 tier=bulk free/per_hour=5000
 keys set 7 tier= free/per_hour=`,
-		args:  []kind{keyID},
 		runGo: setter("rate_limit_key"),
 	}, {
 		use:       "revoke ID",
 		short:     "Ends an API key now",
-		args:      []kind{keyID},
 		singleRow: true,
 		beforeSQL: "SELECT rate_limit_revoke_key(@ID::bigint)",
 		sql:       "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
 	}, {
-		use:   "rotate ID [--grace 24h]",
+		use:   "rotate ID",
 		short: "Creates an API key that replaces another, and ends the other after a grace period",
 		long: `The new key has the name, the tier, the end, the overrides and the bans of the old key. Limits
 that count by key count both keys as one. If the old key has leaked, use --grace 0s.`,
-		args: []kind{keyID},
 		flags: []flag{
 			{name: "grace", value: "24h", kind: duration, usage: "how long the old key stays valid"},
 		},
@@ -91,7 +87,7 @@ func newKey(c *invocation) error {
 	c.printsKey = true
 	created := rows[0]
 	if c.json {
-		return c.show(slices.Concat(created[:len(created)-1], json.RawMessage(`,"key":"`+key+`"}`)), "")
+		return c.show(slices.Concat(created[:len(created)-1], json.RawMessage(`,"key":"`+key+`"}`)))
 	}
 	cells := map[string]string{}
 	for _, f := range fieldsOf(created) {

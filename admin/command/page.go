@@ -20,7 +20,7 @@ import (
 const pageShutdown = time.Second
 
 var pageCommand = commandSpec{
-	use:   "page [--listen 127.0.0.1:2020]",
+	use:   "page",
 	short: "Serves a page that shows what all proxies do, and why a request was refused",
 	long: `The page reads only the database, so it also shows Traefik. Its API is below /api/, and /metrics
 has the figures of all proxies for Prometheus.
@@ -30,12 +30,8 @@ machine, use ssh -L, or the handler pg_ratelimit_page behind an authentication.`
 	offline: true,
 	flags: []flag{
 		{name: "listen", value: "127.0.0.1:2020", usage: "address and port"},
-		{name: "host", value: []string(nil), usage: "further host names of the page"},
-		{
-			name:  "insecure",
-			value: false,
-			usage: "listen on addresses that other machines can reach",
-		},
+		repeated("host", "further host names of the page"),
+		toggle("insecure", "listen on addresses that other machines can reach"),
 	},
 	runGo: func(c *invocation) error {
 		dsn, err := c.database()

@@ -19,13 +19,13 @@ var policyCommand = commandSpec{
 	use:   "policy",
 	short: "Keeps the policy in a file",
 	commands: []commandSpec{{
-		use:   "export [--users]",
+		use:   "export",
 		short: "Prints the policy as a file, without fields that have their defaults",
 		long: `The file has the tiers, the prices, the rules with their limits, and the overrides for tiers,
 always in the same order. It never has a key or a ban.`,
 		example: "policy export > policy.yaml",
 		flags: []flag{
-			{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"},
+			toggle("users", "also users, digests of API keys, and their overrides"),
 		},
 		runGo: exportPolicy,
 	}, {
@@ -36,15 +36,12 @@ A field that the file lacks gets its default. Rows that the file does not name s
 --prune.`,
 		example: "policy apply policy.yaml --prune --dry-run",
 		flags: []flag{
-			{name: "dry-run", value: false, usage: "make, check and print the changes, and roll them back"},
-			{
-				name:  "prune",
-				value: false,
-				usage: "delete rows that the file does not name, in the sections that it has",
-			},
+			toggle("dry-run", "make, check and print the changes, and roll them back"),
+			toggle("prune", "delete rows that the file does not name, in the sections that it has"),
 			forcePrice,
 		},
-		runGo: applyPolicy,
+		emptyText: "The policy matches the file.",
+		runGo:     applyPolicy,
 	}},
 }
 
@@ -54,7 +51,7 @@ func exportPolicy(c *invocation) error {
 		return err
 	}
 	if c.json {
-		return c.show(json.RawMessage(*policy), "")
+		return c.show(json.RawMessage(*policy))
 	}
 	warnings, err := c.scalar(`SELECT string_agg('Warning: ' || rule || ': ' || warning
 	|| ': policy apply refuses this file unless the database already has the rule with this tier' || chr(10),
@@ -82,8 +79,8 @@ func applyPolicy(c *invocation) error {
 	if c.values["document"], err = toJSON(file); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	err = c.list("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean, "+
-		"@force::boolean)", "The policy matches the file.")
+	err = c.list("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean, " +
+		"@force::boolean)")
 	if err != nil || c.json || !c.boolFlag("dry-run") {
 		return err
 	}

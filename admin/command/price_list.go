@@ -32,17 +32,8 @@ type listedModel struct {
 	faults    []string // what a row cannot say
 }
 
-// priceRow is a row of rate_limit_prices with the prices of a list.
-type priceRow struct {
-	Model      string   `json:"model"`
-	Input      string   `json:"input,omitempty"`
-	CacheRead  string   `json:"cache_read,omitempty"`
-	CacheWrite string   `json:"cache_write,omitempty"`
-	Output     string   `json:"output,omitempty"`
-	MaxOutput  int64    `json:"max_output,omitempty"`
-	Parts      []string `json:"parts,omitempty"`
-	Tiers      []string `json:"tiers,omitempty"`
-}
+// priceRow is a row of rate_limit_prices with the prices of a list, by column.
+type priceRow map[string]any
 
 // reasoning is the part of tokens that rows price as output.
 const reasoning = "reasoning"
@@ -194,8 +185,12 @@ func (m *listedModel) row() (row priceRow) {
 		}
 		delete(prices, reasoning)
 	}
-	row = priceRow{Model: option.ModelName(m.name), MaxOutput: m.maxOutput}
-	if !rowModel.MatchString(row.Model) {
+	name := option.ModelName(m.name)
+	row = priceRow{"model": name}
+	if m.maxOutput > 0 {
+		row["max_output"] = m.maxOutput
+	}
+	if !rowModel.MatchString(name) {
 		m.faults = append(m.faults, "the name must be of one model, with at most 199 characters")
 	}
 	base := m.prices[priceLevel{}]
@@ -204,10 +199,7 @@ func (m *listedModel) row() (row priceRow) {
 			m.faults = append(m.faults, part+" has no price")
 		}
 	}
-	levels := m.levels()
-	columns := map[string]*string{"input": &row.Input, "output": &row.Output, "cache_read": &row.CacheRead,
-		"cache_write": &row.CacheWrite}
-	for _, at := range levels {
+	for _, at := range m.levels() {
 		for _, part := range option.PartNames {
 			price := m.of(at, part)
 			isBase := at == priceLevel{}
@@ -221,18 +213,19 @@ func (m *listedModel) row() (row priceRow) {
 			if at.tier != "" {
 				name = at.tier + "." + name
 			}
-			if isBase && columns[part] != nil {
-				*columns[part] = price.String()
+			if isBase && strings.Contains(" input output cache_read cache_write ", " "+part+" ") {
+				row[part] = price.String()
 				continue
 			}
 			if !price.Equal(price.Truncate(12)) {
 				m.faults = append(m.faults, name+" has more decimals than a row")
 			}
-			list := &row.Parts
+			column := "parts"
 			if at.tier != "" {
-				list = &row.Tiers
+				column = "tiers"
 			}
-			*list = append(*list, name+"="+price.String())
+			list, _ := row[column].([]string)
+			row[column] = append(list, name+"="+price.String())
 		}
 	}
 	return row

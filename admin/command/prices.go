@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,30 +15,29 @@ import (
 )
 
 // forcePrice is the flag of commands that change prices.
-var forcePrice = flag{name: "force", value: false,
-	usage: "allow a price that differs by more than ten times from the one in force"}
+var forcePrice = toggle("force", "allow a price that differs by more than ten times from the one in force")
 
 var importCommand = commandSpec{
 	use:   "import FILE",
 	short: "Makes the prices of a public list hold from now on",
 	long: `FILE is LiteLLM's model_prices_and_context_window.json or the api.json of models.dev; - is standard
-input. The command shows what differs from the prices in force, and changes nothing without --yes. A price
-that differs ends, and a new one begins. Rows that were made by hand stay: those without a source.
+input. Without --yes, the command only shows what differs from the prices in force. A price that
+differs ends, and a new one begins. Rows without a source, which were made by hand, stay.
 
-With --provider, names lose their prefix, as in azure/gpt-4o. In a name, * stands for any text. If a row
-cannot say exactly what a model costs, the model is left out, with the reason. If none of your requests
-pays for a field that is the reason, --ignore leaves out the field instead. What the list has no price for
-in a tier costs there what it does without the tier, and above a number of tokens what it does below.`,
+In a name, * stands for any text. With --provider, names lose their prefix, as in azure/gpt-4o. A
+model that no row can price exactly is left out, with the reason; --ignore leaves out only the field
+that is the reason. What the list has no price for in a tier costs there what it does without the
+tier, and above a number of tokens what it does below.`,
 	example: `prices import model_prices_and_context_window.json --models 'gpt-*,claude-*'
 prices import api.json --provider openai --yes
 prices import api.json --provider anthropic --ignore 'experimental.*'`,
 	flags: []flag{
-		{name: "provider", value: []string(nil), usage: "the providers, as the list names them"},
-		{name: "models", value: []string(nil), usage: "the names of the models, such as gpt-*"},
-		{name: "ignore", value: []string(nil), usage: "fields that none of your requests pays for"},
-		{name: "replace", value: false, usage: "end rows that were made by hand, too"},
+		repeated("provider", "the providers, as the list names them"),
+		repeated("models", "the names of the models, such as gpt-*"),
+		repeated("ignore", "fields that none of your requests pays for"),
+		toggle("replace", "end rows that were made by hand, too"),
 		forcePrice,
-		{name: "yes", value: false, usage: "make the changes"},
+		toggle("yes", "make the changes"),
 	},
 	runGo: importPrices,
 }
@@ -77,7 +77,7 @@ func importPrices(c *invocation) error {
 		Models  int               `json:"models"`
 		Changes []json.RawMessage `json:"changes"`
 		LeftOut []leftOut         `json:"left_out"`
-	}{source, len(rows), changes, left}, "")
+	}{source, len(rows), changes, left})
 	switch {
 	case err != nil || c.json:
 		return err
@@ -148,21 +148,20 @@ func (c *invocation) priceRows(source string, models []listedModel) (rows []pric
 			left = append(left, leftOut{m.key, strings.Join(slices.Compact(m.faults), "; ")})
 			continue
 		}
-		text := fmt.Sprint(row)
-		if texts[row.Model] != text {
-			keys[row.Model] = append(keys[row.Model], m.key)
+		name, text := row["model"].(string), fmt.Sprint(row)
+		if texts[name] != text {
+			keys[name] = append(keys[name], m.key)
 		}
-		texts[row.Model], found[row.Model] = text, row
+		texts[name], found[name] = text, row
 	}
-	for _, row := range found {
-		if same := keys[row.Model]; len(same) > 1 {
-			left = append(left, leftOut{row.Model, "has several prices, as " + strings.Join(same, " and ") +
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if same := keys[name]; len(same) > 1 {
+			left = append(left, leftOut{name, "has several prices, as " + strings.Join(same, " and ") +
 				": select one by --provider or --models"})
 			continue
 		}
-		rows = append(rows, row)
+		rows = append(rows, found[name])
 	}
-	slices.SortFunc(rows, func(a, b priceRow) int { return strings.Compare(a.Model, b.Model) })
 	slices.SortFunc(left, func(a, b leftOut) int { return strings.Compare(a.Model, b.Model) })
 	return rows, left
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // show prints value as JSON with --json, else as tables. A list of objects becomes a table. An object becomes
-// a line for each field, and a table for each list in the object. For an empty list, show prints emptyText.
+// a line for each field, and a table for each list in the object. For an empty list, show prints c.emptyText.
 // show redacts API keys, which the data may contain, except in a command that has created an API key.
-func (c *invocation) show(value any, emptyText string) error {
+func (c *invocation) show(value any) error {
 	indent := ""
 	if c.json {
 		indent = "  "
@@ -23,7 +23,7 @@ func (c *invocation) show(value any, emptyText string) error {
 	output, err := c.encode(value, indent)
 	if err == nil && !c.json {
 		p := printer{hidden: strings.Fields(c.jsonOnly)}
-		p.add(json.RawMessage(output), emptyText)
+		p.add(json.RawMessage(output), c.emptyText)
 		output = p.String()
 	}
 	if err != nil {
@@ -48,6 +48,24 @@ func (c *invocation) encode(value any, indent string) (string, error) {
 		return encoded.String(), err
 	}
 	return redactKeys(encoded.String()), err
+}
+
+// stream prints rows as more lines of a table, or with --json as lines of JSON.
+func stream[T any](c *invocation, p *printer, rows ...T) error {
+	var lines []json.RawMessage
+	for _, row := range rows {
+		line, err := c.encode(row, "")
+		if err != nil {
+			return err
+		}
+		lines = append(lines, json.RawMessage(line))
+	}
+	if !c.json {
+		p.table(lines)
+		lines = []json.RawMessage{json.RawMessage(p.String())}
+		p.Reset()
+	}
+	return c.printf("%s", slices.Concat(lines...))
 }
 
 type field struct {

@@ -44,7 +44,7 @@ explain --user acme --path / --at 2026-11-27`,
 			usage: "address of the client (default " + explain.AssumedAddress.String() + ")",
 		},
 		{name: "route", usage: "name of the route, as the configuration of the proxy sets it"},
-		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
+		repeated("header", `header of the request, as in "X-Tenant: blue"`),
 		{name: "model", usage: "model that the body names"},
 		{name: "at", value: "now", kind: moment, usage: "time of the request"},
 	},
@@ -103,27 +103,23 @@ func explainRequest(c *invocation) error {
 	return c.show(struct {
 		*explain.Explanation
 		Bans any `json:"bans"`
-	}{e, bans}, "")
+	}{e, bans})
 }
 
 var replayCommand = commandSpec{
-	use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
+	use:   "replay --rule RULE [SETTING=VALUE ...]",
 	short: "Simulates other limits of a rule on recorded requests",
 	long: `Decides the requests in the audit log again, at the time of each, with the code of the proxies.
-SETTING is one of the settings of "rules set" for limits. A replay uses the current overrides, and
-the tiers of the recorded requests.
-
-The audit log must contain the requests that passed: use "audit all" or "audit sample".
+SETTING is one of the settings of "rules set" for limits. Overrides are today's. The audit log must
+contain the requests that passed: use "audit all" or "audit sample".
 
 The result differs from real limits in these cases:
 - The counters begin empty. Until the longest window has passed, the replay refuses too little.
-- A row may stand for several requests: for a sample, or for equal refusals within a second. They
-  count as one burst at the time of the row.
+- A row may stand for several requests, of a sample or of equal refusals. They count as one burst.
 - With a sample, the result is useful only for a limit with ten or more sampled requests: at 5 %, a
   limit of 200 or more.
 - Requests that another limit refused, or that were blocked or rejected, do not count.
-- If the audit log has no full addresses, a rule that counts by address counts several clients as
-  one.`,
+- Without full addresses in the log, a rule by address counts several clients as one.`,
 	example: `replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
 replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append(
@@ -177,5 +173,5 @@ func replay(c *invocation) error {
 	if err != nil {
 		return err
 	}
-	return c.show(report, "")
+	return c.show(report)
 }

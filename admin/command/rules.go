@@ -4,10 +4,9 @@ var rulesCommand = commandSpec{
 	use: "rules", noun: "rule",
 	short: "Lists and changes rules",
 	commands: []commandSpec{{
-		use:       "list",
-		short:     "Lists all rules in the order in which proxies try them, with their limits and problems",
-		emptyText: "There are no rules.",
-		sql:       "SELECT * FROM rate_limit_rule_states",
+		use:   "list",
+		short: "Lists all rules in the order in which proxies try them, with their limits and problems",
+		sql:   "SELECT * FROM rate_limit_rule_states",
 	}, {
 		use:   "set NAME SETTING=VALUE ...",
 		short: "Creates a rule, or changes its settings",
@@ -21,7 +20,7 @@ rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
 rules set team tiers=team limit.budget='50 money/1mo calendar' notify=80,100
 rules set protect paths=`,
 		flags: []flag{
-			{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"},
+			toggle("force", "allow an amount of 0, which refuses every request"),
 		},
 		runGo: setter("rate_limit_rule"),
 	},
@@ -54,9 +53,8 @@ var pricesCommand = commandSpec{
 	use: "prices", noun: "price",
 	short: "Lists and changes the prices of language models, for limits in money",
 	commands: []commandSpec{{
-		use:       "list",
-		short:     "Lists the prices",
-		emptyText: "There are no prices.",
+		use:   "list",
+		short: "Lists the prices",
 		sql: `SELECT p.model, nullif(p.valid, '(,)') AS valid, p.input, p.cache_read, p.cache_write, p.output,
 	p.above, p.above_input, p.above_cache_read, p.above_cache_write, p.above_output, p.parts, p.tiers,
 	p.max_output, p.comment, p.source
@@ -64,15 +62,13 @@ FROM rate_limit_prices p ORDER BY p.model, lower(p.valid) NULLS FIRST`,
 	}, {
 		use:   "set MODEL SETTING=VALUE ...",
 		short: "Creates a price, or changes it",
-		long: `Prices are for a million tokens. A name of a model that ends in * is a pattern. The
-settings are:
-input, output, cache_read, cache_write (default input), above (a number of tokens of input, beyond which
-above_input, above_output, above_cache_read and above_cache_write hold), max_output, comment, valid:
-FROM..UNTIL, where either may be missing, which selects the price, so that a new one can begin at a time
-(default: the price in force);
-parts: PART=PRICE or, above N tokens of input, PART@N=PRICE, with commas between them, where PART is input,
-output, cache_read, cache_write, cache_write_1h, audio_input, audio_cache_read, audio_output, image_input,
-image_output, search or request, and the last two are for one; and tiers: TIER=FACTOR or TIER.PART=PRICE.`,
+		long: `Prices are for a million tokens, of search and request for one. A name that ends in * is a
+pattern. cache_write is input by default. Beyond above tokens of input, above_input, above_output,
+above_cache_read and above_cache_write hold. valid is FROM..UNTIL, where either may be missing, and
+selects the price, so that a new one can begin at a time (default: the price in force). parts is
+PART=PRICE or, above N tokens of input, PART@N=PRICE, with commas between them, where PART is input,
+output, cache_read, cache_write, cache_write_1h, audio_input, audio_cache_read, audio_output,
+image_input, image_output, search or request. tiers is TIER=FACTOR or TIER.PART=PRICE.`,
 		example: `prices set 'gpt-4o*' input=2.5 cache_read=1.25 output=10
 prices set gpt-4o input=2 output=8 valid=2027-01-01..
 prices set gpt-4o parts=audio_input=40,input@128000=5,output@128000=20,search=0.01
@@ -91,10 +87,9 @@ var tiersCommand = commandSpec{
 	use: "tiers", noun: "tier",
 	short: "Lists and changes tiers, the plans of users",
 	commands: []commandSpec{{
-		use:       "list",
-		short:     "Lists the tiers, each with its rules and its numbers of users and keys",
-		emptyText: "There are no tiers.",
-		sql:       "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
+		use:   "list",
+		short: "Lists the tiers, each with its rules and its numbers of users and keys",
+		sql:   "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
 	}, {
 		use:     "set TIER [SETTING=VALUE ...]",
 		short:   "Creates a tier, or changes its settings",
@@ -114,7 +109,7 @@ var tiersCommand = commandSpec{
 }
 
 var changesCommand = commandSpec{
-	use:   "changes [--since 1h] [-n 100]",
+	use:   "changes",
 	short: "Lists the changes of the policy, newest first",
 	long:  "--json prints the rows before and after each change.",
 	flags: []flag{

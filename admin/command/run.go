@@ -29,6 +29,7 @@ type invocation struct {
 	args        []string
 	conn        *pgx.Conn // nil before connect
 	expandedDSN string    // set by connect
+	emptyText   string    // replaces a table without rows
 	// values maps the names of SQL parameters to the values of flags and arguments.
 	values pgx.NamedArgs
 	// printsKey makes show print API keys unredacted. Only a command that has created an API key sets
@@ -57,7 +58,7 @@ func (c *invocation) run() error {
 	case c.runGo != nil:
 		err = c.runGo(c)
 	default:
-		err = c.list(c.sql, c.emptyText)
+		err = c.list(c.sql)
 	}
 	if err == nil {
 		c.awaitInForce()
@@ -192,10 +193,10 @@ func (c *invocation) scalar(sql string, args ...any) (*string, error) {
 	return value, err
 }
 
-// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql, or emptyText for
-// none. With singleRow, list prints the row as a list of fields, and with a doneText, a confirmation. With
-// singleRow, doneText or failIfEmpty, list returns an error if sql returns no row.
-func (c *invocation) list(sql, emptyText string) error {
+// list executes c.beforeSQL and then sql in one transaction, and prints the rows of sql. With singleRow, list
+// prints the row as a list of fields, and with a doneText, a confirmation. With singleRow, doneText or
+// failIfEmpty, list returns an error if sql returns no row.
+func (c *invocation) list(sql string) error {
 	rows, err := c.change(sql)
 	switch {
 	case err != nil:
@@ -205,9 +206,9 @@ func (c *invocation) list(sql, emptyText string) error {
 	case c.doneText != "":
 		return c.printConfirmation(c.doneText)
 	case c.singleRow:
-		return c.show(rows[0], "")
+		return c.show(rows[0])
 	}
-	return c.show(rows, emptyText)
+	return c.show(rows)
 }
 
 // change executes c.beforeSQL and then sql in one transaction, and returns the rows of sql.
@@ -236,7 +237,7 @@ func (c *invocation) printConfirmation(result string) error {
 	return c.show(struct {
 		Name   string `json:"name"`
 		Result string `json:"result"`
-	}{c.name(), result}, "")
+	}{c.name(), result})
 }
 
 // name returns the parsed first argument.

@@ -80,7 +80,8 @@ var resetOnly = map[string][]string{"rate_limit_key": {"revoked_at"}}
 // every request, set accepts it for a limit of a rule only if force is true. A function with the argument
 // force gets it.
 func (c *invocation) set(function, id string, texts []string, force bool) (result string, err error) {
-	arguments, err := c.argumentsOf(function)
+	rows, _ := c.conn.Query(c.ctx, argumentsSQL, function) // CollectRows returns the error
+	arguments, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Name, Type string }])
 	if err != nil {
 		return "", err
 	}
@@ -150,18 +151,6 @@ func (c *invocation) set(function, id string, texts []string, force bool) (resul
 	// Check deferred constraints now, so that set returns their errors, and not the commit.
 	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
 	return result, err
-}
-
-// argument is an argument of an SQL function.
-type argument struct{ Name, Type string }
-
-// argumentsOf returns the arguments of an SQL function.
-func (c *invocation) argumentsOf(function string) ([]argument, error) {
-	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(result, pgx.RowToStructByPos[argument])
 }
 
 // amountWindows maps the name of an amount to its window.

@@ -23,9 +23,9 @@ migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
 	offline:   true,
 	exclusive: []string{"print show", "show citus"},
 	flags: []flag{
-		{name: "print", value: false, usage: "print the SQL, for psql, and change nothing"},
-		{name: "show", value: false, usage: "print what would run in the database, and change nothing"},
-		{name: "citus", value: false, usage: "distribute the counters over the servers of Citus"},
+		toggle("print", "print the SQL, for psql, and change nothing"),
+		toggle("show", "print what would run in the database, and change nothing"),
+		toggle("citus", "distribute the counters over the servers of Citus"),
 		{name: "shards", value: 0,
 			usage: "number of shards of the counters: one or two for each future server"},
 	},
@@ -60,7 +60,7 @@ migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
 		if changes.Tables == "" {
 			return c.describeError(err)
 		}
-		return errors.Join(c.describeError(err), c.show(changes, ""))
+		return errors.Join(c.describeError(err), c.show(changes))
 	},
 }
 

@@ -40,7 +40,7 @@ FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_users u USING (us
 LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
 WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
 	}, {
-		use:   "list [--tier TIER] [--sort last] [-n 100]",
+		use:   "list",
 		short: "Lists the users; with a history, also the requests of each today and this month",
 		flags: []flag{
 			{name: "tier", usage: "only users of this tier"},
@@ -56,8 +56,8 @@ WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.u
 			}
 			return c.list(`SELECT u.user_id, u.tier, u.parent, u.state, r.*
 FROM (SELECT u.* FROM rate_limit_user_states u
-	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY `+order+`u.user_id LIMIT @number::bigint) AS u
-LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.")
+	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY ` + order + `u.user_id LIMIT @number::bigint) AS u
+LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`)
 		},
 	}, {
 		use:   "set USER SETTING=VALUE ...",
@@ -108,10 +108,10 @@ var banCommand = commandSpec{
 	short:   "Bans a network or an address",
 	example: "ban 192.0.2.0/24 --for 1h --reason scraping",
 	flags: append(
-		[]flag{{name: "yes", value: false, usage: "ban a network of any size"}},
+		[]flag{toggle("yes", "ban a network of any size")},
 		banFlags...),
 	exclusive: []string{"for until"},
-	args:      []kind{network}, singleRow: true,
+	singleRow: true,
 	beforeSQL: "SELECT rate_limit_ban(network => @NETWORK::cidr" + banArguments,
 	sql:       bansSQL + " WHERE network = @NETWORK::cidr",
 	runGo: func(c *invocation) error {
@@ -121,7 +121,7 @@ var banCommand = commandSpec{
 				"most that one organization holds, or given with --yes: a wider ban shuts "+
 				"out unrelated clients")
 		}
-		return c.list(c.sql, "")
+		return c.list(c.sql)
 	},
 }
 
@@ -138,7 +138,6 @@ func isWide(network netip.Prefix) bool {
 var unbanCommand = commandSpec{
 	use: "unban NETWORK", noun: "network",
 	short:    "Lifts the ban of a network or an address",
-	args:     []kind{network},
 	doneText: "unbanned",
 	sql:      "SELECT WHERE rate_limit_unban(network => @NETWORK::inet)",
 	listedBy: "bans",

@@ -55,6 +55,9 @@ var (
 	network = kind{networkOfT, wantNetwork}
 )
 
+// argumentKinds maps the name of an argument to its kind. Other arguments are plain text.
+var argumentKinds = map[string]kind{"ID": keyID, "KEY": secret, "NETWORK": network}
+
 // typeKinds maps a Postgres type to its kind.
 var typeKinds = map[string]kind{
 	"bigint":   {"t::bigint", "a whole number"},
@@ -143,38 +146,28 @@ func (c *invocation) moment(name string) time.Time {
 }
 
 // readInputs parses flags and arguments into values.
-func (c *invocation) readInputs() error {
+func (c *invocation) readInputs() (err error) {
 	var names []string
 	var inputs []input
-	add := func(name, field, text string, kind kind) error {
-		if kind == secret {
-			var err error
-			if text, err = c.readSecret(field, text); err != nil {
-				return err
-			}
+	add := func(name, field, text string, kind kind) {
+		if kind == secret && err == nil {
+			text, err = c.readSecret(field, text)
 		}
 		names, inputs = append(names, name), append(inputs, input{field, text, kind})
-		return nil
 	}
-	for i := range c.flags {
-		f := &c.flags[i]
+	for _, f := range c.flags {
 		long, _, _ := strings.Cut(f.name, ",")
 		if text := c.flag(long); text != "" {
-			if err := add(strings.ReplaceAll(long, "-", "_"), "--"+long, text, f.kind); err != nil {
-				return err
-			}
+			add(strings.ReplaceAll(long, "-", "_"), "--"+long, text, f.kind)
 		}
 	}
 	for i, name := range argumentNames(c.use) {
 		if i < len(c.args) {
-			var kind kind
-			if i < len(c.commandSpec.args) {
-				kind = c.commandSpec.args[i]
-			}
-			if err := add(strings.Trim(name, "…"), name, c.args[i], kind); err != nil {
-				return err
-			}
+			add(strings.Trim(name, "…"), name, c.args[i], argumentKinds[name])
 		}
+	}
+	if err != nil {
+		return err
 	}
 	values, err := c.parse(inputs)
 	if err != nil {
@@ -205,6 +198,12 @@ func (c *invocation) checkPeriod() error {
 	}
 	return nil
 }
+
+// toggle returns a flag that is on or off.
+func toggle(name, usage string) flag { return flag{name: name, value: false, usage: usage} }
+
+// repeated returns a flag that can be given several times.
+func repeated(name, usage string) flag { return flag{name: name, value: []string(nil), usage: usage} }
 
 // linesFlag returns the flag -n, which bounds the lines of a list, with its default.
 func linesFlag(lineCount string) flag {
