@@ -100,20 +100,12 @@ func rewrites(route caddyhttp.Route) bool {
 
 // restrictsNetworks reports whether a route matches only some client addresses.
 func restrictsNetworks(sets caddyhttp.MatcherSets) bool {
-	for _, set := range sets {
-		restricted := false
-		for _, matcher := range set {
-			switch matcher.(type) {
-			case *caddyhttp.MatchRemoteIP, caddyhttp.MatchRemoteIP, *caddyhttp.MatchClientIP,
-				caddyhttp.MatchClientIP:
-				restricted = true
-			}
-		}
-		if !restricted {
-			return false
-		}
-	}
-	return len(sets) > 0
+	return len(sets) > 0 && !slices.ContainsFunc(sets, func(set caddyhttp.MatcherSet) bool {
+		return !slices.ContainsFunc(set, func(matcher any) bool {
+			return isModule(matcher, "http.matchers.remote_ip") ||
+				isModule(matcher, "http.matchers.client_ip")
+		})
+	})
 }
 
 // authenticates reports whether a handler passes on only authenticated requests. forward_auth is a reverse
@@ -125,7 +117,7 @@ func authenticates(handler any) bool {
 	return isModule(handler, "http.handlers.authentication")
 }
 
-func isModule(handler any, id caddy.ModuleID) bool {
-	module, ok := handler.(caddy.Module)
+func isModule(value any, id caddy.ModuleID) bool {
+	module, ok := value.(caddy.Module)
 	return ok && module.CaddyModule().ID == id
 }

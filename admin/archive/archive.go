@@ -210,16 +210,13 @@ func checkOwner(ctx context.Context, conn *pgx.Conn, t *table) error {
 // selected returns the partitions to archive of all tables.
 func selected(ctx context.Context, conn *pgx.Conn, o Options) ([]partition, error) {
 	var all []partition
-	known := false
 	for _, t := range tables {
-		candidates, exists, err := t.partitions(ctx, conn)
-		if err != nil || !exists {
-			if err != nil {
-				return nil, err
-			}
-			continue
+		candidates, err := t.partitions(ctx, conn)
+		if sqlState(err) == pg.UndefinedTable || sqlState(err) == pg.UndefinedFunction {
+			return nil, errors.New("the tables are missing: run the command migrate")
+		} else if err != nil {
+			return nil, err
 		}
-		known = true
 		if err := checkOwner(ctx, conn, t); err != nil {
 			return nil, err
 		}
@@ -233,10 +230,6 @@ func selected(ctx context.Context, conn *pgx.Conn, o Options) ([]partition, erro
 				all = append(all, p)
 			}
 		}
-	}
-	if !known {
-		return nil, errors.New("there is neither a table rate_limit_audit nor rate_limit_ledger: run the " +
-			"command migrate")
 	}
 	return all, nil
 }

@@ -79,20 +79,13 @@ type partition struct {
 	drops  bool
 }
 
-// partitions returns what becomes files, oldest first. exists is false if the database lacks the table.
-func (t *table) partitions(ctx context.Context, conn *pgx.Conn) (days []partition, exists bool, err error) {
-	if err := conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", t.name).Scan(&exists); !exists {
-		return nil, false, err
-	}
-	rows, err := conn.Query(ctx, t.units)
-	if err == nil {
-		days, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (partition, error) {
-			p := partition{table: t}
-			return p, row.Scan(&p.day, &p.name, &p.tables, &p.oids, &p.source,
-				&p.open, &p.sealed)
-		})
-	}
-	return days, true, err
+// partitions returns what becomes files, oldest first.
+func (t *table) partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
+	rows, _ := conn.Query(ctx, t.units) // CollectRows returns the error
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (partition, error) {
+		p := partition{table: t}
+		return p, row.Scan(&p.day, &p.name, &p.tables, &p.oids, &p.source, &p.open, &p.sealed)
+	})
 }
 
 // archiveDay archives a partition in one transaction, and records the result in day.

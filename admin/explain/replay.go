@@ -189,10 +189,7 @@ func Run(
 		if end.After(until) {
 			end = until
 		}
-		result, err := conn.Query(ctx, recordedSQL, day, end, option.RulePrefix+l.rule.Name)
-		if err != nil {
-			return nil, err
-		}
+		result, _ := conn.Query(ctx, recordedSQL, day, end, option.RulePrefix+l.rule.Name)
 		var row recordedRow
 		columns := []any{&row.time, &row.admitted, &row.shadow, &row.byRule, &row.key, &row.user, &row.keyID,
 			&row.tier, &row.cost, &row.requests, &row.weight}
