@@ -79,8 +79,8 @@ func NewFrames(h http.Header, total *int64, one, each func(text []byte)) *Frames
 	return f
 }
 
-// Waiting reports whether f holds a part of the body that it has not read.
-func (f *Frames) Waiting() bool { return f.buffered > 0 }
+// Waiting reports whether f holds a part of the body that takes long to read.
+func (f *Frames) Waiting() bool { return f.buffered > 16<<10 || f.encoded && f.buffered > 0 }
 
 // stop ends the reading of a body that cannot be read.
 func (f *Frames) stop(reason string) {

@@ -60,9 +60,12 @@ type members struct {
 // maxOutputTokens in generationConfig.
 const innerName = 11
 
-// names has the names of members as they stand in most bodies.
+// names has the names of members in lower case.
 var names = wordsIn(`"model" "background" "n" "max_tokens" "max_completion_tokens" "max_output_tokens" ` +
-	`"options" "generationConfig" "service_tier" "serviceTier" "speed" "num_predict" "maxOutputTokens"`)
+	`"options" "generationconfig" "service_tier" "servicetier" "speed" "num_predict" "maxoutputtokens"`)
+
+// spellings has, in lower case, what may stand in a text for a letter or an underscore of a name.
+var spellings = wordsIn(`\u004 \u005 \u006 \u007 \u017f \u212a ſ`)
 
 // modelInPath matches a path of Gemini, Azure or Bedrock with the name of a model, in which a slash may
 // stand.
@@ -77,7 +80,6 @@ const (
 
 // ReadPrompt reads a request with a path, in which escapes are decoded, the values of its Content-Type, and a
 // body, which is JSON if it begins as an object, or may be a form. Any other body asks for nothing.
-// ReadPrompt changes the body, and restores it.
 func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, error) {
 	var p Prompt
 	plain := path.Clean(strings.Replace(decoded, "\\", "/", -1))
@@ -185,32 +187,15 @@ func readObject(text []byte, first, last int) (*members, error) {
 	if json.Unmarshal(text, m) != nil {
 		return nil, ErrAmbiguous
 	}
-	found := m.list()
-	places := make([]int, len(names)) // of the names, or 0
-	for i := first; i < last; i++ {
-		if found[i] == nil {
-			continue
-		}
-		places[i] = bytes.Index(text, names[i]) + 1
-		if places[i] == 0 || bytes.Contains(text[places[i]:], names[i]) {
+	lower := bytes.ToLower(text)
+	for _, spelling := range spellings {
+		if bytes.Contains(lower, spelling) {
 			return m, walk(text, first, last)
 		}
 	}
-	// Each name stands once in its usual form. Without them, decoding finds only other forms.
-	for _, at := range places {
-		if at > 0 {
-			text[at] = '_'
-		}
-	}
-	others := members{}
-	_ = json.Unmarshal(text, &others)
-	for i, at := range places {
-		if at > 0 {
-			text[at] = names[i][1]
-		}
-	}
-	for _, other := range others.list()[first:last] {
-		if other != nil {
+	found := m.list()
+	for i := first; i < last; i++ {
+		if found[i] != nil && bytes.Count(lower, names[i]) != 1 {
 			return m, walk(text, first, last)
 		}
 	}
