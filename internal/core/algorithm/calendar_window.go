@@ -133,9 +133,8 @@ var calendarWindowSQL = SQL{
 	Needs:       "unit zone anchor",
 	ReadExpires: true,
 	Fresh:       "i.granted * {cost}, NULL, w.starts, w.ends",
-	From:        ", LATERAL (" + PeriodSQL("i.now", "{unit}", "{zone}", "{anchor}") + ") w",
-	Step: windowStepSQL(`CASE WHEN r.window_start >= excluded.expires_at
-			THEN (SELECT ends FROM (`+PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}")+`) w)
+	Window:      PeriodSQL("(SELECT now FROM clock)", "{unit}", "{zone}", "{anchor}"),
+	Step: windowStepSQL(`CASE WHEN r.window_start >= excluded.expires_at THEN r.expires_at
 			ELSE excluded.expires_at END`, `r.window_start < excluded.window_start
 		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s'`),
 	Adjust: "count = " + adjustedCountSQL("greatest(0, r.count)"),

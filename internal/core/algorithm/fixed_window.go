@@ -35,7 +35,9 @@ func chargeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	}
 	start, end := r.Start, r.Start+window(l)
 	if l.Calendar != ratelimit.NoCalendar {
-		start, end = Period(l, larger(now, r.Start))
+		if start, end = Period(l, now); r.Start >= end { // the clock was set back
+			start, end = r.Start, r.Expires
+		}
 	} else if r.Start == 0 || now >= end {
 		start, end = now, now+window(l)
 	}

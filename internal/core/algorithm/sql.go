@@ -24,10 +24,10 @@ type SQL struct {
 	Needs string
 
 	// Fresh lists the values of the columns and of expires_at for a key without a row, after granted hits. It
-	// can use i.granted, i.now, the entry's parameters by their names in braces ({cost}, {quota} …), and the
-	// columns of From. From continues the FROM clause after i, with exactly one row for each entry.
-	Fresh string
-	From  string
+	// can use i.granted, i.now, the entry's parameters by their names in braces ({cost}, {quota} …), and w:
+	// the one row of the query Window, which can use the clock and the parameters. "" has none.
+	Fresh  string
+	Window string
 
 	// Grants is the number of an entry's n hits that a key without a row grants; "" means as many as fit into
 	// the quota.

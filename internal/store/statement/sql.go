@@ -40,7 +40,8 @@ func Clock(now int64, lockWait time.Duration) []int64 {
 //
 // In both forms each writer locks its rows in the order of prefix and key, so no two writers can wait for
 // each other. The first form has this order although SQL promises none without ORDER BY, because its one
-// source of rows returns the elements of the arrays in turn, and is joined only with single rows.
+// source of rows returns the elements of the arrays in turn, and is joined only with single rows: the clock,
+// and the window, which all entries then share.
 // TestPlansUseIndexesAndKeepOrder checks the order. In a UTF-8 database, byte order is the order of COLLATE
 // "C". In another encoding the two orders may differ beyond ASCII. If two statements then wait for each
 // other, the server rolls one of them back, and server.run retries it.
@@ -50,7 +51,7 @@ func Clock(now int64, lockWait time.Duration) []int64 {
 const (
 	chargeSQL = clockSQL + insertSQL + `
 RETURNING ord::bigint, {granted}, (SELECT now FROM clock), {returned}`
-	insertSQL = `
+	insertSQL = `{once}
 INSERT INTO {table} AS r (prefix, key, ord, granted, {columns}, expires_at)
 SELECT {prefix}, i.key, i.ord, i.granted, {fresh}
 FROM (SELECT *, {grants} AS granted

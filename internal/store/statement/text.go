@@ -154,11 +154,6 @@ func (s *Texts) write(key Key) *Text {
 	}
 	updated = append(updated, "{most}", "excluded.granted", "{now}", "(SELECT now FROM clock)", "{claimed}",
 		claimedSQL)
-	prefix, order := "$2::text", ""
-	if !key.Uniform {
-		values += ", unnest($2::text[]) AS prefix"
-		prefix, order = "i.prefix", orderSQL
-	}
 	granted := grantedSQL
 	if key.AllOrNothing {
 		granted = allGrantedSQL
@@ -168,6 +163,14 @@ func (s *Texts) write(key Key) *Text {
 		step.Fresh, step.Step = algorithm.SettlingSQL(key.Definition)
 		step.Columns = "remainder, " + step.Columns
 		step.Grants = "n"
+	}
+	prefix, order, once, from := "$2::text", "", ", w AS MATERIALIZED ("+step.Window+")", ", w"
+	if !key.Uniform {
+		values += ", unnest($2::text[]) AS prefix"
+		prefix, order, once, from = "i.prefix", orderSQL, "", ", LATERAL ("+step.Window+") w"
+	}
+	if step.Window == "" {
+		once, from = "", ""
 	}
 	returned := step.Columns
 	if step.Returned != "" {
@@ -198,7 +201,8 @@ func (s *Texts) write(key Key) *Text {
 	return &Text{Parameters: parameters, SQL: strings.NewReplacer("{prelude}", prelude, "{table}", t.Name,
 		"{prefix}", prefix, "{values}", values, "{order}", order, "{columns}", step.Columns,
 		"{granted}", granted, "{returned}", update(returned), "{reset}", step.Reset,
-		"{fresh}", insert(step.Fresh), "{from}", insert(step.From), "{grants}", insert(grants),
+		"{fresh}", insert(step.Fresh), "{once}", insert(once), "{from}", insert(from),
+		"{grants}", insert(grants),
 		"{step}", update(step.Step), "{adjust}", update(step.Adjust),
 		"{adjust_where}", update(step.AdjustWhere), "{ends}", update(endsSQL)).Replace(templates[key.Kind])}
 }
