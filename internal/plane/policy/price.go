@@ -154,7 +154,10 @@ func (p *Price) Cost(parts option.Parts, tier string) *big.Rat {
 	for part, rate := range levels[at].rates {
 		if rate != nil && parts[part] > 0 {
 			cost := new(big.Rat).SetInt64(parts[part])
-			sum.Add(sum, cost.Mul(cost, rate))
+			if cost.Mul(cost, rate); sum.Sign() != 0 { // Add would take long
+				cost.Add(cost, sum)
+			}
+			sum = cost
 		}
 	}
 	return sum
@@ -216,8 +219,8 @@ func (p *Price) Estimate(input, output int64, asked string) (option.Parts, strin
 // ratelimit.MaxEvents.
 func Billionths(cost *big.Rat) int64 {
 	const most = int64(ratelimit.MaxEvents) * 1000
-	exact := new(big.Rat).Mul(cost, big.NewRat(1000, 1))
-	whole, rest := new(big.Int).QuoRem(exact.Num(), exact.Denom(), new(big.Int))
+	whole, rest := big.NewInt(1000), new(big.Int)
+	whole.QuoRem(whole.Mul(whole, cost.Num()), cost.Denom(), rest)
 	if !whole.IsInt64() || whole.Int64() >= most {
 		return most
 	}
