@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"regexp"
 	"strings"
 )
 
@@ -87,7 +88,10 @@ func csvOf(rows []json.RawMessage) string {
 	return text.String()
 }
 
-// csvField returns the text of a value. A spreadsheet would run a text that begins as a formula does.
+// formula matches a text that a spreadsheet may run: some ignore what stands before it, or read wide forms.
+var formula = regexp.MustCompile(`^(?:[\s\pZ\pC]*[=+\-@＝＋－＠]|[\t\r\n])`)
+
+// csvField returns the text of a value.
 func csvField(value json.RawMessage) string {
 	var text string
 	switch {
@@ -95,7 +99,7 @@ func csvField(value json.RawMessage) string {
 		return ""
 	case json.Unmarshal(value, &text) != nil: // a number
 		return string(value)
-	case text != "" && strings.ContainsAny(text[:1], "=+-@\t\r\n"):
+	case formula.MatchString(text):
 		return "'" + text
 	}
 	return text

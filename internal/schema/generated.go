@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 32
+	revision = 33
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 32) AND (state.revision >= 32 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 33) AND (state.revision >= 33 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -3539,7 +3539,8 @@ $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT format('%s: %s: must differ by no more than ten times from %s, the price in force, unless it is forced: --force, or in SQL force => true', a.key, trim_scale(n.now), trim_scale(n.was))
+	SELECT format('%s: %s: must differ by no more than ten times from %s, the price in force, unless it is forced: --force, or in SQL force => true', rtrim(a.key, '.'),
+			trim_scale(n.now), trim_scale(n.was))
 		FROM jsonb_each_text(after) a, LATERAL (SELECT a.value::numeric AS now, (before ->> a.key)::numeric AS was) n
 		WHERE n.now > 10 * n.was OR n.was > 10 * n.now ORDER BY length(a.key), a.key LIMIT 1
 $$;
@@ -4492,7 +4493,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 32,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 33,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

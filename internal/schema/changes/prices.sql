@@ -12,7 +12,8 @@ $$;
 CREATE OR REPLACE FUNCTION rate_limit_price_fault(before jsonb, after jsonb) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT format('%s: %s: must differ by no more than ten times from %s, the price in force, unless it is '
-			'forced: --force, or in SQL force => true', a.key, trim_scale(n.now), trim_scale(n.was))
+			'forced: --force, or in SQL force => true', rtrim(a.key, '.'),
+			trim_scale(n.now), trim_scale(n.was))
 		FROM jsonb_each_text(after) a,
 			LATERAL (SELECT a.value::numeric AS now, (before ->> a.key)::numeric AS was) n
 		WHERE n.now > 10 * n.was OR n.was > 10 * n.now ORDER BY length(a.key), a.key LIMIT 1
