@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/auditlog"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
@@ -188,9 +189,7 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 		left := cluster.Query[int64](t, dsn,
 			"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_(audit|ledger)_[0-9]' "+
 				"AND relkind = 'r' AND right(relname, 8) < to_char(now() - interval '9 days', 'YYYYMMDD')")
-		if left != 0 {
-			t.Errorf("%s: %d partitions are left, want none", target.to, left)
-		}
+		check.Equal(t, target.to+": partitions left", left, 0)
 	}
 }
 
@@ -298,13 +297,9 @@ func auditSums(t *testing.T, query func(sql string) [][]string, columns, table, 
 // compare reports the sums that differ.
 func compare(t *testing.T, want, got map[string]string) {
 	t.Helper()
-	if len(got) != len(want) {
-		t.Errorf("the files have %d sums, want %d, as the database", len(got), len(want))
-	}
+	check.Equal(t, "the sums of the files", len(got), len(want))
 	for name := range want {
-		if got[name] != want[name] {
-			t.Errorf("%s: the files have %s, want %s, as the database", name, got[name], want[name])
-		}
+		check.Equal(t, name+" of the files", got[name], want[name])
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -153,12 +154,10 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	within.Pause(time.Second) // proxies detect the restore in this time
 	r.page("Restore to a point in time", 2)
 	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")
-	if bans := r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"); bans != "192.0.2.0/24" {
-		t.Errorf("banned after the restore: %s, want 192.0.2.0/24", bans)
-	}
-	if tier := r.text("SELECT tier FROM rate_limit_users WHERE user_id = 'ann'"); tier != "free" {
-		t.Errorf("the tier of ann after the restore: %s, want free", tier)
-	}
+	check.Equal(t, "banned after the restore",
+		r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"), "192.0.2.0/24")
+	check.Equal(t, "the tier of ann after the restore",
+		r.text("SELECT tier FROM rate_limit_users WHERE user_id = 'ann'"), "free")
 	r.checkStatuses("after the restore", map[string]int{"/early": 403, "/later": 200}, "new")
 	r.checkStatuses("after the restore", map[string]int{"/": 200, "/short": 200}, "spent")
 	counted := r.number(rehearsedCount + " AND key = 'k'")
@@ -172,10 +171,7 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	} else if n < (rehearsedQuota-counted)*9/10 {
 		t.Errorf("%d were admitted after the restore, want about %d", n, rehearsedQuota-counted)
 	}
-	if n := r.ask("/short", rehearsedShort+100, "k"); n != rehearsedShort {
-		t.Errorf("%d were admitted after the restore of a limit that is not durable, want all %d", n,
-			rehearsedShort)
-	}
+	check.Equal(t, "admitted after the restore", r.ask("/short", rehearsedShort+100, "k"), rehearsedShort)
 }
 
 // destroy removes all files of the server once the last change is archived.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
@@ -66,9 +67,7 @@ func sendAs(t *testing.T, urls []string, path string, requests int, user string)
 // checkShared uses up a limit of 90 in all proxies concurrently.
 func checkShared(t *testing.T, urls []string) {
 	t.Helper()
-	if passed := sendAs(t, urls, "/shared", 300, "alice"); passed != 90 {
-		t.Errorf("%d of 300 requests passed, want 90", passed)
-	}
+	check.Equal(t, "passed of 300", sendAs(t, urls, "/shared", 300, "alice"), 90)
 	for _, url := range urls {
 		refused := harness.Ask(t, harness.Get(url+"/shared"))
 		if refused.Status != http.StatusTooManyRequests || refused.Header.Get("Retry-After") == "" {
@@ -81,14 +80,10 @@ func checkShared(t *testing.T, urls []string) {
 func checkPolicy(t *testing.T, dsn string, urls []string) {
 	t.Helper()
 	awaitPolicyApplied(t, dsn, len(urls))
-	if passed := sendAs(t, urls, "/policy", 60, "alice"); passed != 20 {
-		t.Errorf("%d of 60 requests passed a rule of 20, want 20", passed)
-	}
+	check.Equal(t, "passed of a rule of 20", sendAs(t, urls, "/policy", 60, "alice"), 20)
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('plan', per_day => 26)")
 	awaitPolicyApplied(t, dsn, len(urls))
-	if passed := sendAs(t, urls, "/policy", 60, "alice"); passed != 6 {
-		t.Errorf("%d more requests passed when the rule had 26, want 6", passed)
-	}
+	check.Equal(t, "passed when the rule had 26", sendAs(t, urls, "/policy", 60, "alice"), 6)
 	cluster.Execute(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
 	awaitPolicyApplied(t, dsn, len(urls))
 	for _, url := range urls {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -51,19 +52,12 @@ func TestApplyMakesTheChangesOfADryRun(t *testing.T) {
 		UPDATE rate_limit_rule_limits SET events = 8; SELECT rate_limit_rule('other', action => 'block')`)
 	s.stdin = file
 	want := s.mustRun("policy", "apply", "-", "--prune", "--json", "--dry-run")
-	if got := s.mustRun("policy", "apply", "-", "--prune", "--json"); got != want {
-		t.Errorf("policy apply made the changes\n%s\nwant the changes of the dry run\n%s", got, want)
-	}
-	if got := s.mustRun("policy", "export"); got != file {
-		t.Errorf("after policy apply the policy is\n%s\nwant\n%s", got, file)
-	}
+	check.Equal(t, "the changes of policy apply",
+		s.mustRun("policy", "apply", "-", "--prune", "--json"), want)
+	check.Equal(t, "the policy after policy apply", s.mustRun("policy", "export"), file)
 	const changes = "SELECT count(*) FROM rate_limit_changes"
 	before := cluster.Query[int64](t, s.dsn, changes)
 	got := s.mustRun("policy", "apply", "-", "--prune")
-	if want := "The policy matches the file.\n"; got != want {
-		t.Errorf("the second policy apply printed %q, want %q", got, want)
-	}
-	if after := cluster.Query[int64](t, s.dsn, changes); after != before {
-		t.Errorf("after the second policy apply the log has %d changes, want %d", after, before)
-	}
+	check.Equal(t, "what the second policy apply prints", got, "The policy matches the file.\n")
+	check.Equal(t, "the changes in the log after it", cluster.Query[int64](t, s.dsn, changes), before)
 }

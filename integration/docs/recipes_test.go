@@ -183,9 +183,7 @@ func loginsBan(k *recipeEnv) {
 	checkBanned("a ban", "0")
 	const bans = `SELECT string_agg(concat_ws(' ', network, reason, until > now() + interval '59 minutes'
 		AND until <= now() + interval '1 hour'), ', ' ORDER BY network) FROM rate_limit_bans`
-	if got, want := k.text(bans), "192.0.2.9/32 10 refusals by login t"; got != want {
-		k.Errorf("the bans are %s, want %s", got, want)
-	}
+	check.Equal(k, "the bans", k.text(bans), "192.0.2.9/32 10 refusals by login t")
 	k.await("the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
 	for _, address := range []string{"192.0.2.77", "192.0.2.11"} {
 		check.Equal(k, "the status of a login from "+address, post(address), http.StatusOK)

@@ -122,9 +122,7 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 		if want := (pluginSource{strings.TrimSpace(string(module)), version}); source != want {
 			t.Errorf("the plugin %s is %+v, want %+v", name, source, want)
 		}
-		if name != "pg-ratelimit" {
-			t.Errorf("the plugin is %s, want pg-ratelimit", name)
-		}
+		check.Equal(t, "the plugin", name, "pg-ratelimit")
 	}
 }
 

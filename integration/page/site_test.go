@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -110,21 +111,18 @@ func answersOfANight(t *testing.T, window size) {
 	b.await("#state", "enforced by 1 of 1 proxy")
 	b.await("#proxies-list", "edge-1")
 	b.await("#proxies-list", "newest")
-	if look := value[string](b, "document.getElementById('banner').className"); look != "enforcing" {
-		t.Errorf("the headline looks like %q, want enforcing", look)
-	}
+	check.Equal(t, "the look of the headline",
+		value[string](b, "document.getElementById('banner').className"), "enforcing")
 	cluster.Execute(t, s.dsn, "INSERT INTO rate_limit_nodes (node, seen) "+
 		"VALUES ('edge-2', now() - interval '20 s')")
 	b.await("#state", "enforced by 1 of 2 proxies; 1 has not reported for")
 	b.await("#state-more", "edge-2 last reported at")
-	if look := value[string](b, "document.getElementById('banner').className"); look != "warning" {
-		t.Errorf("with a silent proxy, the headline looks like %q, want warning", look)
-	}
+	check.Equal(t, "the look with a silent proxy",
+		value[string](b, "document.getElementById('banner').className"), "warning")
 	// This proxy has reported no numbers. On a narrow screen, the style hides cells without content.
 	b.await("#proxies-list", "edge-2")
-	if empty := value[int64](b, "document.querySelectorAll('#proxies-list td:empty').length"); empty != 4 {
-		t.Errorf("got %d empty cells, want 4: three numbers and the version", empty)
-	}
+	check.Equal(t, "empty cells",
+		value[int64](b, "document.querySelectorAll('#proxies-list td:empty').length"), 4)
 	cluster.Execute(t, s.dsn, "DELETE FROM rate_limit_nodes WHERE node = 'edge-2'")
 
 	// Who is refused most, and by what?

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -29,20 +30,15 @@ func TestSecondRunAddsOnlyMissingRows(t *testing.T) {
 	second.interrupt(t)
 	const policy = `SELECT string_agg(r.name || ' ' || l.events || ' ' || r.mode, ', ' ORDER BY r.name)
 		FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name`
-	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, budget 10000 enforce, "+
-		"enterprise 5000 enforce, free 8 shadow, pro 50 enforce"; got != want {
-		t.Errorf("the rules are %s, want %s", got, want)
-	}
+	check.Equal(t, "the rules",
+		cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, budget 10000 enforce, "+
+			"enterprise 5000 enforce, free 8 shadow, pro 50 enforce")
 	const users = `SELECT string_agg(concat_ws(' ', user_id, tier, parent), ', ' ORDER BY user_id)
 		FROM rate_limit_users`
-	if got, want := cluster.Query[string](t, dsn, users), "acme enterprise, ann free acme"; got != want {
-		t.Errorf("the users are %s, want %s", got, want)
-	}
+	check.Equal(t, "the users", cluster.Query[string](t, dsn, users), "acme enterprise, ann free acme")
 	const money = `SELECT concat_ws(' ', p.output, o.user_id, o.events) FROM rate_limit_prices p,
 		rate_limit_overrides o`
-	if got, want := cluster.Query[string](t, dsn, money), "1 acme 50000"; got != want {
-		t.Errorf("the price and the override are %s, want %s", got, want)
-	}
+	check.Equal(t, "the price and the override", cluster.Query[string](t, dsn, money), "1 acme 50000")
 	before, after := strings.Fields(first.keys()), strings.Fields(second.keys())
 	if len(before) != 2 || len(after) != 2 {
 		t.Fatalf("the keys are %q and then %q, want two keys each", before, after)

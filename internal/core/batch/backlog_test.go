@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -148,9 +149,7 @@ func TestRefundsOfLeasesAreDropped(t *testing.T) {
 			batch.Add(c.backlog, refund, time.Minute)
 		}
 		batch.DropRefunds(c.backlog)
-		if n := len(batch.Collect(c.backlog, true, false)); n != 2 {
-			t.Errorf("%d jobs wait, want two settlements", n)
-		}
+		check.Equal(t, "jobs that wait", len(batch.Collect(c.backlog, true, false)), 2)
 	})
 }
 
@@ -165,12 +164,8 @@ func TestBatchHasOneWindowPerRow(t *testing.T) {
 			}
 		}
 		add()
-		if n := len(batch.Collect(c.backlog, false, false)); n != 2 {
-			t.Errorf("a batch has %d jobs, want those of the first window", n)
-		}
+		check.Equal(t, "jobs of a batch", len(batch.Collect(c.backlog, false, false)), 2)
 		add()
-		if n := len(batch.Collect(c.backlog, false, true)); n != 4 {
-			t.Errorf("a batch with a refund has %d jobs, want all", n)
-		}
+		check.Equal(t, "jobs of a batch with a refund", len(batch.Collect(c.backlog, false, true)), 4)
 	})
 }

@@ -175,9 +175,7 @@ func closeWhileDatabaseHangs(t *testing.T) {
 	history.Add(w, &history.Record{Time: baseTime, User: "anna", Audit: auditAll})
 	got, want := w.Stats(), history.Stats{Recorded: 3001, Dropped: 3001, DroppedMetrics: 3001}
 	got.Failures, got.LastError = 0, ""
-	if got != want {
-		t.Errorf("Stats after Close: got %+v, want %+v", got, want)
-	}
+	check.Equal(t, "Stats after Close:", got, want)
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("Flush after Close: got %v, want ErrClosed", err)
 	}

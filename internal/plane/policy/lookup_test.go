@@ -73,9 +73,7 @@ func TestUnknownKeysShareStatements(t *testing.T) {
 	if limit := int64(took/(5*time.Millisecond)) + 2; sent > limit || sent < 100 {
 		t.Errorf("statements in %v: got %d, want 100 to %d", took, sent, limit)
 	}
-	if m.maxLookups != 1 {
-		t.Errorf("concurrent statements: got %d, want 1", m.maxLookups)
-	}
+	check.Equal(t, "concurrent statements", m.maxLookups, 1)
 	m.set(func() { m.down = true })
 	checkAnn(t, p, "the real key afterwards, without the database", "ann free")
 	// The checksum of this key is wrong, so the policy sends no statement.

@@ -95,9 +95,7 @@ func TestIdentityIsEvictedOnceWhileRulesAreLocked(t *testing.T) {
 		cancel()
 		checkAnn(t, p, "meanwhile", "ann pro")
 	}
-	if n := p.Stats().Lookups - before; n != 1 {
-		t.Errorf("look-ups while the rules are locked: got %d, want 1", n)
-	}
+	check.Equal(t, "look-ups while the rules are locked", p.Stats().Lookups-before, 1)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -62,9 +63,7 @@ func TestConnectionLostInPipeline(t *testing.T) {
 			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, code) {
 				t.Errorf("code %q, want the code in %q", code, c.want)
 			}
-			if n := f.accepted.Load(); n != 1 {
-				t.Errorf("%d connections, want 1: the statements must not run again", n)
-			}
+			check.Equal(t, "connections", f.accepted.Load(), 1)
 		})
 	}
 }
@@ -83,9 +82,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	if err == nil || st.Err == nil || st.Code != "57P01" {
 		t.Errorf("Run() = %v, Err %v, code %s; want code 57P01", err, st.Err, st.Code)
 	}
-	if n := f.accepted.Load(); n != maxAttempts {
-		t.Errorf("%d connections, want %d", n, maxAttempts)
-	}
+	check.Equal(t, "connections", f.accepted.Load(), maxAttempts)
 }
 
 // A connection is closed after a call if it has unread messages, which the next statement would read as its
@@ -105,9 +102,7 @@ func TestDirtyConnectionsAreClosed(t *testing.T) {
 			p := open(t, dsn, Options{})
 			for i := 1; i <= 3; i++ {
 				run(t, p, stmt("BEGIN"))
-				if n := int(f.accepted.Load()); n != i {
-					t.Errorf("%d connections after %d calls, want one for each call", n, i)
-				}
+				check.Equal(t, "connections, one a call", int(f.accepted.Load()), i)
 			}
 		})
 	}
@@ -165,7 +160,5 @@ func TestRepeatedParseError(t *testing.T) {
 			t.Errorf("Run() = %v, codes %q and %q; want nil and 42P01 twice", err, a.Code, b.Code)
 		}
 	}
-	if p.runner.Lost != 0 {
-		t.Errorf("prepared statements lost %d times, want 0", p.runner.Lost)
-	}
+	check.Equal(t, "lost prepared statements", p.runner.Lost, 0)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -125,9 +126,7 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 			admitted++
 		}
 	}
-	if want := wideLeft/proxies - 3; admitted != want {
-		t.Errorf("the wide limit allows %d more, want %d: a refused request is not charged", admitted, want)
-	}
+	check.Equal(t, "more of the wide limit", admitted, wideLeft/proxies-3)
 	db.set(dbAnswers)
 	await.Within(t, testTimeout, "the database to decide",
 		func() bool { _, _, err := tryOne(p, testTimeout, month); return err == nil })
@@ -214,9 +213,7 @@ func checkLocalCharges(t *testing.T, state dbState, want string) {
 	const rows = "costly 5, durable 28, ephemeral 20, nearly 10"
 	got := s.queryText("SELECT string_agg(concat_ws(' ', prefix, count), ', ' ORDER BY prefix) " +
 		"FROM (TABLE rate_limit_durable UNION ALL TABLE rate_limit_ephemeral) c WHERE prefix <> 'lost'")
-	if got != rows {
-		t.Errorf("the counts are %s, want %s", got, rows)
-	}
+	check.Equal(t, "the counts", got, rows)
 	s.awaitText("SELECT (local_from < local_until)::text FROM rate_limit_proxies", "true")
 }
 
@@ -273,11 +270,7 @@ func TestLocalChargesOfLastWindow(t *testing.T) {
 	admit(7)
 	p.awaitExact(t, db, dbAnswers)
 	for a, want := range charged {
-		if got := 100 - remaining(t, p, hundredPerMinute(a)); got != want {
-			t.Errorf("%s: %d units are charged, want %d", a, got, want)
-		}
+		check.Equal(t, a.String(), 100-remaining(t, p, hundredPerMinute(a)), want)
 	}
-	if got := 100 - remaining(t, p, costly); got != costly.Cost {
-		t.Errorf("%d units are charged after 60 in the previous window, want %d", got, costly.Cost)
-	}
+	check.Equal(t, "units after 60 in the window before", 100-remaining(t, p, costly), costly.Cost)
 }

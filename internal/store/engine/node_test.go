@@ -132,9 +132,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 		"p.open_from = p.open_until, c.relpersistence) " +
 		"FROM rate_limit_proxies p, rate_limit_nodes n " +
 		"JOIN pg_class c ON c.oid = n.tableoid")
-	if got != want {
-		t.Errorf("small, admitted, busiest, open, persistence: got %s, want %s", got, want)
-	}
+	check.Equal(t, "small, admitted, busiest, open, persistence", got, want)
 }
 
 // Two processes with the same name have two rows. When one of them has ended, the next heartbeat of the other

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -60,9 +61,7 @@ func TestReportCountsOutcomes(t *testing.T) {
 		t.Errorf("Busiest = %v, want %s", got.Busiest, want)
 	}
 	want := "[9 1 1 0 1 2], 1 locally, last 2 passed and 1 refused"
-	if got := counts(got); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	check.Equal(t, "counts", counts(got), want)
 	first := got.OpenFrom
 	if first == 0 || got.OpenUntil < first || got.OpenUntil > got.Clock {
 		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.OpenUntil,
@@ -83,12 +82,8 @@ func TestReportNamesRefusedParameterOfOtherDatabase(t *testing.T) {
 	n.SetApplied("1:1:", "1", []string{"rule r: off"})
 	other.SetRefused(fmt.Errorf("as user u: %w: no parameter", pgdb.ErrConfiguration))
 	const want = "[of another database, the server refuses the configuration: no parameter rule r: off]"
-	if got := fmt.Sprint(readReport(t, n).Problems); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got := fmt.Sprint(readReport(t, other).Problems); got != "[]" {
-		t.Errorf("its own report: got %s, want none", got)
-	}
+	check.Equal(t, "problems", fmt.Sprint(readReport(t, n).Problems), want)
+	check.Equal(t, "its own report", fmt.Sprint(readReport(t, other).Problems), "[]")
 	for what, end := range map[string]func(){"it accepts": func() { other.SetRefused(nil) },
 		"it is closed": func() { other.Leave(nil) }} {
 		other.SetRefused(pgdb.ErrConfiguration)
