@@ -18,17 +18,20 @@ type Parameter struct {
 }
 
 // Permitted lists the parameters of libpq that both drivers support only in part.
-var Permitted = []Parameter{
-	{"service", nil}, {"hostaddr", nil}, {"sslcrl", nil}, {"sslcrldir", nil}, {"requirepeer", nil},
-	{"require_auth", nil}, {"requiressl", []string{"0"}},
-	{"replication", []string{"false", "off", "no", "0"}},
-	{"gssencmode", []string{"disable", "prefer"}},
-	{"min_protocol_version", []string{"3.0"}}, {"sslsni", []string{"1"}},
-	{"sslcertmode", []string{"allow"}}, {"sslnegotiation", []string{"postgres"}},
-	{"load_balance_hosts", []string{"disable"}},
-	{"client_encoding", []string{"UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto"}},
-	{"ssl_min_protocol_version", []string{"TLSv1.2"}}, {"ssl_max_protocol_version", []string{"TLSv1.3"}},
-	{"target_session_attrs", []string{"any", "read-write", "primary"}},
+var Permitted = parametersIn(`service; hostaddr; sslcrl; sslcrldir; requirepeer; require_auth; requiressl 0;
+	replication false off no 0; gssencmode disable prefer; min_protocol_version 3.0; sslsni 1;
+	sslcertmode allow; sslnegotiation postgres; load_balance_hosts disable;
+	client_encoding UTF8 utf8 UTF-8 utf-8 UNICODE auto; ssl_min_protocol_version TLSv1.2;
+	ssl_max_protocol_version TLSv1.3; target_session_attrs any read-write primary`)
+
+// parametersIn returns the parameters in a text, each with its values.
+func parametersIn(text string) []Parameter {
+	var all []Parameter
+	for _, one := range strings.Split(text, ";") {
+		words := strings.Fields(one)
+		all = append(all, Parameter{words[0], words[1:]})
+	}
+	return all
 }
 
 // Check returns an error for a value that is not permitted. The error does not quote the value.
@@ -41,7 +44,7 @@ func (p *Parameter) Check(value string) error {
 	if value == "" {
 		return nil
 	}
-	if p.Values == nil {
+	if len(p.Values) == 0 {
 		return fmt.Errorf("%s in the dsn is not supported: leave it out", p.Name)
 	}
 	return fmt.Errorf("%s in the dsn must be one of %s", p.Name, strings.Join(p.Values, ", "))
