@@ -218,16 +218,15 @@ func readForm(p *Prompt, contentTypes []string, body []byte) error {
 		return ErrAmbiguous
 	}
 	model := ""
-	fields := map[string]int{}
+	models := 0
 	if kind == "application/x-www-form-urlencoded" {
 		values, err := url.ParseQuery(string(body))
 		if err != nil {
 			return ErrAmbiguous
 		}
-		for given, all := range values {
-			name := strings.ToLower(given)
-			fields[name] += len(all)
-			if name == "model" {
+		for name, all := range values {
+			if strings.EqualFold(name, "model") {
+				models += len(all)
 				model = all[0]
 			}
 		}
@@ -249,8 +248,8 @@ func readForm(p *Prompt, contentTypes []string, body []byte) error {
 			if name == "" { // perhaps another server reads one
 				return ErrAmbiguous
 			}
-			fields[name]++
 			if name == "model" {
+				models++
 				model = string(text)
 			} else if part.FileName() != "" {
 				p.MediaLength += int64(len(text))
@@ -258,7 +257,7 @@ func readForm(p *Prompt, contentTypes []string, body []byte) error {
 			}
 		}
 	}
-	if fields["model"] > 1 {
+	if models > 1 {
 		return ErrAmbiguous
 	}
 	if p.Model == "" {

@@ -241,19 +241,12 @@ func textOf(value interface{}) string {
 
 // isError reports whether a value says that there is an error.
 func isError(value interface{}) bool {
-	switch v := value.(type) {
-	case map[string]interface{}:
-		return len(v) > 0
-	case []interface{}:
-		return len(v) > 0
-	case string:
-		return v != ""
-	case bool:
-		return v
-	case float64:
-		return v != 0
+	text, _ := json.Marshal(value) // it never fails
+	switch string(text) {
+	case "null", "{}", "[]", `""`, "false", "0", "-0":
+		return false
 	}
-	return false
+	return true
 }
 
 // problem has the members of errors that have no member error: 2 for those that describe the error.
@@ -326,8 +319,8 @@ func merge(r *Reader, n, own []int64) {
 }
 
 // answers has the members of a whole body that hold an answer, if it has one.
-var answers = []string{"choices", "candidates", "content", "output", "message", "response", "text",
-	"completion", "generation", "generations", "outputs", "results", "result", "data"}
+var answers = strings.Fields("choices candidates content output message response text completion " +
+	"generation generations outputs results result data")
 
 // said matches JSON that has text, calls, pictures or sound of a model.
 var said = regexp.MustCompile(`^"[^"]|"(?:content|text|refusal|reasoning|reasoning_content|thinking|` +
