@@ -8,10 +8,10 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -69,8 +69,8 @@ func (a *App) storeSettings() (settings.Connection, error) {
 	for _, name := range []string{"node_name", "region"} {
 		text, err := caddy.NewReplacer().ReplaceOrErr(texts[name], true, true)
 		if err != nil {
-			return read.Connection, &ratelimit.FieldError{Field: name, Value: texts[name],
-				Want: "a name, or placeholders that give one: " + err.Error()}
+			return read.Connection, option.Invalid(name, texts[name],
+				"a name, or placeholders that give one: "+err.Error())
 		}
 		texts[name] = text
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ExpandDSN returns a configured DSN with its placeholders replaced, and the text that errors show instead of
@@ -21,8 +20,7 @@ func ExpandDSN(configured string) (dsn, redacted string, err error) {
 	// Unknown placeholders stay unchanged, since a brace may be part of a password.
 	dsn, err = caddy.NewReplacer().ReplaceOrErr(configured, true, false)
 	if err != nil {
-		return "", "", &ratelimit.FieldError{Field: "dsn", Value: redacted, Want: settings.WantDSN + ": " +
-			err.Error()}
+		return "", "", option.Invalid("dsn", redacted, settings.WantDSN+": "+err.Error())
 	}
 	return dsn, redacted, nil
 }

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -42,7 +43,7 @@ func connect(source *host.DataSource) (pgdb.DB, error) {
 	var wrong *ratelimit.FieldError
 	if errors.As(err, &wrong) {
 		shown := source.Configured.Shown
-		return nil, &ratelimit.FieldError{Field: wrong.Field, Value: shown, Want: wrong.Want}
+		return nil, option.Invalid(wrong.Field, shown, wrong.Want)
 	}
 	return db, err
 }

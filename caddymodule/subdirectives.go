@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -66,8 +67,7 @@ func (b *block) read(target any, table []settings.Setting, others ...string) err
 		names = append(names, table[i].Name)
 	}
 	slices.Sort(names)
-	err := &ratelimit.FieldError{Field: "subdirective", Value: name,
-		Want: "one of " + strings.Join(names, ", ")}
+	err := option.Invalid("subdirective", name, "one of "+strings.Join(names, ", "))
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
 
@@ -111,7 +111,7 @@ func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) 
 
 // invalid returns an error about a value. "" is a missing value.
 func (b *block) invalid(field, value, want string) error {
-	return b.locate(&ratelimit.FieldError{Field: field, Value: value, Want: want})
+	return b.locate(option.Invalid(field, value, want))
 }
 
 // locate adds a line to an error: the line of the subdirective that the error names, or else the first line

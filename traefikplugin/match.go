@@ -43,13 +43,12 @@ var methodName = regexp.MustCompile(`^[A-Za-z-]+$`)
 // Compile validates m and returns its Matcher.
 func (m *Match) Compile() (*Matcher, error) {
 	if len(m.Paths)+len(m.Methods)+len(m.Hosts)+len(m.Headers) == 0 {
-		want := "one or more of paths, methods, hosts and headers, or left out for all requests"
-		return nil, &ratelimit.FieldError{Field: "match", Want: want}
+		return nil, option.Invalid("match", "",
+			"one or more of paths, methods, hosts and headers, or left out for all requests")
 	}
 	for _, text := range m.Methods {
 		if !methodName.MatchString(text) {
-			return nil, &ratelimit.FieldError{Field: "match.methods", Value: text,
-				Want: "methods such as GET"}
+			return nil, option.Invalid("match.methods", text, "methods such as GET")
 		}
 	}
 	conditions, err := policy.NewConditions(m.Hosts, m.Paths, m.Methods)
@@ -64,13 +63,12 @@ func (m *Match) Compile() (*Matcher, error) {
 		name, value, hasValue := strings.Cut(text, ":")
 		value = strings.TrimSpace(value)
 		if !option.HeaderName(name) || hasValue && value == "" {
-			want := "the name of a header, or a name, a colon and a value, as in X-Plan: gold"
-			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
+			return nil, option.Invalid("match.headers", text,
+				"the name of a header, or a name, a colon and a value, as in X-Plan: gold")
 		}
 		name = http.CanonicalHeaderKey(name)
 		if name == "Host" {
-			want := "another header: match.hosts matches the host"
-			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
+			return nil, option.Invalid("match.headers", text, "another header: match.hosts matches the host")
 		}
 		if hasValue { // in the form of a request's values
 			value = policy.HeaderValues(http.Header{name: {value}}, name)[0]

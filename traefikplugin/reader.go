@@ -35,7 +35,7 @@ func (r *reader) fail(path string, err error) {
 
 // invalid records a setting's invalid value.
 func (r *reader) invalid(field, value, want string) {
-	r.fail("", &ratelimit.FieldError{Field: field, Value: value, Want: want})
+	r.fail("", option.Invalid(field, value, want))
 }
 
 // nameError changes the field in a setting's error to its name in Config, which is path and the name in camel
@@ -189,5 +189,5 @@ func readDSN(path, file string) (string, error) {
 	default:
 		return dsn, nil
 	}
-	return "", &ratelimit.FieldError{Field: path + "dsnFile", Value: file, Want: want}
+	return "", option.Invalid(path+"dsnFile", file, want)
 }

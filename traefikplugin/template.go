@@ -3,8 +3,8 @@ package traefikplugin
 import (
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, " +
@@ -28,7 +28,7 @@ func (a *addresses) parseText(field, text string) (*reading.Text, error) {
 		}
 		end := strings.IndexByte(rest, '}')
 		if end <= 0 || !t.Add(a.fullName(rest[1:end])) {
-			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
+			return nil, option.Invalid(field, text, wantKey)
 		}
 		rest = rest[end+1:]
 	}

@@ -56,6 +56,11 @@ func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Cos
 		Text: "unit " + string(unit)}, nil
 }
 
+// WantNone says why a limit with s, which TokensOf has returned, has no other cost, for an error.
+func (s *CostSource) WantNone() string {
+	return "left out with " + s.Text + ": the response reports the cost"
+}
+
 // LowerASCII replaces ASCII letters by those in lower case.
 var LowerASCII = strings.NewReplacer(letters()...)
 

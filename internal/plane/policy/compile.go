@@ -221,13 +221,11 @@ func (r *rule) check() error {
 	_, isKnown := actionOrder[row.Action]
 	switch {
 	case !isKnown:
-		want := "one of limit, block, exempt"
-		return &ratelimit.FieldError{Field: "action", Value: string(row.Action), Want: want}
+		return option.Invalid("action", string(row.Action), "one of limit, block, exempt")
 	case row.Mode != option.Enforce && row.Mode != option.Shadow && row.Mode != "":
-		want := "one of enforce, shadow, off"
-		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: want}
+		return option.Invalid("mode", string(row.Mode), "one of enforce, shadow, off")
 	case row.Action == ActionLimit && len(row.Limits) == 0:
-		return &ratelimit.FieldError{Field: "limits", Want: "at least one limit, or another action"}
+		return option.Invalid("limits", "", "at least one limit, or another action")
 	}
 	return nil
 }
@@ -251,8 +249,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			return nil, err
 		}
 		if l.tokens != nil && r.terms.CostSource != nil {
-			want := "left out with " + l.tokens.Text + ": the response reports the cost"
-			return nil, &ratelimit.FieldError{Field: "settle", Value: r.row.Settle, Want: want}
+			return nil, option.Invalid("settle", r.row.Settle, l.tokens.WantNone())
 		}
 		if l.tokens != nil {
 			r.tokens = true

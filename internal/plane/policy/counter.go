@@ -59,7 +59,7 @@ func parseCountBy(row *Rule) (counterBy, error) {
 			}
 			if seen[text] || d.header == "" && !contains(dimensionNames, text) ||
 				text == "all" && (len(names) > 1 || len(alternatives) > 1) {
-				return by, &ratelimit.FieldError{Field: "count_by", Value: name, Want: wantCountBy}
+				return by, option.Invalid("count_by", name, wantCountBy)
 			}
 			seen[text] = true
 			part = append(part, d)

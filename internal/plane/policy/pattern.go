@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 const wantHost = "a host such as example.com or *.example.com, without a port, and with international " +
@@ -26,7 +26,7 @@ func parseHost(text string) (string, error) {
 	}
 	if !hostForm.MatchString(normal) || !strings.EqualFold(name, normal) ||
 		star != "" && strings.HasPrefix(normal, "..") {
-		return "", &ratelimit.FieldError{Field: "hosts", Value: text, Want: wantHost}
+		return "", option.Invalid("hosts", text, wantHost)
 	}
 	return star + normal, nil
 }
@@ -46,7 +46,7 @@ const wantPath = "a path such as /login, /u/*/files or /api/*, where * is a whol
 	"or dot segments, and not percent-encoded"
 
 func parsePath(text string) (*pathPattern, error) {
-	err := &ratelimit.FieldError{Field: "paths", Value: text, Want: wantPath}
+	err := option.Invalid("paths", text, wantPath)
 	p := &pathPattern{}
 	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "\\?") {
 		return p, err

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Action is the effect of a rule on the requests that it matches, as in the column rate_limit_rules.action.
@@ -129,8 +128,7 @@ func (r *rule) compileConditions() error {
 	row.Networks = nil
 	for _, network := range networks {
 		if !network.IsValid() {
-			want := "networks such as 192.0.2.0/24"
-			return &ratelimit.FieldError{Field: "networks", Value: network.String(), Want: want}
+			return option.Invalid("networks", network.String(), "networks such as 192.0.2.0/24")
 		}
 		row.Networks = append(row.Networks, normalNetwork(network))
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 const (
@@ -67,8 +67,8 @@ func (s Connection) Resolve(places string) (Connection, error) {
 	}
 	switch s.DSN {
 	case "":
-		want := WantDSN + ": " + places + " or in the environment variable " + EnvDSN
-		return s, &ratelimit.FieldError{Field: "dsn", Want: want}
+		return s, option.Invalid("dsn", "",
+			WantDSN+": "+places+" or in the environment variable "+EnvDSN)
 	case MemoryDSN:
 		return Connection{DSN: MemoryDSN}, nil
 	}
@@ -89,8 +89,7 @@ func MigrationDisabled() (bool, error) {
 	}
 	disabled, err := strconv.ParseBool(text)
 	if err != nil {
-		field := "environment variable " + envNoMigration
-		return false, &ratelimit.FieldError{Field: field, Value: text, Want: "true or false"}
+		return false, option.Invalid("environment variable "+envNoMigration, text, "true or false")
 	}
 	return disabled, nil
 }

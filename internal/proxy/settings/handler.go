@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -83,7 +84,7 @@ func readExempt(dst *Settings, text string) error {
 	for _, word := range strings.Fields(text) {
 		network, ok := ParseNetwork(word)
 		if !ok {
-			return &ratelimit.FieldError{Value: word, Want: wantExempt}
+			return option.Invalid("", word, wantExempt)
 		}
 		dst.Exempt = append(dst.Exempt, network)
 	}

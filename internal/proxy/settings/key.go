@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 const wantAlternatives = `one key, or alternatives separated by " | ". All but the last must consist of ` +
@@ -36,7 +36,7 @@ func ParseAlternatives(text string) ([]string, error) {
 		isLast := i == len(parts)-1
 		if isLast && (alternative == "" || separator.MatchString(alternative)) ||
 			!isLast && !placeholders.MatchString(alternative) {
-			return nil, &ratelimit.FieldError{Value: text, Want: wantAlternatives}
+			return nil, option.Invalid("", text, wantAlternatives)
 		}
 		parts[i] = alternative
 	}

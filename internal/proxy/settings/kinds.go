@@ -7,7 +7,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // dsn returns a setting that is a DSN. It has no Read, because the adapters read DSNs.
@@ -90,7 +89,7 @@ func ParseSwitch(name, text string) (bool, error) {
 	case "", "off", "false", "0":
 		return false, nil
 	}
-	return false, &ratelimit.FieldError{Field: name, Value: text, Want: "on or off, or true or false"}
+	return false, option.Invalid(name, text, "on or off, or true or false")
 }
 
 // nodeName returns a setting that names a node or a region.

@@ -64,16 +64,14 @@ func readTokens(l *ConfiguredLimit, values Values) error {
 	if tokens == nil {
 		for _, name := range []string{"output", "batches"} {
 			if text := values[name]; text != "" {
-				want := "left out, or with a unit of tokens"
-				return &ratelimit.FieldError{Field: name, Value: text, Want: want}
+				return option.Invalid(name, text, "left out, or with a unit of tokens")
 			}
 		}
 		return nil
 	}
 	for _, name := range []string{"cost", "settle"} {
 		if text := values[name]; text != "" {
-			want := "left out with " + tokens.Text + ": the response reports the cost"
-			return &ratelimit.FieldError{Field: name, Value: text, Want: want}
+			return option.Invalid(name, text, tokens.WantNone())
 		}
 	}
 	l.CostSource = tokens
@@ -125,8 +123,7 @@ func readRate(dst *Settings, text string) error {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		const want = "the number of concurrent requests, such as 5, for in_flight"
-		return &ratelimit.FieldError{Value: text, Want: want}
+		return option.Invalid("", text, "the number of concurrent requests, such as 5, for in_flight")
 	}
 	l.Events = n
 	return nil
@@ -174,8 +171,7 @@ func (l *ConfiguredLimit) Warnings() []Warning {
 func readSettle(dst *Settings, text string) (err error) {
 	dst.Limit.CostSource, err = option.ParseCostSource(text)
 	if dst.Limit.CostSource != nil && dst.Limit.Limit.Algorithm == ratelimit.InFlight {
-		want := "left out with in_flight: a slot ends with its request"
-		return &ratelimit.FieldError{Value: text, Want: want}
+		return option.Invalid("", text, "left out with in_flight: a slot ends with its request")
 	}
 	return err
 }

@@ -90,7 +90,7 @@ func (s *Setting) readFrom(values Values, dst *Settings) error {
 	}
 	fieldErr, ok := err.(*ratelimit.FieldError)
 	if !ok {
-		return &ratelimit.FieldError{Field: s.Name, Value: values[s.Name], Want: s.Want}
+		return option.Invalid(s.Name, values[s.Name], s.Want)
 	}
 	if fieldErr.Field == "" {
 		fieldErr.Field = s.Name
