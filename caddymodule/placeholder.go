@@ -112,9 +112,10 @@ func (name other) Value(q *reading.Input) string {
 // wrongPlaceholder returns an error for text with a placeholder that cannot exist, and so would be empty for
 // all requests. configured is the text as the user wrote it.
 func wrongPlaceholder(field, configured, wrong string) error {
-	return option.Invalid(field, configured,
-		"text with placeholders such as {client_ip} or {header.X-User}: "+wrong+` is none (a placeholder that a module such as map sets must have a dot in its `+
-			`name, and a brace that is text is \{)`)
+	want := "text with placeholders such as {client_ip} or {header.X-User}: " + wrong +
+		` is none (a placeholder that a module such as map sets must have a dot in its name, and a brace ` +
+		`that is text is \{)`
+	return option.Invalid(field, configured, want)
 }
 
 // mayExist reports whether a placeholder can have a value. The names in http.request are fixed. Other names

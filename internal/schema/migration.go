@@ -204,6 +204,39 @@ func Prepare(ctx context.Context, db pgdb.DB, timeout time.Duration, creates boo
 		failure)
 }
 
+// prepareInterval is the minimum time between two attempts to create the tables.
+const prepareInterval = 10 * time.Second
+
+// Preparation repeats Prepare until this program can use the tables.
+type Preparation struct {
+	Done bool  // this program can use the tables
+	Err  error // of the last attempt to which the database has answered
+
+	next time.Time // when the next attempt is due
+}
+
+// Try is like Prepare. It does nothing if Done is set, and returns Err for 10 seconds after the tables could
+// not be created.
+func (p *Preparation) Try(
+	ctx context.Context, db pgdb.DB, timeout time.Duration, creates bool, now time.Time, begun func(),
+) error {
+	if p.Done || p.Err != nil && now.Before(p.next) {
+		return p.Err
+	}
+	next := now
+	err := Prepare(ctx, db, timeout, creates, func() {
+		next = now.Add(prepareInterval)
+		begun()
+	})
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	p.next = next
+	p.Err = pg.Explain(ctx, db, err)
+	p.Done = p.Err == nil
+	return p.Err
+}
+
 // lookTimeout bounds look. It is short, because a network may drop the packets of the first look.
 const lookTimeout = 2 * time.Second
 

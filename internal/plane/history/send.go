@@ -8,13 +8,9 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
-	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// prepareInterval is the minimum time between two attempts to create the tables or to write the retention.
-const prepareInterval = 10 * time.Second
 
 // write writes the rows and cells that are due, or, if flushAll is set, all pending rows and cells.
 func (w *Writer) write(ctx context.Context, flushAll bool) error {
@@ -83,27 +79,14 @@ func (w *Writer) nextParcel(end int64) *parcel {
 }
 
 // prepareTables creates the tables if there are none, and then writes the retention. If a step has failed, a
-// later call repeats the step, at most once in prepareInterval. After an error other than
-// ratelimit.ErrUnavailable, parcels can still be written if the tables exist.
+// later call repeats it. After an error other than ratelimit.ErrUnavailable, parcels can still be written if
+// the tables exist.
 func (w *Writer) prepareTables(ctx context.Context) error {
-	if w.ready && w.retentionWritten || time.Since(w.preparedAt) < prepareInterval {
-		return w.prepareErr
-	}
-	var err error
-	if !w.ready {
-		err = schema.Prepare(ctx, w.db, prepareTimeout, true, func() {})
-		w.ready = err == nil
-	}
-	if errors.Is(err, ratelimit.ErrUnavailable) {
-		return err
-	}
-	err = pg.Explain(ctx, w.db, err)
-	if w.ready && !w.retentionWritten {
+	err := w.tables.Try(ctx, w.db, prepareTimeout, true, time.Now(), func() {})
+	if err == nil && !w.retentionWritten {
 		err = w.writeRetention(ctx)
 		w.retentionWritten = err == nil
 	}
-	w.prepareErr = err
-	w.preparedAt = time.Now()
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -85,15 +86,13 @@ type Writer struct {
 	sending           []*parcel     // to send; the first may already be written
 	number            int64         // the number of the last parcel
 	droppedInDatabase int64         // the value of rate_limit_writers.dropped
-	ready             bool          // the tables are up to date
-	retentionWritten  bool          // the retention was written
-	prepareErr        error         // the last error of prepareTables
-	preparedAt        time.Time     // the last attempt of prepareTables
-	delayedSecond     int64         // the last flush left the rows of this second to the next flush
-	cellsDue          int           // the number of cells to write in this flush
-	cellsDueAt        time.Time     // when all cells last became due
-	reportedAt        time.Time     // the last call of OnError
-	countsReported    int64         // the sum of drops and Stats.Other in the last report to OnError
+	tables            schema.Preparation
+	retentionWritten  bool      // the retention was written
+	delayedSecond     int64     // the last flush left the rows of this second to the next flush
+	cellsDue          int       // the number of cells to write in this flush
+	cellsDueAt        time.Time // when all cells last became due
+	reportedAt        time.Time // the last call of OnError
+	countsReported    int64     // the sum of drops and Stats.Other in the last report to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
@@ -111,7 +110,8 @@ func New(db pgdb.DB, s Settings) *Writer {
 	_, _ = rand.Read(name) // without random bits, Go ends the process
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
 		maxPending: MaxPending, parcelRows: parcelRows, flushing: make(chan struct{}, 1),
-		cellsDueAt: time.Now(), ready: s.DisableMigration, retentionWritten: len(s.Retention) == 0}
+		cellsDueAt: time.Now(), tables: schema.Preparation{Done: s.DisableMigration},
+		retentionWritten: len(s.Retention) == 0}
 	w.pending.merged = make(map[mergeKey]int64)
 	w.closing, w.beginClose = context.WithCancel(context.Background())
 	w.lifetime, w.endLifetime = context.WithCancel(context.Background())

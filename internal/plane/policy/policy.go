@@ -68,8 +68,6 @@ const (
 	loadTimeout = 30 * time.Second
 	// lockedPause is the time between two polls while another session migrates.
 	lockedPause = 50 * time.Millisecond
-	// prepareInterval is the minimum time between two attempts to create the tables.
-	prepareInterval = 10 * time.Second
 	// fullReadInterval is the mean time between two reads of all rules and bans without a reported change.
 	// The time varies randomly by up to half, to spread the reads of the proxies.
 	fullReadInterval = 10 * time.Minute
@@ -117,9 +115,7 @@ type Policy struct {
 	head       head       // of the last poll; the next poll finds the changes since then
 	due        changes    // the changes that have no effect yet
 	polled     bool       // a poll has succeeded; from then on, missing tables are not created again
-	prepared   bool       // this program can use the tables
-	prepareErr error      // why not
-	prepareAt  time.Time  // the time of the next attempt
+	tables     schema.Preparation
 	rows       policyRows
 	compiled   *Snapshot // of rows; refresh stores it in inForce after it has evicted the changed identities
 	rulesSQL   string

@@ -92,7 +92,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 func (p *Policy) refuse(err error) {
 	p.lookups.setPollErr(err)
 	p.head = head{}
-	p.prepared = false
+	p.tables.Done = false
 	if s := p.snapshot(); s != nil && s.fault == nil {
 		closed := *s
 		closed.fault = err
@@ -108,9 +108,9 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return err
 	}
 	err = p.findChanges(ctx)
-	if err != nil && p.prepareErr != nil && !errors.Is(err, errIncomplete) &&
+	if err != nil && p.tables.Err != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
-		return fmt.Errorf("%w; %w", err, p.prepareErr)
+		return fmt.Errorf("%w; %w", err, p.tables.Err)
 	}
 	if err != nil {
 		return err
@@ -158,33 +158,20 @@ func (p *Policy) isMigrating(ctx context.Context) bool {
 	return true
 }
 
-// prepare finds out whether this program can use the tables, and creates them if there are none, unless an
-// attempt has failed within prepareInterval. prepare returns the error of the last attempt. With an error
-// other than ratelimit.ErrUnavailable and schema.ErrVersion, a poll can succeed. After the first poll,
-// missing tables are not created again: they would be empty and hinder a restore.
+// prepare finds out whether this program can use the tables, and creates them if there are none. With an error
+// other than ratelimit.ErrUnavailable and schema.ErrVersion, a poll can succeed. After the first poll, missing
+// tables are not created again: they would be empty and hinder a restore.
 func (p *Policy) prepare(ctx context.Context, now time.Time) error {
-	if p.prepared || p.prepareErr != nil && now.Before(p.prepareAt) {
-		return p.prepareErr
-	}
-	created := false
-	err := schema.Prepare(ctx, p.db, loadTimeout, !p.settings.DisableMigration && !p.polled, func() {
-		created = true
+	creates := !p.settings.DisableMigration && !p.polled
+	err := p.tables.Try(ctx, p.db, loadTimeout, creates, now, func() {
 		p.lookups.health.Answered()
-		if p.prepareErr == nil {
+		if p.tables.Err == nil {
 			p.creation.Begin()
 		}
 	})
-	if errors.Is(err, ratelimit.ErrUnavailable) {
-		return err
+	if !errors.Is(err, ratelimit.ErrUnavailable) {
+		p.report("tables", err)
 	}
-	err = pg.Explain(ctx, p.db, err)
-	p.prepared = err == nil
-	p.prepareErr = err
-	p.prepareAt = now
-	if created {
-		p.prepareAt = now.Add(prepareInterval)
-	}
-	p.report("tables", err)
 	return err
 }
 

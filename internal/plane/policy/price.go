@@ -75,7 +75,7 @@ func (p *Price) Prepare() bool {
 			part = part[:at]
 		}
 		steps[tier] = append(steps[tier], step)
-		if p.Free && isPart(part) && strings.Trim(rate, "0.") != "" {
+		if p.Free && contains(option.PartNames[:], part) && strings.Trim(rate, "0.") != "" {
 			p.Free = false
 		}
 	}
@@ -125,16 +125,6 @@ func (p *Price) ratesOf(tier string, steps []int64) []*big.Rat {
 		rates[part] = rate
 	}
 	return rates
-}
-
-// isPart reports whether a name is one of option.PartNames.
-func isPart(name string) bool {
-	for _, part := range option.PartNames {
-		if part == name {
-			return true
-		}
-	}
-	return false
 }
 
 // Cost returns the exact cost of parts in a tier, in millionths. Requests call it, so it makes few calls.
