@@ -31,7 +31,6 @@ func Add(w *Writer, r *Record) {
 	w.mu.Lock()
 	if w.closed {
 		if audited {
-			w.stats.Recorded++
 			w.stats.Dropped++
 		}
 		if !r.Shadow {
@@ -116,7 +115,6 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	if r.Outcome != outcome.Admitted && merge(w, r, micros/1000000, &k) {
 		return nil
 	}
-	w.stats.Recorded++
 	appendRow(p, r, micros, weight, w.settings.Address)
 	if r.Outcome != outcome.Admitted && len(r.Key) <= maxKey && len(r.User) <= maxKey &&
 		len(r.Tier) <= maxText {

@@ -61,14 +61,6 @@ func maskAddress(mode option.AddressMode, address netip.Addr) string {
 	return maskedText(mode, address, 128)
 }
 
-// maskBits returns the number of bits of an address that option.AddressPrefix keeps.
-func maskBits(address netip.Addr) int {
-	if address.Is4() {
-		return 24
-	}
-	return 48
-}
-
 // maskKey returns a key with masked addresses. If the key is an address or a network, maskKey masks the whole
 // key. In any other key, maskKey masks each occurrence of the client's address, and of the /64 network that
 // proxies treat as one client.
@@ -112,7 +104,11 @@ func maskedText(mode option.AddressMode, address netip.Addr, bits int) string {
 	if mode == option.AddressOff {
 		return hiddenText
 	}
-	if keep := maskBits(address); bits > keep {
+	keep := 48
+	if address.Is4() {
+		keep = 24
+	}
+	if bits > keep {
 		bits = keep
 	}
 	network, _ := address.Prefix(bits) // bits fits the address

@@ -62,7 +62,6 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 	}
 	p.rows[number-p.firstNumber].numbers[auditCount]++
 	p.records++
-	w.stats.Recorded++
 	return true
 }
 

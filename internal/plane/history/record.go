@@ -180,30 +180,20 @@ func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.Ad
 
 // alsoText returns Record.Also as the literal of a text[].
 func alsoText(r *Record, mode option.AddressMode) string {
-	var b strings.Builder
+	var elements []string
 	for i := 0; i+1 < len(r.Also) && i < maxAlso; i += 2 {
-		if i > 0 {
-			b.WriteByte(',')
-		} else {
-			b.WriteByte('{')
-		}
-		writeElement(&b, CleanText(r.Also[i], maxText))
-		b.WriteByte(',')
-		writeElement(&b, CleanText(maskKey(mode, r.Also[i+1], r.Address), maxKey))
+		key := maskKey(mode, r.Also[i+1], r.Address)
+		elements = append(elements, escapes.Replace(CleanText(r.Also[i], maxText)),
+			escapes.Replace(CleanText(key, maxKey)))
 	}
-	if b.Len() == 0 {
+	if elements == nil {
 		return ""
 	}
-	b.WriteByte('}')
-	return b.String()
+	return `{"` + strings.Join(elements, `","`) + `"}`
 }
 
-// writeElement appends a quoted element of an array literal.
-func writeElement(b *strings.Builder, text string) {
-	b.WriteByte('"')
-	b.WriteString(strings.ReplaceAll(strings.ReplaceAll(text, `\`, `\\`), `"`, `\"`))
-	b.WriteByte('"')
-}
+// escapes escapes an element of the literal of an array.
+var escapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
 // SplitPrefix splits a prefix "rule/NAME/LIMIT" into "rule/NAME" and "LIMIT", for the columns prefix and
 // limit_name. A NAME contains no slash. For any other prefix, counter is the whole prefix and limit is "".

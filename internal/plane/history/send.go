@@ -163,7 +163,6 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	}
 	w.mu.Lock()
 	w.stats.Failures++
-	w.stats.LastError = wrapped.Error()
 	w.mu.Unlock()
 	parts := p.split()
 	if parts == nil {
@@ -188,7 +187,6 @@ func (w *Writer) finish(p *parcel, dropped bool) {
 		return
 	}
 	w.stats.Written += s.records
-	w.stats.Batches++
 }
 
 // drop counts the records and requests of parcels with the total size s as dropped. The caller holds the

@@ -33,14 +33,12 @@ const (
 	reportInterval = time.Minute
 )
 
-// Stats counts the work of a Writer. The first four fields count records, not rows of the audit log: a row of
-// 7 merged refusals has 7 records, and a row of a sample has 1 record, whatever its weight. Recorded is the
-// sum of Written, Dropped and Pending.
+// Stats counts the work of a Writer. The first three fields count records for the audit log, not its rows: a
+// row of 7 merged refusals has 7 records, and a row of a sample has 1 record, whatever its weight.
 type Stats struct {
-	Recorded int64 // records for the audit log
-	Written  int64 // records in the audit log
-	Dropped  int64 // records that will never be in the audit log
-	Pending  int64 // records that are not written yet
+	Written int64 // records in the audit log
+	Dropped int64 // records that will never be in the audit log
+	Pending int64 // records that are not written yet
 
 	// DroppedMetrics counts requests that will never be in the metrics. After Close, DroppedMetrics includes
 	// the requests that Close could not write.
@@ -49,9 +47,7 @@ type Stats struct {
 	// more than 10,000 combinations.
 	Other int64
 
-	Batches   int64  // written parcels
-	Failures  int64  // failed attempts
-	LastError string // the error of the last attempt; "" if it succeeded
+	Failures int64 // failed attempts
 }
 
 // Writer writes the history of one process to Postgres. A Writer is safe for concurrent use.
@@ -179,10 +175,8 @@ func (w *Writer) flush(ctx context.Context, flushAll bool) error {
 	failure := batch.Try(func() error { return w.write(within, flushAll) })
 	w.mu.Lock()
 	w.failing = failure != nil
-	w.stats.LastError = ""
 	if failure != nil {
 		w.stats.Failures++
-		w.stats.LastError = failure.Error()
 	}
 	w.mu.Unlock()
 	w.report(failure)
