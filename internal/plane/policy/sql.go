@@ -122,28 +122,23 @@ SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
 
 // bannedKeysSQL returns a ban for each API key, and for up to 100,000 API keys of users, that have one of the
 // newest bans, also as the ban of a user above, and one for each user below a banned one. It is a separate
-// statement, so that other changes take effect while the table of API keys is locked.
-var bannedKeysSQL = sorted(`(WITH RECURSIVE below AS (
-		SELECT u.user_id, k.id, k.digest, b.id AS ban FROM rate_limit_users u
-			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id
-			JOIN ` + newestBansSQL + ` ON b.user_id = u.parent
-		UNION ALL SELECT u.user_id, k.id, k.digest, a.ban FROM rate_limit_users u
-			LEFT JOIN rate_limit_api_keys k ON k.user_id = u.user_id
-			JOIN (SELECT DISTINCT user_id, ban FROM below) a ON u.parent = a.user_id)
-	(SELECT json_build_object(` + banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')") + `)
-	FROM below k JOIN rate_limit_bans b ON b.id = k.ban
-	WHERE k.id IS NOT NULL ORDER BY k.id DESC LIMIT 100000)
+// statement, so that other changes take effect while the table of API keys is locked. It names users and keys
+// before bans, so that tables are locked in one order.
+var bannedKeysSQL = sorted(`(WITH RECURSIVE keys AS (
+		SELECT k.* FROM rate_limit_users u JOIN rate_limit_api_keys k USING (user_id)), banned AS (
+		SELECT u.user_id, b.id AS ban FROM rate_limit_users u JOIN ` + newestBansSQL + ` USING (user_id)
+		UNION ALL SELECT u.user_id, a.ban FROM rate_limit_users u JOIN banned a ON u.parent = a.user_id)
+	(SELECT json_build_object(` + bannedKeySQL + `)
+	FROM banned a JOIN keys k USING (user_id) JOIN rate_limit_bans b ON b.id = a.ban
+	ORDER BY k.id DESC LIMIT 100000)
 	UNION ALL
-	(SELECT json_build_object(` + banSQL("k.user_id", "NULL", "NULL") + `)
-	FROM (SELECT DISTINCT user_id, ban FROM below) k JOIN rate_limit_bans b ON b.id = k.ban LIMIT 100000))
+	(SELECT json_build_object(` + banSQL("a.user_id", "NULL", "NULL") + `)
+	FROM banned a JOIN rate_limit_bans b ON b.id = a.ban AND b.user_id <> a.user_id LIMIT 100000))
 UNION ALL
-` + bannedKeySQL + `b.key_id = k.id
-UNION ALL
-(` + bannedKeySQL + `b.user_id = k.user_id
-	ORDER BY k.id DESC LIMIT 100000)`)
+SELECT json_build_object(` + bannedKeySQL + `)
+	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON b.key_id = k.id`)
 
-var bannedKeySQL = `SELECT json_build_object(` + banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')") + `)
-	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON `
+var bannedKeySQL = banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')")
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
 // statement is unnamed, so that the server plans it again when the tables have grown by orders of magnitude.
