@@ -158,9 +158,9 @@ func (p *Policy) isMigrating(ctx context.Context) bool {
 	return true
 }
 
-// prepare finds out whether this program can use the tables, and creates them if there are none. With an error
-// other than ratelimit.ErrUnavailable and schema.ErrVersion, a poll can succeed. After the first poll, missing
-// tables are not created again: they would be empty and hinder a restore.
+// prepare finds out whether this program can use the tables, and creates them if there are none. With an
+// error other than ratelimit.ErrUnavailable and schema.ErrVersion, a poll can succeed. After the first poll,
+// missing tables are not created again: they would be empty and hinder a restore.
 func (p *Policy) prepare(ctx context.Context, now time.Time) error {
 	creates := !p.settings.DisableMigration && !p.polled
 	err := p.tables.Try(ctx, p.db, loadTimeout, creates, now, func() {
