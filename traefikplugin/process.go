@@ -19,7 +19,7 @@ type process struct {
 	attached int32 // 1 while watch has registered with a server; atomic
 
 	mu        sync.Mutex        // guards the fields below
-	logged    map[string]string // the last text of each middleware in logOnce
+	logged    map[string]string // the last text of each topic in logOnce
 	setups    map[string]*setup // the latest setup of each middleware
 	load      <-chan struct{}   // closed when the latest load of Traefik's configuration ends
 	conflicts *serve.Conflicts  // of the latest load
@@ -66,11 +66,11 @@ func connect(source *host.DataSource) (pgdb.DB, error) {
 	return db, nil
 }
 
-// logOnce logs a text about a middleware unless the middleware's last text is the same. The caller holds the
-// mutex.
-func (p *process) logOnce(middleware, text string) {
-	if p.logged[middleware] != text {
-		p.logged[middleware] = text
-		write("", host.Line{Text: text})
+// logOnce logs a line of a middleware, or of none, unless the last one on its topic has the same text. The
+// caller holds the mutex.
+func (p *process) logOnce(topic, middleware string, line host.Line) {
+	if p.logged[topic] != line.Text {
+		p.logged[topic] = line.Text
+		write(middleware, line)
 	}
 }

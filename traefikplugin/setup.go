@@ -63,12 +63,8 @@ func (p *process) compareZones(s *setup, name string) {
 	}
 	h := s.handler
 	err := p.conflicts.Add(h.handle.Limits.Settings.DSN, "middleware "+name, h.site.Zones)
-	if err == nil {
-		return
-	}
-	if text := err.Error(); p.logged["conflicts of "+name] != text {
-		p.logged["conflicts of "+name] = text
-		write(name, host.Line{Level: host.Error, Text: text})
+	if err != nil {
+		p.logOnce("conflicts of "+name, name, host.Line{Level: host.Error, Text: err.Error()})
 	}
 }
 
@@ -91,8 +87,8 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	h.handle.Prepare()
 	h.plain = site.LimitsOfAll()
 	h.requests = queueOf(h.handle.Limits, site.Timeout)
-	p.logOnce("", "rate limits are enforced by "+program)
-	p.logOnce(name, h.describe(name, compiled.policy))
+	p.logOnce("", "", host.Line{Text: "rate limits are enforced by " + program})
+	p.logOnce("middleware "+name, "", host.Line{Text: h.describe(name, compiled.policy)})
 	return &setup{handler: h, compiled: compiled, config: config}, nil
 }
 
