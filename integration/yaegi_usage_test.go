@@ -33,7 +33,7 @@ func Read(h http.Header, body []byte, size int) string {
 		body = body[size:]
 	}
 	r.Write(body)
-	return fmt.Sprint(r.End(), total)
+	return fmt.Sprint(usage.End(r)[0], total)
 }
 
 func ReadPrompt(path string, types []string, body []byte) string {
@@ -88,7 +88,7 @@ func TestUsageIsReadTheSameInterpreted(t *testing.T) {
 		var total int64
 		r := usage.New(h, &total)
 		_, _ = r.Write(a.Body)
-		want := fmt.Sprint(r.End(), 0)
+		want := fmt.Sprint(usage.End(r)[0], 0)
 		for _, size := range []int{7, len(a.Body)} {
 			check.Equal(t, fmt.Sprintf("%s in parts of %d bytes", name, size), read(h, a.Body, size),
 				want)

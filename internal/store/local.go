@@ -101,16 +101,20 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	return true
 }
 
-// settleLocal settles a request in the shares of its rows while the database makes no decisions.
-func (s *Store) settleLocal(one *batch.Bill) {
+// settleLocal settles requests in the shares of their rows while the database makes no decisions.
+func (s *Store) settleLocal(bills []*batch.Bill) {
 	parts := float64(atomic.LoadInt32(&s.proxies))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.local.On {
 		return
 	}
-	for i := range one.Charges {
-		c := &one.Charges[i]
+	var all []batch.Charge
+	for _, one := range bills {
+		all = append(all, one.Charges...)
+	}
+	for i := range all {
+		c := &all[i]
 		if !c.Limit.Reserves {
 			continue
 		}

@@ -78,8 +78,8 @@ func TestOutageSettlesSecretKeysOnTheirShards(t *testing.T) {
 		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Secret: true, Cost: 10,
 			Hold: &ratelimit.Hold{}}}
 		store.TakeLocal(errDown, hits, decisions)
-		store.settleLocal(&batch.Bill{Charges: []batch.Charge{{Limit: l, Key: hits[0].StoredKey(), Cost: 10,
-			Units: 30, Hold: hits[0].Hold}}})
+		store.settleLocal([]*batch.Bill{{Charges: []batch.Charge{{Limit: l, Key: hits[0].StoredKey(),
+			Cost: 10, Units: 30, Hold: hits[0].Hold}}}})
 		store.TakeLocal(errDown, hits, decisions)
 		check.Equal(t, hits[0].Key, decisions[0].Remaining, 60)
 	}

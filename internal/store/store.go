@@ -199,48 +199,59 @@ func (s *Store) engineOf(subject, key string) *engine.Engine {
 	return s.Engine(subject)
 }
 
-// Settle settles a request in the background. Each shard settles its part.
-func (s *Store) Settle(one *batch.Bill) {
+// Settle settles requests in the background, and ends their holds. Each shard settles its part.
+func (s *Store) Settle(bills ...*batch.Bill) {
 	if atomic.LoadInt32(&s.found) == 0 { // the shards are not known yet, and have made no charge
-		if one.ID == "" {
-			return
-		}
-		s.mu.Lock()
-		lost := s.closed || len(s.early) >= maxDebts
-		if !lost {
-			s.early = append(s.early, one)
-		}
-		s.mu.Unlock()
-		if lost {
-			s.base.Ledger().Lose(1)
+		for _, one := range bills {
+			s.settleEarly(one)
 		}
 		return
 	}
-	parts := map[*engine.Engine]*batch.Bill{}
-	for i := range one.Charges {
-		c := &one.Charges[i]
-		e := s.base
-		if len(s.engines) > 1 {
-			e = s.engineOf(c.Subject, c.Key)
+	all := map[*engine.Engine][]*batch.Bill{}
+	for _, one := range bills {
+		parts := map[*engine.Engine]*batch.Bill{}
+		for i := range one.Charges {
+			c := &one.Charges[i]
+			e := s.base
+			if len(s.engines) > 1 {
+				e = s.engineOf(c.Subject, c.Key)
+			}
+			if !c.Limit.Reserves {
+				e.Settle(c)
+				continue
+			}
+			part := parts[e]
+			if part == nil {
+				p := *one
+				p.Charges = nil
+				p.Lines = append([]batch.Line(nil), one.Lines...) // each ledger owns its part
+				p.Ancestors = append([]string(nil), one.Ancestors...)
+				part = &p
+				parts[e] = part
+				all[e] = append(all[e], part)
+			}
+			part.Charges = append(part.Charges, *c)
 		}
-		if !c.Limit.Reserves {
-			e.Settle(c)
-			continue
-		}
-		part := parts[e]
-		if part == nil {
-			p := *one
-			p.Charges = nil
-			p.Lines = append([]batch.Line(nil), one.Lines...) // each ledger owns its part
-			p.Ancestors = append([]string(nil), one.Ancestors...)
-			part = &p
-			parts[e] = part
-		}
-		part.Charges = append(part.Charges, *c)
 	}
-	s.settleLocal(one)
-	for e, part := range parts {
-		e.Ledger().Settle(part)
+	s.settleLocal(bills)
+	for e, parts := range all {
+		e.Ledger().Settle(parts...)
+	}
+}
+
+// settleEarly keeps a settlement until the shards are known.
+func (s *Store) settleEarly(one *batch.Bill) {
+	if one.ID == "" {
+		return
+	}
+	s.mu.Lock()
+	lost := s.closed || len(s.early) >= maxDebts
+	if !lost {
+		s.early = append(s.early, one)
+	}
+	s.mu.Unlock()
+	if lost {
+		s.base.Ledger().Lose(1)
 	}
 }
 

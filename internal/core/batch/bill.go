@@ -2,6 +2,7 @@ package batch
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 // request's row in the ledger.
 type Bill struct {
 	Day   int64  `json:"day"`     // the day of the reservation in UTC, in days since 1970
-	ID    string `json:"id"`      // see BillID; "" without limits that reserve
+	ID    string `json:"id"`      // see BillIDs; "" without limits that reserve
 	User  string `json:"user_id"` // the name by which it counts; "" for an unknown one
 	KeyID int64  `json:"key_id"`  // of the API key; 0 without one
 	// Ancestors are the users above User, the nearest first, by the names by which they count.
@@ -24,21 +25,23 @@ type Bill struct {
 	Charges   []Charge `json:"charges"`
 }
 
-// BillID returns a UUID of version 7 that no other request has. at is the time of the request's prices, in
-// microseconds since the Unix epoch: the UUID has its milliseconds, and what is left in 4096ths of one.
-func BillID(at int64) string {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // it never fails
-	stamp := uint64(at/1000)<<16 | 7<<12 | uint64(at%1000*4096/1000)
-	for i := range id[:8] {
-		id[i] = byte(stamp >> uint(56-8*i))
+// BillIDs returns a UUID of version 7 for each time, that no other request has. A time is that of a request's
+// prices, in microseconds since the Unix epoch: the UUID has its milliseconds, and what is left in 4096ths of
+// one.
+func BillIDs(times ...int64) []string {
+	all := make([]string, len(times))
+	id := make([]byte, 16)
+	for k, at := range times {
+		_, _ = rand.Read(id) // it never fails
+		binary.BigEndian.PutUint64(id, uint64(at/1000)<<16|7<<12|uint64(at%1000*4096/1000))
+		id[8] = id[8]&0x3f | 0x80
+		text := hex.EncodeToString(id)
+		all[k] = text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
 	}
-	id[8] = id[8]&0x3f | 0x80
-	text := hex.EncodeToString(id[:])
-	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+	return all
 }
 
-// PricedAt returns the time in a UUID of BillID, or 0 if id is another one.
+// PricedAt returns the time in a UUID of BillIDs, or 0 if id is another one.
 func PricedAt(id string) int64 {
 	const version = 14
 	if len(id) <= version || id[version] != '7' {

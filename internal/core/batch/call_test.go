@@ -159,7 +159,7 @@ func TestCancelRacesWithFinish(t *testing.T) {
 // The number of a bill has the time of its prices, to the microsecond. A random one has none.
 func TestBillIDHasItsTime(t *testing.T) {
 	for at := int64(1796000000000000); at < 1796000000001000; at++ {
-		check.Equal(t, "the time", batch.PricedAt(batch.BillID(at)), at)
+		check.Equal(t, "the time", batch.PricedAt(batch.BillIDs(at)[0]), at)
 	}
 	check.Equal(t, "a random one", batch.PricedAt("8a6e0804-2bd0-4672-b79d-d97027f9071a"), int64(0))
 }

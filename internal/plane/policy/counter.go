@@ -146,6 +146,9 @@ func NetworkText(address netip.Addr) string {
 	if !address.IsValid() {
 		return UnknownAddress
 	}
+	if address.Is4() { // without calls, because an interpreter would take long
+		return address.String()
+	}
 	return strings.TrimSuffix(NetworkOf(address).String(), "/32")
 }
 

@@ -39,10 +39,12 @@ func (r *Running) Add(request Runner) int64 {
 	return r.last
 }
 
-// Remove removes a request that is settled.
-func (r *Running) Remove(number int64) {
+// Remove removes requests that are settled.
+func (r *Running) Remove(numbers ...int64) {
 	r.mu.Lock()
-	delete(r.requests, number)
+	for _, number := range numbers {
+		delete(r.requests, number)
+	}
 	r.mu.Unlock()
 }
 

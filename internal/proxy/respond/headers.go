@@ -19,7 +19,7 @@ func SetFields(
 	decisions []ratelimit.Decision,
 ) {
 	if f.X {
-		setHeaders(h, o)
+		SetHeaders([]http.Header{h}, []*Outcome{o})
 	}
 	if f.IETF && o.Decision != nil {
 		policies, limits := fieldsOf(o, hits, decisions, salt.text())
@@ -65,41 +65,58 @@ func retryText(seconds int64) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// setHeaders sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if a limit of requests
-// applies. Reset is in Unix seconds, rounded up, and left out if the request can never pass. If the request
-// passes, and an earlier limit has set these headers with less remaining, setHeaders leaves them unchanged.
-// It sets the headers of limits of tokens in the same way. If a limit with overage is used beyond its quota,
-// setHeaders sets X-RateLimit-Overage.
-func setHeaders(h http.Header, o *Outcome) {
-	if o.Overage > 0 {
-		h["X-Ratelimit-Overage"] = []string{o.OverageUnit.Amount(o.Overage)}
-	}
-	if o.Tokens != nil {
-		setTokenHeaders(h, o)
-	}
-	d := o.Requests
-	if d == nil {
-		return
-	}
-	if earlier := h["X-Ratelimit-Remaining"]; len(earlier) > 0 && hasLess(earlier, o, d) {
-		return
-	}
-	// The values share one string and one slice, to save allocations. Each header's slice has no spare
-	// capacity, so that Header.Add allocates a new one.
-	buf := strconv.AppendInt(make([]byte, 0, 64), d.Quota, 10)
-	limitEnd := len(buf)
-	buf = strconv.AppendInt(buf, d.Remaining, 10)
-	remainingEnd := len(buf)
-	if !d.Reset.IsZero() {
-		buf = strconv.AppendInt(buf, d.Reset.Add(time.Second-1).Unix(), 10)
-	}
-	text := string(buf)
-	values := []string{text[:limitEnd], text[limitEnd:remainingEnd], text[remainingEnd:]}
-	h["X-Ratelimit-Limit"] = values[0:1:1]
-	h["X-Ratelimit-Remaining"] = values[1:2:2]
-	h["X-Ratelimit-Reset"] = values[2:3:3]
-	if d.Reset.IsZero() {
-		delete(h, "X-Ratelimit-Reset")
+// SetHeaders sets in each response X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if a limit
+// of requests applies. Reset is in Unix seconds, rounded up, and left out if the request can never pass. If
+// the request passes, and an earlier limit has set these headers with less remaining, SetHeaders leaves them
+// unchanged. It sets the headers of limits of tokens in the same way, with a Reset that is a duration such
+// as 6m0s, rounded up to seconds, as in the API of OpenAI. If a limit with overage is used beyond its quota,
+// SetHeaders sets X-RateLimit-Overage.
+func SetHeaders(headers []http.Header, outcomes []*Outcome) {
+	for k, h := range headers {
+		o := outcomes[k]
+		if o.Overage > 0 {
+			h["X-Ratelimit-Overage"] = []string{o.OverageUnit.Amount(o.Overage)}
+		}
+		if d := o.Tokens; d != nil {
+			earlier := h["X-Ratelimit-Remaining-Tokens"]
+			if len(earlier) == 0 || !hasLess(earlier, o, d) {
+				h["X-Ratelimit-Limit-Tokens"] = []string{strconv.FormatInt(d.Quota, 10)}
+				h["X-Ratelimit-Remaining-Tokens"] = []string{strconv.FormatInt(d.Remaining, 10)}
+				delete(h, "X-Ratelimit-Reset-Tokens")
+				if !d.Reset.IsZero() {
+					rest := time.Until(d.Reset)
+					if rest < 0 {
+						rest = 0
+					}
+					seconds := (rest + time.Second - 1).Truncate(time.Second)
+					h["X-Ratelimit-Reset-Tokens"] = []string{seconds.String()}
+				}
+			}
+		}
+		d := o.Requests
+		if d == nil {
+			continue
+		}
+		if earlier := h["X-Ratelimit-Remaining"]; len(earlier) > 0 && hasLess(earlier, o, d) {
+			continue
+		}
+		// The values share one string and one slice, to save allocations. Each header's slice has no spare
+		// capacity, so that Header.Add allocates a new one.
+		buf := strconv.AppendInt(make([]byte, 0, 64), d.Quota, 10)
+		limitEnd := len(buf)
+		buf = strconv.AppendInt(buf, d.Remaining, 10)
+		remainingEnd := len(buf)
+		if !d.Reset.IsZero() {
+			buf = strconv.AppendInt(buf, d.Reset.Add(time.Second-1).Unix(), 10)
+		}
+		text := string(buf)
+		values := []string{text[:limitEnd], text[limitEnd:remainingEnd], text[remainingEnd:]}
+		h["X-Ratelimit-Limit"] = values[0:1:1]
+		h["X-Ratelimit-Remaining"] = values[1:2:2]
+		h["X-Ratelimit-Reset"] = values[2:3:3]
+		if d.Reset.IsZero() {
+			delete(h, "X-Ratelimit-Reset")
+		}
 	}
 }
 
@@ -107,27 +124,6 @@ func setHeaders(h http.Header, o *Outcome) {
 func hasLess(earlier []string, o *Outcome, d *ratelimit.Decision) bool {
 	n, err := strconv.ParseInt(earlier[len(earlier)-1], 10, 64)
 	return o.Status == 0 && err == nil && n < d.Remaining
-}
-
-// setTokenHeaders sets X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens and X-RateLimit-Reset-Tokens.
-// Reset is a duration such as 6m0s, rounded up to seconds, as in the API of OpenAI.
-func setTokenHeaders(h http.Header, o *Outcome) {
-	d := o.Tokens
-	if earlier := h["X-Ratelimit-Remaining-Tokens"]; len(earlier) > 0 && hasLess(earlier, o, d) {
-		return
-	}
-	h["X-Ratelimit-Limit-Tokens"] = []string{strconv.FormatInt(d.Quota, 10)}
-	h["X-Ratelimit-Remaining-Tokens"] = []string{strconv.FormatInt(d.Remaining, 10)}
-	delete(h, "X-Ratelimit-Reset-Tokens")
-	if d.Reset.IsZero() {
-		return
-	}
-	rest := time.Until(d.Reset)
-	if rest < 0 {
-		rest = 0
-	}
-	seconds := (rest + time.Second - 1).Truncate(time.Second)
-	h["X-Ratelimit-Reset-Tokens"] = []string{seconds.String()}
 }
 
 // Response is the response to a decided request, for SetAllHeaders.

@@ -70,26 +70,28 @@ type Outcome struct {
 // Tightest returns the index of the deciding hit; see Outcome.Hit. It ignores hits that are Independent. If
 // all hits are Independent, it returns -1. It also ignores those for which skip is true; skip may be nil.
 func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision, skip []bool) int {
-	decides := -1
-	quota := -1 // slots must not hide a quota
+	best := []int{-1, -1} // of all, and of quotas, which slots must not hide
 	for i := range decisions {
 		h := &hits[i]
 		d := &decisions[i]
 		if h.Independent || skip != nil && skip[i] {
 			continue
 		}
-		if decides < 0 || tighter(d, &decisions[decides]) {
-			decides = i
-		}
 		isQuota := h.Limit.Algorithm != ratelimit.InFlight && d.Source != ratelimit.Undecided
-		if isQuota && (quota < 0 || tighter(d, &decisions[quota])) {
-			quota = i
+		for k, at := range best {
+			if k == 1 && !isQuota {
+				continue
+			}
+			if at < 0 || d.Allowed && decisions[at].Allowed && d.Remaining < decisions[at].Remaining ||
+				!d.Allowed && tighter(d, &decisions[at]) {
+				best[k] = i
+			}
 		}
 	}
-	if quota >= 0 && decisions[decides].Allowed {
-		return quota
+	if best[1] >= 0 && decisions[best[0]].Allowed {
+		return best[1]
 	}
-	return decides
+	return best[0]
 }
 
 // tighter reports whether a describes the request better than b. A refusal is better than a decision that

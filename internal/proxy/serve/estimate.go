@@ -3,25 +3,9 @@ package serve
 import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// chargeOf returns what a hit on a limit of tokens is charged before the response, at most quota. Before the
-// body is read, it returns 1.
-func chargeOf(q *Request, source *option.CostSource, quota int64) int64 {
-	u := q.Upload
-	if u != nil && u.length < 0 && !u.optional {
-		return 1
-	}
-	input := inputOf(u, q.HTTP.ContentLength)
-	output := outputOf(u, q.price, source)
-	money := int64(0)
-	if source.Unit == option.Money && q.price != nil {
-		_, _, cost := q.price.Estimate(input, output, u.Prompt.Tier)
-		money = (policy.Billionths(cost) + 999) / 1000
-	}
-	return source.Charge(input, output, money, quota)
-}
 
 // outputOf returns the output that a request with an Upload may get: the maximum that it names, or else that
 // of a limit, and at most the largest one of its model for each answer. u and p may be nil.
@@ -60,7 +44,33 @@ func passesBatches(q *Request) bool {
 // inputOf estimates the tokens of a request's prompt. length is that of the request, for a nil u.
 func inputOf(u *Upload, length int64) int64 {
 	if u != nil {
-		return u.Prompt.Input(u.length)
+		return u.input
 	}
 	return option.InputOf(length)
+}
+
+// estimate sets what the request may cost.
+func (s *Settling) estimate() {
+	t := s.tokens
+	input := inputOf(t.upload, t.length)
+	output := int64(0) // the largest estimate
+	for i := range s.hits {
+		one := &s.hits[i]
+		if one.Limit != nil && one.source.Unit != "" {
+			if n := outputOf(t.upload, t.price, one.source); n > output {
+				output = n
+			}
+		}
+	}
+	t.estimated = true
+	parts := option.Parts{}
+	parts[option.Input] = input
+	parts[option.Output] = output
+	parts[option.Request] = 1
+	if t.price != nil {
+		dearest, tier, _ := t.price.Estimate(input, output, t.upload.Prompt.Tier)
+		parts = dearest
+		t.tier = tier
+	}
+	t.shares = []priced{{usage.Share{Parts: parts}, t.price, input, output}}
 }

@@ -20,11 +20,16 @@ func RecordOf(q *Request, audit option.Audit, user string) history.Record {
 	q.Asked = true
 	if q.Err != nil {
 		q.usesStore = true
-		deliverOne(q, time.Time{}, 0)
+		deliver(time.Time{}, 0, q)
 	}
 	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)
 	r.Charged = nil
 	r.Duration = 0
 	return r
+}
+
+func NewSettling(q *Request) *Settling {
+	newSettlings([]*Request{q})
+	return q.Settling
 }

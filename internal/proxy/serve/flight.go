@@ -32,36 +32,29 @@ func hasHolds(hits []ratelimit.Hit) bool {
 	return false
 }
 
-// Attach sets the Hold of each hit on a limit that is in_flight or reserves. Further calls for the same hits
-// set the same Holds.
-func (f *Flight) Attach(hits []ratelimit.Hit) {
-	n := 0
-	for i := range hits {
-		l := hits[i].Limit
-		if !l.Reserves && l.Algorithm != ratelimit.InFlight {
-			continue
-		}
-		if n == len(f.holds) {
-			h := &ratelimit.Hold{}
-			if !l.Reserves {
-				h.Lost = f.cancel
+// attach sets the Hold of each hit of some requests on a limit that is in_flight or reserves. Further calls
+// for the same hits set the same Holds.
+func attach(requests []*Request, hits [][]ratelimit.Hit, some []int) {
+	for _, k := range some {
+		f := requests[k].Flight
+		n := 0
+		for i := range hits[k] {
+			one := &hits[k][i]
+			l := one.Limit
+			if !l.Reserves && l.Algorithm != ratelimit.InFlight {
+				continue
 			}
-			f.holds = append(f.holds, h)
-		}
-		hits[i].Hold = f.holds[n]
-		n++
-	}
-}
-
-// detach returns a Hold of a hit, which End then does not release, or nil.
-func (f *Flight) detach(hold *ratelimit.Hold) *ratelimit.Hold {
-	for i, h := range f.holds {
-		if h == hold {
-			f.holds = append(f.holds[:i:i], f.holds[i+1:]...)
-			return h
+			if n == len(f.holds) {
+				h := &ratelimit.Hold{}
+				if !l.Reserves {
+					h.Lost = f.cancel
+				}
+				f.holds = append(f.holds, h)
+			}
+			one.Hold = f.holds[n]
+			n++
 		}
 	}
-	return nil
 }
 
 // End cancels Context and releases the Holds and the Upload.

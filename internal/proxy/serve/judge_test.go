@@ -78,7 +78,8 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 			q.Hits, q.Terms = append(q.Hits, hit), append(q.Terms, l.terms)
 			q.Decisions = append(q.Decisions, l.decision)
 		}
-		o := serve.Judge(q)
+		serve.Judge(q)
+		o := q.Outcome
 		remaining := int64(0)
 		if o.Decision != nil {
 			remaining = o.Decision.Remaining

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -46,7 +47,7 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// deliverOne or Deliver sets Delivered and Passed, and for a refusal Status and Body of the response. It
+	// deliver or Deliver sets Delivered and Passed, and for a refusal Status and Body of the response. It
 	// sets the headers in Writer. If Writer is nil, the proxy responds.
 	Delivered bool
 	Passed    bool
@@ -78,7 +79,7 @@ func Handle(s *Site, q *Request) error {
 		Take(q)
 	}
 	now := time.Now()
-	deliverOne(q, now, s.Clock.Ahead(q.Decisions, now))
+	deliver(now, s.Clock.Ahead(q.Decisions, now), q)
 	if s.History != nil {
 		record([]*Request{q}, now)
 	}
@@ -88,7 +89,7 @@ func Handle(s *Site, q *Request) error {
 // Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
 // policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
 // the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller
-// always calls deliverOne or Deliver. Callers set Input, Site and Began before Begin.
+// always calls deliver or Deliver. Callers set Input, Site and Began before Begin.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -159,9 +160,11 @@ func Begin(q *Request) (waits bool, err error) {
 
 // Fill sets the hits of requests and of their Calls: a hit for each of the limits of the configuration, then
 // further hits on these limits if their keys have several values, then those of Site.Hits, then the hits of
-// the policy. If a panic ends Fill, the current request has no hits.
+// the policy. If a panic ends Fill, the requests have no hits.
 func Fill(requests []*Request) {
-	for _, q := range requests {
+	filled := make([][]ratelimit.Hit, len(requests))
+	var counting, holding []int // the indexes of requests that chargeTokens and attach change
+	for at, q := range requests {
 		f := q.Limits
 		q.usesStore = true
 		q.Delivered = false
@@ -196,19 +199,29 @@ func Fill(requests []*Request) {
 			hits = append(hits, q.Verdict.Hits...)
 			q.Terms = append(q.Terms, q.Verdict.Terms...)
 		}
+		filled[at] = hits
 		if f.Varies || q.Asked && !q.Verdict.Simple {
-			chargeTokens(q, hits)
+			counting = append(counting, at)
 		}
 		if q.Flight != nil {
-			q.Flight.Attach(hits)
+			holding = append(holding, at)
 		}
+	}
+	if counting != nil {
+		chargeTokens(requests, filled, counting)
+	}
+	if holding != nil {
+		attach(requests, filled, holding)
+	}
+	for at, q := range requests {
+		hits := filled[at]
 		q.Hits = hits
 		if c := q.Call; c != nil {
 			c.Hits = append(c.Hits[:0], hits...)
 			c.Decisions = c.Decisions[:0]
 			c.Err = nil
 			// Hits of the policy that are Independent come last.
-			c.HasIndependent = f.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Independent
+			c.HasIndependent = q.Limits.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Independent
 		}
 	}
 }
@@ -243,68 +256,102 @@ func Take(q *Request) {
 	}
 }
 
-// deliverOne ends a request that has Decisions, an Err, or nothing to decide. It sets the outcome, counts the
-// request, prepares its settlement, and responds if the request has a Writer. The caller then records the
-// request. ahead is the result of Clock.Ahead at now.
-func deliverOne(q *Request, now time.Time, ahead int64) {
-	s := q.Site
-	if s.Outage != nil && atomic.LoadInt32(&s.Outage.UnderWay) != 0 && q.Err == nil {
-		s.Outage.Ended(s.Log, q.Decisions, now)
-	}
-	if q.usesStore {
-		if q.Err != nil {
+// deliver ends requests that have Decisions, an Err, or nothing to decide. It sets their outcomes, counts
+// them, prepares their settlements, and responds to requests with a Writer. The caller then records them.
+// ahead is the result of Clock.Ahead at now. After a panic, deliver may be called again.
+func deliver(now time.Time, ahead int64, all ...*Request) {
+	var decided, settled, noted, written []*Request
+	for _, q := range all {
+		s := q.Site
+		if s.Outage != nil && atomic.LoadInt32(&s.Outage.UnderWay) != 0 && q.Err == nil {
+			s.Outage.Ended(s.Log, q.Decisions, now)
+		}
+		if q.usesStore && q.Err != nil {
 			q.Decisions = make([]ratelimit.Decision, len(q.Hits))
 			q.Outcome = TakeLocal(s, q, q.Err)
 			q.Err = q.Outcome.Err
-		} else {
-			q.Outcome = Judge(q)
-		}
-		if q.Outcome.Err != nil {
-			for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Independent {
-				q.Outcome.Hit++
-			}
-			LogNoDecision(s, q)
-		}
-		if q.failure != nil && q.Outcome.Status == 0 {
-			o := NoDecision(s.OnError, q.failure) // the limits let the request pass, but the policy could not
-			q.Outcome.Kind = o.Kind
-			q.Outcome.Reason = o.Reason
-			q.Outcome.Err = o.Err
+		} else if q.usesStore {
+			decided = append(decided, q)
 		}
 	}
-	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
-		q.Settling = NewSettling(s, q)
+	Judge(decided...)
+	for _, q := range all {
+		if q.usesStore && (q.Outcome.Err != nil || q.failure != nil) {
+			setUndecided(q)
+		}
+		passes := q.Outcome.Status == 0
+		simple := !q.Asked || q.Verdict.Simple
+		if passes && len(q.Hits) > 0 && (q.Limits.Settled || !simple) && q.Settling == nil {
+			settled = append(settled, q)
+		}
+		if !simple && q.Outcome.Err == nil {
+			noted = append(noted, q)
+		}
+		if q.Passed = passes; !passes {
+			setForm(q)
+		}
+		if q.Writer != nil {
+			written = append(written, q)
+		}
 	}
-	if q.Asked && !q.Verdict.Simple && q.Outcome.Err == nil {
-		notify(q)
-	}
+	newSettlings(settled)
+	notify(noted)
 	if ahead != 0 { // a settlement has the times of the database
-		respond.ShiftResets(q.Decisions, ahead)
+		for _, q := range all {
+			respond.ShiftResets(q.Decisions, ahead)
+		}
 	}
-	q.Passed = q.Outcome.Status == 0
-	if !q.Passed {
-		setForm(q)
+	Respond(written...)
+	var counted []registry.Counted
+	for _, q := range all {
+		q.Delivered = true
+		if q.Asked || len(q.Hits) > 0 {
+			counted = append(counted, registry.Counted{Kind: q.Outcome.Kind, Passed: q.Passed, Hits: q.Hits,
+				Decisions: q.Decisions})
+		}
 	}
-	if q.Writer != nil {
-		Respond(q)
+	registry.Count(all[0].Site.Node, counted...)
+}
+
+// setUndecided completes the outcome of a request on which the store or the policy has not decided.
+func setUndecided(q *Request) {
+	s := q.Site
+	if q.Outcome.Err != nil {
+		for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Independent {
+			q.Outcome.Hit++
+		}
+		LogNoDecision(s, q)
 	}
-	q.Delivered = true
-	if q.Asked || len(q.Hits) > 0 {
-		registry.Count(s.Node, q.Outcome.Kind, q.Passed, q.Hits, q.Decisions)
+	if q.failure != nil && q.Outcome.Status == 0 {
+		o := NoDecision(s.OnError, q.failure) // the limits let the request pass, but the policy could not
+		q.Outcome.Kind = o.Kind
+		q.Outcome.Reason = o.Reason
+		q.Outcome.Err = o.Err
 	}
 }
 
-// Respond sets the headers of the response to a decided request, and Passed. For a refusal it sets Status
-// and Body.
-func Respond(q *Request) {
-	h := q.Writer.Header()
-	s := q.Site
-	respond.SetFields(h, s.Fields, s.Salt, &q.Outcome, q.Hits, q.Decisions)
-	q.Body = ""
-	q.Passed = q.Outcome.Status == 0
-	if !q.Passed {
-		q.Status, q.Body = q.Outcome.SetContent(h)
+// Respond sets the headers of the responses to decided requests, and Passed. For a refusal it sets Status and
+// Body.
+func Respond(all ...*Request) {
+	var headers []http.Header
+	var outcomes []*respond.Outcome
+	for _, q := range all {
+		h := q.Writer.Header()
+		if q.Site.Fields.X {
+			headers = append(headers, h)
+			outcomes = append(outcomes, &q.Outcome)
+		}
+		q.Body = ""
+		q.Passed = q.Outcome.Status == 0
+		if !q.Passed || q.Site.Fields.IETF {
+			others := settings.Fields{IETF: q.Site.Fields.IETF}
+			respond.SetFields(h, others, q.Site.Salt, &q.Outcome, q.Hits, q.Decisions)
+		}
+		if !q.Passed {
+			q.Status, q.Body = q.Outcome.SetContent(h)
+		}
 	}
+	respond.SetHeaders(headers, outcomes)
 }
 
 // Release prepares a Request for reuse and drops references to the memory of its request.

@@ -41,7 +41,7 @@ func (s *Settling) Stop() bool {
 		_ = w.SetWriteDeadline(time.Now().Add(flushTimeout))
 		_ = w.Flush()
 	}
-	s.settle()
+	settle(s)
 	return true
 }
 
@@ -57,15 +57,6 @@ func (s *Settling) Interrupt() {
 func (s *Settling) Lose() {
 	if store, ok := s.site.Store.(interface{ Lose(n int) }); ok {
 		store.Lose(1)
-	}
-}
-
-// leave removes the request from those that run.
-func (s *Settling) leave() {
-	s.site.running.Remove(s.running)
-	atomic.AddInt32(s.site.busy, -1)
-	if s.tokens != nil {
-		atomic.AddInt64(&s.site.Node.Running, -1)
 	}
 }
 
@@ -100,7 +91,16 @@ func Write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings ...*
 	if s.client.Err() != nil && s.site.running != nil && s.site.running.Stopping() {
 		return 0, errStopped // the proxy has closed the connection, and the writers may hide that
 	}
-	s.readBody(part[:n])
+	if s.empty || s.ended {
+		return n, err
+	}
+	s.sent += int64(n)
+	if s.body != nil {
+		_, _ = s.body.Write(part[:n]) // it has no error
+	}
+	if s.tokens != nil && s.tokens.reader != nil {
+		_, _ = s.tokens.reader.Write(part[:n])
+	}
 	return n, err
 }
 
@@ -116,20 +116,6 @@ func Flush(w http.ResponseWriter, settlings ...*Settling) error {
 		return errStopped
 	}
 	return Flush(w, settlings[1:]...)
-}
-
-// readBody reads a part of the body that was sent. The caller holds the mutex.
-func (s *Settling) readBody(part []byte) {
-	if s.empty || s.ended {
-		return
-	}
-	s.sent += int64(len(part))
-	if s.body != nil {
-		_, _ = s.body.Write(part) // it has no error
-	}
-	if s.tokens != nil && s.tokens.reader != nil {
-		_, _ = s.tokens.reader.Write(part)
-	}
 }
 
 // settledConn counts the bytes sent on a hijacked connection, such as a WebSocket.

@@ -289,7 +289,7 @@ func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
 	q := newRequest(&serve.Site{}, httptest.NewRequest(http.MethodGet, "/", nil))
 	q.Limits, q.Hits, q.Decisions = &serve.LimitSet{}, []ratelimit.Hit{hit}, make([]ratelimit.Decision, 1)
 	q.Terms = []*policy.Terms{{CostSource: &option.CostSource{Header: "X-Tokens"}}}
-	s := serve.NewSettling(q.Site, q)
+	s := serve.NewSettling(q)
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
 		if serve.ReadHeaders(http.StatusOK, h, s); len(h) > 0 {
 			t.Errorf("got headers %v, want none", h)

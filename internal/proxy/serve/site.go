@@ -80,8 +80,9 @@ type Site struct {
 	none    *LimitSet     // no limits
 	matches bool          // one of Zones does not apply to all requests
 
-	mu   sync.Mutex   // held to replace sets
-	sets atomic.Value // a *limitSets
+	mu        sync.Mutex    // held to replace sets, and guards unsettled
+	sets      atomic.Value  // a *limitSets
+	unsettled []host.Runner // Settlings of responses that have ended and wait: see settleSoon
 }
 
 // Watcher observes the requests of a Site with a policy.

@@ -24,34 +24,62 @@ type tokens struct {
 	usage    usage.Usage   // set at the end of the response
 
 	// Set by setCost: what the response has cost, by model, or nil if it is free; the tier of the prices;
-	// what they cost together, in billionths, from fill on; whether all is an estimate; how that differs
-	// from the charge; and why it is an estimate.
+	// from fill on their tokens of input and output, and what they cost together, in billionths; whether all
+	// is an estimate; how that differs from the charge; and why it is an estimate.
 	shares    []priced
 	tier      string
+	input     int64
+	output    int64
 	cost      int64
 	estimated bool
 	kind      SettledCost
 	wrong     *ratelimit.FieldError
 }
 
-// chargeTokens sets the costs of the hits of a request on limits of tokens. q.Terms[i] describes hits[i].
-func chargeTokens(q *Request, hits []ratelimit.Hit) {
-	for i, t := range q.Terms {
-		if t.CostSource == nil || t.CostSource.Unit == "" {
-			continue
+// chargeTokens sets what the hits of some requests on limits of tokens are charged before the response, at
+// most the quota, or 1 before the body is read. Terms[i] of a request describes hits[k][i].
+func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
+	for _, k := range some {
+		q := requests[k]
+		u := q.Upload
+		input := int64(0)
+		if u == nil {
+			input = option.InputOf(q.HTTP.ContentLength)
+		} else {
+			input = u.input
 		}
-		h := &hits[i]
-		h.Cost = chargeOf(q, t.CostSource, t.Quota)
-		if t.CostSource.Unit != option.Money {
-			continue
-		}
-		// A shadow rule does not refuse a request without a price, so it does not count it either.
-		h.Peek = t.Shadow && q.price == nil
-		if q.free {
-			all := *h.Limit
-			all.Events = policy.MaxCount
-			h.Limit = &all
-			h.Peek = true
+		for i, t := range q.Terms {
+			source := t.CostSource
+			if source == nil || source.Unit == "" {
+				continue
+			}
+			h := &hits[k][i]
+			output := source.Output
+			if q.price != nil {
+				output = outputOf(u, q.price, source)
+			} else if u != nil && u.Prompt.Output != 0 {
+				output = u.Prompt.Output
+			}
+			money := int64(0)
+			if source.Unit == option.Money && q.price != nil {
+				_, _, cost := q.price.Estimate(input, output, u.Prompt.Tier)
+				money = (policy.Billionths(cost) + 999) / 1000
+			}
+			h.Cost = source.Charge(input, output, money, t.Quota)
+			if u != nil && u.length < 0 && !u.optional {
+				h.Cost = 1
+			}
+			if source.Unit != option.Money {
+				continue
+			}
+			// A shadow rule does not refuse a request without a price, so it does not count it either.
+			h.Peek = t.Shadow && q.price == nil
+			if q.free {
+				all := *h.Limit
+				all.Events = policy.MaxCount
+				h.Limit = &all
+				h.Peek = true
+			}
 		}
 	}
 }
@@ -81,31 +109,43 @@ func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	return units
 }
 
-// newBill returns the settlement of a request on limits of tokens, without its cost. Its day is that of the
-// server at the decision. Without one, it is that of the proxy, by the last estimate of the server's clock.
-func newBill(site *Site, q *Request) *batch.Bill {
-	at := time.Now().UnixMicro()
-	decided := int64(0)
-	for i := range q.Decisions {
-		if d := q.Decisions[i].DecidedAt; d > decided {
-			decided = d
+// newBills sets the bills of requests on limits of tokens, without their costs. The day of a bill is that of
+// the server at the decision. Without one, it is that of the proxy, by the last estimate of the server's
+// clock.
+func newBills(all []*Request) {
+	at := make([]int64, len(all))
+	for k, q := range all {
+		at[k] = time.Now().UnixMicro()
+		decided := int64(0)
+		for i := range q.Decisions {
+			if d := q.Decisions[i].DecidedAt; d > decided {
+				decided = d
+			}
+		}
+		if decided == 0 {
+			decided = at[k] + q.Site.Clock.Ahead(nil, time.Time{})*1000000
+		}
+		if q.Upload != nil && q.Upload.prices.At != 0 {
+			at[k] = q.Upload.prices.At
+		}
+		one := q.Settling.bill
+		one.Day = decided / (24 * 3600 * 1000000)
+		v := &q.Verdict
+		if q.Asked && v.User != "" && v.EndedSender == nil {
+			one.User, one.KeyID = v.User, v.KeyID
+		} else if q.Asked || q.Site.UserOf != nil {
+			one.User, one.KeyID = senderOf(q)
+		}
+		if id := v.Sender; q.Asked && id != nil && one.User == id.User {
+			one.User = policy.CountsAs(id.User, id.UserCountedAs)
+			for _, above := range id.Ancestors {
+				one.Ancestors = append(one.Ancestors, policy.CountsAs(above.User, above.UserCountedAs))
+			}
 		}
 	}
-	if decided == 0 {
-		decided = at + site.Clock.Ahead(nil, time.Time{})*1000000
+	for k, id := range batch.BillIDs(at...) {
+		all[k].Settling.bill.ID = id
 	}
-	if q.Upload != nil && q.Upload.prices.At != 0 {
-		at = q.Upload.prices.At
-	}
-	one := &batch.Bill{Day: decided / (24 * 3600 * 1000000), ID: batch.BillID(at)}
-	one.User, one.KeyID = senderOf(q)
-	if id := q.Verdict.Sender; q.Asked && id != nil && one.User == id.User {
-		one.User = policy.CountsAs(id.User, id.UserCountedAs)
-		for _, above := range id.Ancestors {
-			one.Ancestors = append(one.Ancestors, policy.CountsAs(above.User, above.UserCountedAs))
-		}
-	}
-	return one
 }
 
 // noticeOf returns the notice of a hit on a limit, or nil if the limit has none.
@@ -117,26 +157,31 @@ func noticeOf(t *policy.Terms, l *ratelimit.Limit, key string) *batch.Notice {
 		Percents: t.Notify}
 }
 
-// notify makes notices of the limits of requests for which a request reaches a percentage.
-func notify(q *Request) {
-	store, ok := q.Site.Store.(notifier)
+// notify makes notices of the limits of requests for which one of the requests reaches a percentage.
+func notify(all []*Request) {
+	if len(all) == 0 {
+		return
+	}
+	store, ok := all[0].Site.Store.(notifier) // all sites share it
 	if !ok {
 		return
 	}
-	for i := range q.Hits {
-		t := q.Terms[i]
-		h := &q.Hits[i]
-		d := &q.Decisions[i]
-		if t.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
-			continue
-		}
-		used := float64(t.Quota-d.Remaining) * 100
-		for _, percent := range t.Notify {
-			at := float64(t.Quota) * float64(percent)
-			// What is used beyond the quota is unknown here.
-			if used >= at && used-float64(h.Cost)*100 < at || percent > 100 && d.Remaining == 0 {
-				store.Notify(noticeOf(t, h.Limit, h.StoredKey()))
-				break
+	for _, q := range all {
+		for i := range q.Hits {
+			t := q.Terms[i]
+			h := &q.Hits[i]
+			d := &q.Decisions[i]
+			if t.Notify == nil || h.Limit.Reserves || d.DecidedAt == 0 {
+				continue
+			}
+			used := float64(t.Quota-d.Remaining) * 100
+			for _, percent := range t.Notify {
+				at := float64(t.Quota) * float64(percent)
+				// What is used beyond the quota is unknown here.
+				if used >= at && used-float64(h.Cost)*100 < at || percent > 100 && d.Remaining == 0 {
+					store.Notify(noticeOf(t, h.Limit, h.StoredKey()))
+					break
+				}
 			}
 		}
 	}
@@ -152,35 +197,58 @@ type priced struct {
 	input, output int64         // how much of the parts is an estimate
 }
 
-// setCost sets what the response has cost: nothing if the upstream has refused the request, the estimate if
-// it does not report its usage, or else the usage.
-func (s *Settling) setCost() {
-	t := s.tokens
-	u := &t.usage
-	reported := t.counts && u.Reported
-	t.kind = SettledSame
-	switch {
-	case s.status == clientLeft:
-		s.estimate()
-	case s.status == http.StatusNotModified || s.status >= http.StatusBadRequest && !reported:
-	case !t.counts:
-		s.estimate()
-	case u.PromptOnly || u.Failed:
-	case u.Invalid != "":
-		t.kind = SettledInvalid
-		t.wrong = &ratelimit.FieldError{Value: u.Invalid, Want: "a response that can be read"}
-		s.estimate()
-	case !reported && !u.Stream:
-		s.estimate()
-		if s.client.Err() == nil {
-			t.miss()
+// setCosts reads what is left of responses, and sets what they have cost, and the lines of their bills. A
+// response costs nothing if the upstream has refused the request, the estimate if it does not report its
+// usage, or else the usage.
+func setCosts(all []*Settling) {
+	var counted, reports []*Settling
+	var readers []*usage.Reader
+	var read []*tokens // those with readers
+	for _, s := range all {
+		if s.body != nil {
+			s.body.End()
 		}
-	default:
-		if !reported {
-			t.miss()
+		if s.tokens != nil {
+			counted = append(counted, s)
+			if s.tokens.reader != nil {
+				readers = append(readers, s.tokens.reader)
+				read = append(read, s.tokens)
+			}
 		}
-		s.report()
 	}
+	for i, u := range usage.End(readers...) {
+		read[i].usage = u
+	}
+	for _, s := range counted {
+		t := s.tokens
+		u := &t.usage
+		reported := t.counts && u.Reported
+		t.kind = SettledSame
+		switch {
+		case s.status == clientLeft:
+			s.estimate()
+		case s.status == http.StatusNotModified || s.status >= http.StatusBadRequest && !reported:
+		case !t.counts:
+			s.estimate()
+		case u.PromptOnly || u.Failed:
+		case u.Invalid != "":
+			t.kind = SettledInvalid
+			t.wrong = &ratelimit.FieldError{Value: u.Invalid, Want: "a response that can be read"}
+			s.estimate()
+		case !reported && !u.Stream:
+			s.estimate()
+			if s.client.Err() == nil {
+				t.miss()
+			}
+		default:
+			if !reported {
+				t.miss()
+			}
+			reports = append(reports, s)
+		}
+	}
+	report(reports)
+	fill(counted)
 }
 
 // miss says that the response does not report its usage.
@@ -190,145 +258,95 @@ func (t *tokens) miss() {
 		"with stream_options.include_usage"}
 }
 
-// estimate sets what the request may cost.
-func (s *Settling) estimate() {
-	t := s.tokens
-	input := inputOf(t.upload, t.length)
-	output := int64(0) // the largest estimate
-	for i := range s.hits {
-		one := &s.hits[i]
-		if one.Limit != nil && one.source.Unit != "" {
-			if n := outputOf(t.upload, t.price, one.source); n > output {
-				output = n
+// report sets what responses report, by the models that they name, and first the request's own. The estimate
+// stands for an input that was not reported.
+func report(all []*Settling) {
+	for _, s := range all {
+		t := s.tokens
+		u := &t.usage
+		own := priced{usage.Share{Parts: u.Parts}, t.price, 0, u.Sent}
+		if u.Parts[option.Input] == usage.Unreported {
+			own.input = inputOf(t.upload, t.length)
+			own.Parts[option.Input] = own.input
+		}
+		if u.Parts[option.Output] == usage.Unreported {
+			own.Parts[option.Output] = 0
+		}
+		own.Parts[option.Output] += u.Sent
+		own.Parts[option.Request] = 1
+		t.shares = []priced{own}
+		for _, also := range u.Also {
+			price := t.price
+			if t.upload != nil {
+				if its := t.upload.prices.Of(also.Model); its != nil {
+					price = its
+				}
+			}
+			t.shares = append(t.shares, priced{also, price, 0, 0})
+		}
+		t.tier = u.Tier
+		if t.tier == "" && t.price != nil {
+			t.tier = standardTier
+			if asked := t.upload.Prompt.Tier; asked != "" {
+				t.tier = t.price.Dearer(own.Parts, asked)
 			}
 		}
 	}
-	t.estimated = true
-	parts := option.Parts{}
-	parts[option.Input] = input
-	parts[option.Output] = output
-	parts[option.Request] = 1
-	if t.price != nil {
-		dearest, tier, _ := t.price.Estimate(input, output, t.upload.Prompt.Tier)
-		parts = dearest
-		t.tier = tier
-	}
-	t.shares = []priced{{usage.Share{Parts: parts}, t.price, input, output}}
 }
 
-// report sets what the response reports, by the models that it names, and first the request's own. The
-// estimate stands for an input that was not reported.
-func (s *Settling) report() {
-	t := s.tokens
-	u := &t.usage
-	own := priced{usage.Share{Parts: u.Parts}, t.price, 0, u.Sent}
-	if u.Parts[option.Input] == usage.Unreported {
-		own.input = inputOf(t.upload, t.length)
-		own.Parts[option.Input] = own.input
-	}
-	if u.Parts[option.Output] == usage.Unreported {
-		own.Parts[option.Output] = 0
-	}
-	own.Parts[option.Output] += u.Sent
-	own.Parts[option.Request] = 1
-	t.shares = append(t.shares, own)
-	for _, also := range u.Also {
-		price := t.price
-		if t.upload != nil {
-			if its := t.upload.prices.Of(also.Model); its != nil {
-				price = its
-			}
-		}
-		t.shares = append(t.shares, priced{also, price, 0, 0})
-	}
-	t.tier = u.Tier
-	if t.tier == "" && t.price != nil {
-		t.tier = standardTier
-		if asked := t.upload.Prompt.Tier; asked != "" {
-			t.tier = t.price.Dearer(own.Parts, asked)
-		}
-	}
-}
-
-// tokensOf returns the cost of a hit on a limit of tokens. Without a report of the response, the cost in
-// tokens is the charge. What a request may cost in money has no bound by a quota.
-func (s *Settling) tokensOf(one *settledHit) (int64, SettledCost, error) {
-	t := s.tokens
-	var err error
-	if t.wrong != nil {
-		named := *t.wrong
-		named.Field = one.source.Text
-		err = &named
-	}
-	switch {
-	case t.shares == nil:
-		return 0, t.kind, err
-	case t.estimated && (one.source.Unit != option.Money || t.price == nil):
-		return one.Cost, t.kind, err
-	}
-	unit := one.source.Unit
-	if unit == option.Money {
-		return (t.cost + 999) / 1000, t.kind, err
-	}
-	n := int64(0)
-	for _, share := range t.shares {
-		if unit != option.OutputTokens {
-			n += share.Parts.InputTokens()
-		}
-		if unit != option.InputTokens {
-			n += share.Parts.OutputTokens()
-		}
-	}
-	if n > ratelimit.MaxEvents {
-		n = ratelimit.MaxEvents
-	}
-	return n, t.kind, err
-}
-
-// fill sets the lines of a bill, and what they cost together: each has what it adds to the sum of those
+// fill sets the lines of bills, and what they cost together: each has what it adds to the sum of those
 // before, so that their sum is rounded once.
-func (t *tokens) fill(b *batch.Bill) {
-	if t.tier != "" && t.tier != standardTier {
-		b.Tier = history.CleanText(t.tier, maxTier)
-	}
-	model := ""
-	if t.upload != nil {
-		model = t.upload.Prompt.Model
-	}
-	if answered := t.usage.Model; answered != "" && answered != model {
-		answered = history.CleanText(option.ModelName(answered), maxModel)
-		if answered != model {
-			b.Answered = answered
+func fill(all []*Settling) {
+	for _, s := range all {
+		t := s.tokens
+		b := s.bill
+		b.Lines = nil
+		t.input, t.output = 0, 0
+		if t.tier != "" && t.tier != standardTier {
+			b.Tier = history.CleanText(t.tier, maxTier)
 		}
-	}
-	var total policy.Total
-	for i := range t.shares {
-		one := &t.shares[i]
-		if i > 0 {
-			model = history.CleanText(option.ModelName(one.Model), maxModel)
+		model := ""
+		if t.upload != nil {
+			model = t.upload.Prompt.Model
 		}
-		p := one.Parts
-		line := batch.Line{Model: model, EstimatedInput: one.input, EstimatedOutput: one.output,
-			Input: p[option.Input], CacheRead: p[option.CacheRead], CacheWrite: p[option.CacheWrite],
-			CacheWrite1h: p[option.CacheWrite1h], Output: p[option.Output],
-			AudioInput: p[option.AudioInput], AudioCacheRead: p[option.AudioCacheRead],
-			AudioOutput: p[option.AudioOutput], ImageInput: p[option.ImageInput],
-			ImageOutput: p[option.ImageOutput], Search: p[option.Search]}
-		if one.price != nil {
-			if one.price.Model != model {
-				line.Price = one.price.Model
-			}
-			line.PriceValid = one.price.Valid
-			cost := total.Add(one.price.Cost(p, t.tier))
-			units := (cost + 999) / 1000
-			line.Money = batch.Exact(units, units*1000-cost)
-			if one.input+one.output > 0 {
-				line.EstimatedMoney = one.estimates(cost, t.tier)
+		if answered := t.usage.Model; answered != "" && answered != model {
+			answered = history.CleanText(option.ModelName(answered), maxModel)
+			if answered != model {
+				b.Answered = answered
 			}
 		}
-		b.Lines = append(b.Lines, line)
+		total := &policy.Total{}
+		for i := range t.shares {
+			one := &t.shares[i]
+			if i > 0 {
+				model = history.CleanText(option.ModelName(one.Model), maxModel)
+			}
+			p := one.Parts
+			t.input += p[option.Input] + p[option.CacheRead] + p[option.CacheWrite] + p[option.CacheWrite1h] +
+				p[option.AudioInput] + p[option.AudioCacheRead] + p[option.ImageInput]
+			t.output += p[option.Output] + p[option.AudioOutput] + p[option.ImageOutput]
+			line := batch.Line{Model: model, EstimatedInput: one.input, EstimatedOutput: one.output,
+				Input: p[option.Input], CacheRead: p[option.CacheRead], CacheWrite: p[option.CacheWrite],
+				CacheWrite1h: p[option.CacheWrite1h], Output: p[option.Output],
+				AudioInput: p[option.AudioInput], AudioCacheRead: p[option.AudioCacheRead],
+				AudioOutput: p[option.AudioOutput], ImageInput: p[option.ImageInput],
+				ImageOutput: p[option.ImageOutput], Search: p[option.Search]}
+			if one.price != nil {
+				if one.price.Model != model {
+					line.Price = one.price.Model
+				}
+				line.PriceValid = one.price.Valid
+				cost := total.Add(one.price.Cost(p, t.tier))
+				units := (cost + 999) / 1000
+				line.Money = batch.Exact(units, units*1000-cost)
+				if one.input+one.output > 0 {
+					line.EstimatedMoney = one.estimates(cost, t.tier)
+				}
+			}
+			b.Lines = append(b.Lines, line)
+		}
+		t.cost = total.Billionths
 	}
-	t.cost = total.Billionths
 }
 
 // estimates returns what the estimates add to a cost in billionths.

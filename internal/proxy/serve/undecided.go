@@ -30,7 +30,8 @@ func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {
 		return o
 	}
-	o = Judge(q)
+	Judge(q)
+	o = q.Outcome
 	o.Overage = 0 // an estimate, for which no client may be billed
 	return o
 }

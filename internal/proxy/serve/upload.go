@@ -42,6 +42,7 @@ type Upload struct {
 	site   *Site
 	body   *heldBody
 	length int64         // the length of the body, or -1 before it was read
+	input  int64         // the estimated tokens of the prompt; 0 before it was read
 	bound  int64         // the longest body that is read
 	prices policy.Prices // those in force when the body was read
 	// unpriced is the model that the body names, as people may read it, if it has no price and is refused.
@@ -114,7 +115,8 @@ var uploadStatuses = map[policy.Reason]int{
 // request. Before that, it refuses the request if a limit is known to be used up. The time for reading counts
 // neither for the decision nor in the history.
 func ReadUpload(q *Request) (waits bool) {
-	if refusedFromMemory(q) {
+	if inPostgres, ok := q.Site.Store.(*store.Store); ok && inPostgres.Remembers() &&
+		refusedFromMemory(q, inPostgres) {
 		return false
 	}
 	u := q.Upload
@@ -149,11 +151,7 @@ func ReadUpload(q *Request) (waits bool) {
 // refusedFromMemory reports whether a limit of a request is known to be used up. If so, it sets the
 // decisions. The body is not read yet, so limits of tokens are asked for one unit, and limits in money are
 // not asked if the model may be free.
-func refusedFromMemory(q *Request) bool {
-	inPostgres, ok := q.Site.Store.(*store.Store)
-	if !ok || !inPostgres.Remembers() {
-		return false
-	}
+func refusedFromMemory(q *Request, inPostgres *store.Store) bool {
 	q.free = q.Upload.money && q.Site.Policy.Rules.HasFree()
 	Fill([]*Request{q})
 	if q.Decisions = inPostgres.RefuseRemembered(q.Hits); q.Decisions == nil {
@@ -300,6 +298,10 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 		return policy.Batch
 	}
 	u.Prompt = prompt
+	u.input = prompt.MediaTokens
+	if n := u.length - prompt.MediaLength; n > 0 { // as option.InputOf does
+		u.input += (n + 3) / 4
+	}
 	u.Prompt.Model = option.ModelName(prompt.Model)
 	if q.Asked {
 		u.prices = q.Site.Policy.Rules.Prices()
@@ -326,6 +328,7 @@ func (u *Upload) passOn(q *Request) {
 	var own io.Reader = u
 	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(b.extra), rest)) // the server closes rest
 	u.length = q.HTTP.ContentLength
+	u.input = option.InputOf(u.length)
 }
 
 // Read implements io.Reader.

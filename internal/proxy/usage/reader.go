@@ -33,7 +33,7 @@ type Reader struct {
 // New returns the Reader of a response with headers h. total is that of NewFrames.
 func New(h http.Header, total *int64) *Reader {
 	r := &Reader{last: append([]int64(nil), none...), searches: map[string]bool{}, medium: Unreported}
-	r.Frames = NewFrames(h, total, r.readBody, r.readEvent)
+	r.Frames = NewFrames(h, total, nil, r.readEvent)
 	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
 		if values := h[name]; len(values) > 0 {
 			r.headerTier = values[0]
@@ -51,28 +51,41 @@ func New(h http.Header, total *int64) *Reader {
 	return r
 }
 
-// readBody reads a body that is one JSON object. It decodes no long fields: usage is short.
-func (r *Reader) readBody(text []byte) {
+// readBodies reads bodies that are one JSON object. It decodes no long fields: usage is short.
+func readBodies(readers []*Reader, texts [][]byte) {
 	const long = 64 << 10
-	var fields map[string]json.RawMessage
-	body := make(map[string]interface{})
-	if len(text) <= long {
-		_ = json.Unmarshal(text, &body) // a number that is too large leaves out only itself
-	} else {
-		_ = json.Unmarshal(text, &fields) // it is valid
-	}
-	for name, field := range fields {
-		var value interface{} = true
-		if len(field) <= long {
-			_ = json.Unmarshal(field, &value)
+	bodies := make([]map[string]interface{}, len(texts))
+	for i, text := range texts {
+		var fields map[string]json.RawMessage
+		body := make(map[string]interface{})
+		if len(text) <= long {
+			_ = json.Unmarshal(text, &body) // a number that is too large leaves out only itself
+		} else {
+			_ = json.Unmarshal(text, &fields) // it is valid
 		}
-		body[name] = value
+		for name, field := range fields {
+			var value interface{} = true
+			if len(field) <= long {
+				_ = json.Unmarshal(field, &value)
+			}
+			body[name] = value
+		}
+		bodies[i] = body
 	}
-	report(r, body)
-	readSearches(r, text)
-	if r.reported {
-		return
+	report(readers, bodies)
+	for i, r := range readers {
+		if bytes.Contains(texts[i], searchCalls) || bytes.Contains(texts[i], searchQueries) {
+			readSearches(r, texts[i])
+		}
+		if !r.reported {
+			readUnreported(r, texts[i])
+		}
 	}
+}
+
+// readUnreported reads a body that is one JSON object and reports no usage.
+func readUnreported(r *Reader, text []byte) {
+	var fields map[string]json.RawMessage
 	_ = json.Unmarshal(text, &fields)
 	r.failed = r.failed || isProblem(fields)
 	if r.failed || r.zero {
@@ -96,7 +109,7 @@ func (r *Reader) readEvent(text []byte) {
 		}
 		var event map[string]interface{}
 		_ = json.Unmarshal(text, &event) // a number that is too large leaves out only itself
-		report(r, event)
+		report([]*Reader{r}, []map[string]interface{}{event})
 		readSearches(r, text)
 		r.Frames.Stream = r.Frames.Stream || r.reported
 		return

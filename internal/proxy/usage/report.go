@@ -36,72 +36,67 @@ var headers = []struct {
 	{"X-Amzn-Bedrock-Cache-Read-Input-Token-Count", cacheReadBeside},
 	{"X-Amzn-Bedrock-Cache-Write-Input-Token-Count", cacheWriteBeside}}
 
-// report reads what an event reports. It walks through the members of shapes, without a call for each: of an
-// object the member of a name, and under the name 0 the first element of an array.
-func report(r *Reader, event map[string]interface{}) {
-	var found []map[string]interface{} // the objects of counts
-	own := append([]int64(nil), none...)
-	for i := range shapes {
-		m := &shapes[i]
-		top := event[m.name]
-		if top == nil {
-			continue
-		}
-		for j, path := range m.paths {
-			at := top
-			for _, name := range path {
-				if _, ok := at.(map[string]interface{}); ok {
-					at = at.(map[string]interface{})[name]
-				} else if _, ok := at.([]interface{}); ok && name == "0" && len(at.([]interface{})) > 0 {
-					at = at.([]interface{})[0]
-				} else {
-					at = nil
-				}
-			}
-			if at == nil {
+// report reads what an event of each reader reports. It walks through the members of shapes, without a call
+// for each: of an object the member of a name, and under the name 0 the first element of an array.
+func report(readers []*Reader, bodies []map[string]interface{}) {
+	own, n := make([][]int64, len(readers)), make([][]int64, len(readers))
+	var first, more []map[string]interface{} // objects of counts
+	var firstOf, moreOf [][]int64
+	for k, r := range readers {
+		event := bodies[k]
+		own[k] = append([]int64(nil), none...)
+		n[k] = append([]int64(nil), none...)
+		found := 0
+		for i := range shapes {
+			m := &shapes[i]
+			top := event[m.name]
+			if top == nil {
 				continue
 			}
-			is := m.are[j]
-			switch {
-			case is == counts:
-				if _, ok := at.(map[string]interface{}); ok {
-					found = append(found, at.(map[string]interface{}))
+			for j, path := range m.paths {
+				at := top
+				for _, name := range path {
+					if _, ok := at.(map[string]interface{}); ok {
+						at = at.(map[string]interface{})[name]
+					} else if _, ok := at.([]interface{}); ok && name == "0" && len(at.([]interface{})) > 0 {
+						at = at.([]interface{})[0]
+					} else {
+						at = nil
+					}
 				}
-			case is < 0:
-				readOther(r, is, at)
-			case own[is] < 0:
-				if number := numberOf(at); number >= 0 && number <= most {
-					own[is] = int64(number)
+				if at == nil {
+					continue
+				}
+				is := m.are[j]
+				switch {
+				case is == counts:
+					if _, ok := at.(map[string]interface{}); !ok {
+						continue
+					}
+					if found++; found == 1 {
+						first = append(first, at.(map[string]interface{}))
+						firstOf = append(firstOf, n[k])
+					} else {
+						more = append(more, at.(map[string]interface{}))
+						moreOf = append(moreOf, n[k])
+					}
+				case is < 0:
+					readOther(r, is, at)
+				case own[k][is] < 0:
+					if number := numberOf(at); number >= 0 && number <= most {
+						own[k][is] = int64(number)
+					}
 				}
 			}
 		}
 	}
-	n := append([]int64(nil), none...)
-	for i, object := range found {
-		if i == 0 {
-			readCounts(object, n)
-			continue
-		}
+	readCounts(first, firstOf)
+	for i := range more {
 		one := append([]int64(nil), none...)
-		readCounts(object, one)
-		fill(n, one)
+		readCounts(more[i:i+1], [][]int64{one})
+		fill(moreOf[i], one)
 	}
-	if event["eval_count"] != nil && own[promptTotal] < 0 {
-		own[promptTotal] = 0 // Ollama leaves out a prompt that it has not computed
-	}
-	kind := ""
-	if event["type"] != nil {
-		kind = textOf(event["type"])
-	}
-	switch {
-	case strings.HasSuffix(kind, "rror"): // such as conversation.response.error, BadRequestError
-		r.failed = true
-	case kind == "speech.audio.done":
-		r.medium = audioOut
-	case kind == "" && event["data"] != nil || strings.HasPrefix(kind, "image_"):
-		r.medium = imageOut
-	}
-	merge(r, n, own)
+	merge(readers, bodies, n, own)
 }
 
 // fill adds numbers that are not reported yet.
@@ -119,7 +114,7 @@ func readOther(r *Reader, is int, value interface{}) {
 	case added:
 		if object := objectOf(value); object != nil {
 			r.added = append([]int64(nil), none...)
-			readCounts(object, r.added)
+			readCounts([]map[string]interface{}{object}, [][]int64{r.added})
 		}
 	case entries:
 		if list := listOf(value); len(list) > 0 {
@@ -140,33 +135,35 @@ func readOther(r *Reader, is int, value interface{}) {
 	}
 }
 
-// readCounts reads the numbers of an object of counts.
-func readCounts(object map[string]interface{}, n []int64) {
-	if object["billed_units"] != nil { // Cohere bills other numbers than those of its tokens
-		object = map[string]interface{}{"billed_units": object["billed_units"]}
-	}
-	objects := []map[string]interface{}{object}
-	paths := []string{""}
-	for i := 0; i < len(objects); i++ {
-		for name, value := range objects[i] {
-			path := paths[i] + name
-			if _, ok := value.(float64); ok {
-				number := value.(float64)
-				is := countNames[path]
-				whole := math.Ceil(number)
-				if is != noNumber && whole > float64(n[is]) && whole <= most && number >= 0 &&
-					(number == whole || is == duration) {
-					n[is] = int64(whole)
+// readCounts reads the numbers of objects of counts, each into its own.
+func readCounts(all []map[string]interface{}, into [][]int64) {
+	for k, object := range all {
+		n := into[k]
+		if object["billed_units"] != nil { // Cohere bills other numbers than those of its tokens
+			object = map[string]interface{}{"billed_units": object["billed_units"]}
+		}
+		objects := []map[string]interface{}{object}
+		paths := []string{""}
+		for i := 0; i < len(objects); i++ {
+			for name, value := range objects[i] {
+				path := paths[i] + name
+				if _, ok := value.(float64); ok {
+					number := value.(float64)
+					is := countNames[path]
+					whole := math.Ceil(number)
+					if is != noNumber && whole > float64(n[is]) && whole <= most && number >= 0 &&
+						(number == whole || is == duration) {
+						n[is] = int64(whole)
+					}
+					continue
 				}
-				continue
-			}
-			inner := objectOf(value)
-			if list := listOf(value); len(list) > 0 && objectOf(list[0]) != nil {
-				inner = sumsOf(list)
-			}
-			if inner != nil {
-				objects = append(objects, inner)
-				paths = append(paths, path+".")
+				if _, ok := value.(map[string]interface{}); ok {
+					objects = append(objects, value.(map[string]interface{}))
+					paths = append(paths, path+".")
+				} else if list := listOf(value); len(list) > 0 && objectOf(list[0]) != nil {
+					objects = append(objects, sumsOf(list))
+					paths = append(paths, path+".")
+				}
 			}
 		}
 	}
@@ -207,7 +204,7 @@ func readEntries(list []interface{}) []entry {
 		if inner == nil {
 			inner = element
 		}
-		readCounts(inner, e.counts)
+		readCounts([]map[string]interface{}{inner}, [][]int64{e.counts})
 		all = append(all, e)
 	}
 	return all
@@ -286,35 +283,54 @@ func tierOf(text string) string {
 	return text
 }
 
-// merge takes over the numbers of an event: n, and those of own that n lacks. 0 never replaces more. Numbers
-// that are all 0 are a report only in a whole body without text: see zero.
-func merge(r *Reader, n, own []int64) {
-	highest := int64(Unreported)
-	for i, number := range own {
-		if n[i] < 0 {
-			n[i] = number
+// merge takes over the numbers of an event of each reader: n, and those of own that n lacks. 0 never replaces
+// more. Numbers that are all 0 are a report only in a whole body without text: see zero.
+func merge(readers []*Reader, bodies []map[string]interface{}, all, own [][]int64) {
+	for k, r := range readers {
+		n := all[k]
+		event := bodies[k]
+		if event["eval_count"] != nil && own[k][promptTotal] < 0 {
+			own[k][promptTotal] = 0 // Ollama leaves out a prompt that it has not computed
 		}
-		if n[i] > highest {
-			highest = n[i]
+		kind := ""
+		if event["type"] != nil {
+			kind = textOf(event["type"])
 		}
-	}
-	if highest <= 0 {
-		r.zero = r.zero || highest == 0
-		return
-	}
-	r.reported = true
-	for i, number := range n {
-		if number > 0 || number == 0 && r.last[i] < 0 {
-			r.last[i] = number
+		switch {
+		case strings.HasSuffix(kind, "rror"): // such as conversation.response.error, BadRequestError
+			r.failed = true
+		case kind == "speech.audio.done":
+			r.medium = audioOut
+		case kind == "" && event["data"] != nil || strings.HasPrefix(kind, "image_"):
+			r.medium = imageOut
 		}
-	}
-	if n[total] < 0 && (n[promptTotal] > 0 || n[promptWithout] > 0 || n[answer] > 0) {
-		r.last[total] = Unreported // it was the one of other numbers
-	}
-	if n[answer] > 0 || n[thoughts] > 0 || n[duration] > 0 ||
-		n[answer] < 0 && n[promptTotal] >= 0 && n[total] > n[promptTotal] {
-		r.events = 0
-		r.characters = 0
+		highest := int64(Unreported)
+		for i, number := range own[k] {
+			if n[i] < 0 {
+				n[i] = number
+			}
+			if n[i] > highest {
+				highest = n[i]
+			}
+		}
+		if highest <= 0 {
+			r.zero = r.zero || highest == 0
+			continue
+		}
+		r.reported = true
+		for i, number := range n {
+			if number > 0 || number == 0 && r.last[i] < 0 {
+				r.last[i] = number
+			}
+		}
+		if n[total] < 0 && (n[promptTotal] > 0 || n[promptWithout] > 0 || n[answer] > 0) {
+			r.last[total] = Unreported // it was the one of other numbers
+		}
+		if n[answer] > 0 || n[thoughts] > 0 || n[duration] > 0 ||
+			n[answer] < 0 && n[promptTotal] >= 0 && n[total] > n[promptTotal] {
+			r.events = 0
+			r.characters = 0
+		}
 	}
 }
 

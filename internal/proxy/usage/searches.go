@@ -41,9 +41,12 @@ type searchCall struct {
 	} `json:"action"`
 }
 
+// An event with searches has one of these texts.
+var searchCalls, searchQueries = []byte("_search_call"), []byte("SearchQueries")
+
 // readSearches reads the searches of an event: each completed call of a search by its number, and each query.
 func readSearches(r *Reader, text []byte) {
-	if !bytes.Contains(text, []byte("_search_call")) && !bytes.Contains(text, []byte("SearchQueries")) {
+	if !bytes.Contains(text, searchCalls) && !bytes.Contains(text, searchQueries) {
 		return
 	}
 	var s searches

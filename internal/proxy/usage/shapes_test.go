@@ -80,7 +80,7 @@ func TestPartsAddUpToTheReportedTotal(t *testing.T) {
 		var held int64
 		r := usage.New(header(plain), &held)
 		_, _ = r.Write(body)
-		u := r.End()
+		u := usage.End(r)[0]
 		if got := u.Parts.InputTokens() + u.Parts.OutputTokens(); got != want {
 			rt.Errorf("%s: %d tokens, want %d: %v", body, got, want, u.Parts)
 		}

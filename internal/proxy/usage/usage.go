@@ -43,64 +43,73 @@ type Share struct {
 	Parts option.Parts
 }
 
-// partsOf divides numbers into parts. A detail takes at most what the details before it have left of its
-// total. One that the reported total has beside the others counts beside them. medium is the number that has
-// all of the answer that is not text, or Unreported.
-func partsOf(reported []int64, medium int) option.Parts {
-	n := make([]int64, numbers)
-	for i, value := range reported {
-		if value > 0 {
-			n[i] = value
-		}
-	}
-	if n[cacheWrite5m]+n[cacheWrite1h] > n[cacheWrite]+n[cacheWriteBeside] {
-		n[cacheWriteBeside] = n[cacheWrite5m] + n[cacheWrite1h]
-	}
-	prompt := n[promptTotal]
-	isBeside := prompt == 0 && n[cacheRead]+n[cacheWrite] == 0
-	if prompt == 0 {
-		prompt = n[promptWithout]
-	}
-	if n[cacheRead] == 0 {
-		n[cacheRead] = n[cacheReadBeside]
-	}
-	if n[cacheWrite] == 0 {
-		n[cacheWrite] = n[cacheWriteBeside]
-	}
-	if isBeside {
-		prompt += n[cacheRead] + n[cacheWrite]
-	}
-	prompt += n[toolPrompt] + n[imageInBeside]
-	output := n[answer] + n[thoughts]
-	if reported[promptTotal] < 0 && reported[promptWithout] < 0 && n[total] > output {
-		prompt = n[total] - output // embeddings, which may report nothing else
-	}
-	surplus := n[total] - prompt - output
-	if surplus > 0 && surplus != n[reasoning] {
-		for _, detail := range []int{connector, audioIn, imageIn, cacheRead, cacheWrite} {
-			beside := n[detail]
-			if beside > 0 && surplus >= beside && (beside > prompt || beside == surplus) {
-				prompt += beside
-				surplus -= beside
+// partsOf divides the numbers of readers into parts. A detail takes at most what the details before it have
+// left of its total. One that the reported total has beside the others counts beside them. medium has the
+// number that has all of the answer that is not text, or Unreported.
+func partsOf(all [][]int64, medium ...int) []option.Parts {
+	parts := make([]option.Parts, len(all))
+	for k, reported := range all {
+		n := make([]int64, numbers)
+		for i, value := range reported {
+			if value > 0 {
+				n[i] = value
 			}
 		}
+		if n[cacheWrite5m]+n[cacheWrite1h] > n[cacheWrite]+n[cacheWriteBeside] {
+			n[cacheWriteBeside] = n[cacheWrite5m] + n[cacheWrite1h]
+		}
+		prompt := n[promptTotal]
+		isBeside := prompt == 0 && n[cacheRead]+n[cacheWrite] == 0
+		if prompt == 0 {
+			prompt = n[promptWithout]
+		}
+		if n[cacheRead] == 0 {
+			n[cacheRead] = n[cacheReadBeside]
+		}
+		if n[cacheWrite] == 0 {
+			n[cacheWrite] = n[cacheWriteBeside]
+		}
+		if isBeside {
+			prompt += n[cacheRead] + n[cacheWrite]
+		}
+		prompt += n[toolPrompt] + n[imageInBeside]
+		output := n[answer] + n[thoughts]
+		if reported[promptTotal] < 0 && reported[promptWithout] < 0 && n[total] > output {
+			prompt = n[total] - output // embeddings, which may report nothing else
+		}
+		surplus := n[total] - prompt - output
+		if surplus > 0 && surplus != n[reasoning] {
+			for _, detail := range []int{connector, audioIn, imageIn, cacheRead, cacheWrite} {
+				beside := n[detail]
+				if beside > 0 && surplus >= beside && (beside > prompt || beside == surplus) {
+					prompt += beside
+					surplus -= beside
+				}
+			}
+		}
+		if surplus > 0 {
+			output += surplus
+		}
+		if medium[k] >= 0 && reported[medium[k]] < 0 {
+			n[medium[k]] = output - n[textOut]
+		}
+		hasDetails := n[audioOut] != 0 || n[imageOut] != 0
+		for _, detail := range n[cacheRead : imageCached+1] {
+			hasDetails = hasDetails || detail != 0
+		}
+		if hasDetails {
+			parts[k] = detailsOf(n, prompt, output)
+		} else { // without a call, because an interpreter would take long
+			parts[k][option.Input], parts[k][option.Output] = prompt, output
+		}
+		parts[k][option.Search] = n[search] + n[searchBeside]
 	}
-	if surplus > 0 {
-		output += surplus
-	}
-	if medium >= 0 && reported[medium] < 0 {
-		n[medium] = output - n[textOut]
-	}
+	return parts
+}
+
+// detailsOf divides a prompt and an output into parts.
+func detailsOf(n []int64, prompt, output int64) option.Parts {
 	var p option.Parts
-	p[option.Search] = n[search] + n[searchBeside]
-	hasDetails := n[audioOut] != 0 || n[imageOut] != 0
-	for _, detail := range n[cacheRead : imageCached+1] {
-		hasDetails = hasDetails || detail != 0
-	}
-	if !hasDetails { // without the calls below, because an interpreter would take long for each
-		p[option.Input], p[option.Output] = prompt, output
-		return p
-	}
 	left := prompt
 	read := least(n[cacheRead], left)
 	p[option.AudioCacheRead] = least(n[audioCached], read)
@@ -132,45 +141,71 @@ func least(a, b int64) int64 {
 	return a
 }
 
-// End reads the rest of the body, and returns what the body has reported. Callers call it once.
-func (r *Reader) End() Usage {
-	r.Frames.End()
-	u := Usage{Model: r.model, Reported: r.reported, Stream: r.Frames.Stream,
-		PromptOnly: r.promptOnly, Failed: r.failed && !r.reported && !r.hasText, Invalid: r.Frames.Invalid}
-	if r.tier != "" {
-		u.Tier = tierOf(r.tier)
+// End reads the rest of bodies, and returns what each has reported. Callers call it once for a Reader. It
+// and its steps are loops, because an interpreter would take long for calls.
+func End(readers ...*Reader) []Usage {
+	frames := make([]*Frames, len(readers))
+	for i, r := range readers {
+		frames[i] = r.Frames
 	}
-	if u.Tier == "" && r.headerTier != "" {
-		u.Tier = tierOf(r.headerTier)
+	var single []*Reader
+	var texts [][]byte
+	for i, text := range end(frames...) {
+		if text != nil {
+			single = append(single, readers[i])
+			texts = append(texts, text)
+		}
 	}
-	n := r.last
-	if r.head != nil && !u.Reported {
-		n = r.head
-		u.Reported = true
+	readBodies(single, texts)
+	all := make([]Usage, len(readers))
+	reported := make([][]int64, len(readers))
+	medium := make([]int, len(readers))
+	for i, r := range readers {
+		all[i] = Usage{Model: r.model, Reported: r.reported, Stream: r.Frames.Stream,
+			PromptOnly: r.promptOnly,
+			Failed:     r.failed && !r.reported && !r.hasText, Invalid: r.Frames.Invalid}
+		u := &all[i]
+		if r.tier != "" {
+			u.Tier = tierOf(r.tier)
+		}
+		if u.Tier == "" && r.headerTier != "" {
+			u.Tier = tierOf(r.headerTier)
+		}
+		reported[i] = r.last
+		medium[i] = r.medium
+		if r.head != nil && !u.Reported {
+			reported[i] = r.head
+			u.Reported = true
+		}
 	}
-	u.Parts = partsOf(n, r.medium)
-	hasInput := n[promptTotal] >= 0 || n[promptWithout] >= 0 || u.Parts.InputTokens() > 0
-	hasOutput := n[answer] >= 0 || n[thoughts] >= 0 || u.Parts.OutputTokens() > 0
-	if len(r.entries) > 0 {
-		u.addEntries(r)
-	} else if !hasInput && (hasOutput || !u.Reported) {
-		u.Parts[option.Input] = Unreported
+	for i, parts := range partsOf(reported, medium...) {
+		u := &all[i]
+		r := readers[i]
+		n := reported[i]
+		u.Parts = parts
+		hasInput := n[promptTotal] >= 0 || n[promptWithout] >= 0 || u.Parts.InputTokens() > 0
+		hasOutput := n[answer] >= 0 || n[thoughts] >= 0 || u.Parts.OutputTokens() > 0
+		if len(r.entries) > 0 {
+			u.addEntries(r)
+		} else if !hasInput && (hasOutput || !u.Reported) {
+			u.Parts[option.Input] = Unreported
+		}
+		if !hasOutput && (hasInput || !u.Reported) {
+			u.Parts[option.Output] = Unreported
+		}
+		if r.added != nil {
+			more := partsOf([][]int64{r.added}, imageOut)
+			u.Parts = add(u.Parts, more[0])
+		}
+		if len(r.searches) > 0 {
+			u.Parts[option.Search] = int64(len(r.searches)) + least(n[searchBeside], most)
+		}
+		u.Sent = int64(r.characters+3) / 4
+		if int64(r.events) > u.Sent {
+			u.Sent = int64(r.events)
+		}
 	}
-	if !hasOutput && (hasInput || !u.Reported) {
-		u.Parts[option.Output] = Unreported
-	}
-	if r.added != nil {
-		more := partsOf(r.added, imageOut)
-		u.Parts = add(u.Parts, more)
-	}
-	if len(r.searches) > 0 {
-		u.Parts[option.Search] = int64(len(r.searches)) + least(n[searchBeside], most)
-	}
-	u.Sent = int64(r.characters+3) / 4
-	if int64(r.events) > u.Sent {
-		u.Sent = int64(r.events)
-	}
-	return u
+	return all
 }
 
 // addEntries takes what several models have cost from entries. One without a model is the request's own, and
@@ -183,7 +218,7 @@ func (u *Usage) addEntries(r *Reader) {
 	searched := u.Parts[option.Search]
 	u.Parts = option.Parts{}
 	for _, e := range r.entries {
-		parts := partsOf(e.counts, Unreported)
+		parts := partsOf([][]int64{e.counts}, Unreported)[0]
 		if e.model != "" && several {
 			u.Also = append(u.Also, Share{Model: e.model, Parts: parts})
 		} else {

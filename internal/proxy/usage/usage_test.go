@@ -79,7 +79,7 @@ func read(h http.Header, body []byte, size int) string {
 		body = body[size:]
 	}
 	_, _ = r.Write(body)
-	u := r.End()
+	u := usage.End(r)[0]
 	if total != 0 {
 		return fmt.Sprint(total, " bytes are held after the end")
 	}
@@ -191,8 +191,8 @@ func TestStreamsHoldOnlyTheirEvents(t *testing.T) {
 	_, _ = body.Write([]byte(`{"x":"`))
 	total += usage.MaxBodies - total - 1000
 	_, _ = body.Write(part)
-	check.Equal(t, "a body beyond the bound of all", body.End().Invalid, "too long")
-	check.Equal(t, "the stream beside it", stream.End().Sent, 20*1000)
+	check.Equal(t, "a body beyond the bound of all", usage.End(body)[0].Invalid, "too long")
+	check.Equal(t, "the stream beside it", usage.End(stream)[0].Sent, 20*1000)
 }
 
 // FuzzBodies reads any body in any parts. The result must not depend on the parts.

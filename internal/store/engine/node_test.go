@@ -111,7 +111,7 @@ func TestRegistryRowIsSmall(t *testing.T) {
 	for i := range 30_000 {
 		*n.Leased(fmt.Sprint(strings.Repeat("p", 150), i)) = int64(i%10_000) * 1e9
 	}
-	registry.Count(n, outcome.Failed, true, nil, nil)
+	registry.Count(n, registry.Counted{Kind: outcome.Failed, Passed: true})
 	if _, err := s.conn.PgConn().Exec(t.Context(), engine.TableSQL).ReadAll(); err != nil {
 		t.Fatal(err)
 	}

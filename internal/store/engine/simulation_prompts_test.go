@@ -94,7 +94,8 @@ func (p *simProxy) handlePrompt(c chance) {
 	p.checkDuration("the decision", start, err)
 	q := &serve.Request{Hits: hits, Decisions: decisions,
 		Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
-	out := serve.Judge(q)
+	serve.Judge(q)
+	out := q.Outcome
 	if err != nil {
 		c.with(3).sleepBriefly()
 		out = serve.TakeLocal(p.site, q, err)

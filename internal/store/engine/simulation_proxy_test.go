@@ -126,7 +126,8 @@ func (p *simProxy) handleRequest(c chance) {
 	p.checkDuration("the decision", start, err)
 	q := &serve.Request{Hits: hits, Decisions: decisions,
 		Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
-	out := serve.Judge(q)
+	serve.Judge(q)
+	out := q.Outcome
 	if err != nil {
 		c.with(5).sleepBriefly()
 		out = serve.TakeLocal(p.site, q, err)

@@ -171,35 +171,43 @@ func (l *Ledger) release(hold *ratelimit.Hold) {
 	defer l.mu.Unlock()
 	if h := l.held[hold]; h != nil && !h.ending {
 		h.ending = true
-		l.add(&item{Bill: batch.Bill{Charges: []batch.Charge{{Limit: h.limit, Key: h.row.Key, Hold: hold}}}})
+		l.waiting = append(l.waiting, &item{Bill: batch.Bill{Charges: []batch.Charge{
+			{Limit: h.limit, Key: h.row.Key, Hold: hold}}}})
+		l.start()
 	}
 }
 
-// Settle settles a request in the background, and owns s from then on.
-func (l *Ledger) Settle(s *batch.Bill) {
+// Settle settles requests in the background, and owns their bills from then on.
+func (l *Ledger) Settle(bills ...*batch.Bill) {
+	lost := 0
 	l.mu.Lock()
-	lost := l.closed || l.unsettled >= maxWaiting
-	for i := range s.Charges {
-		h := l.held[s.Charges[i].Hold]
-		switch {
-		case h == nil:
-		case h.ending: // its release waits
-			s.Charges[i].Hold = nil
-		case lost:
-			delete(l.held, s.Charges[i].Hold)
-			l.uncertain = true
-		default:
-			h.ending = true
+	for _, s := range bills {
+		loses := l.closed || l.unsettled >= maxWaiting
+		for i := range s.Charges {
+			h := l.held[s.Charges[i].Hold]
+			switch {
+			case h == nil:
+			case h.ending: // its release waits
+				s.Charges[i].Hold = nil
+			case loses:
+				delete(l.held, s.Charges[i].Hold)
+				l.uncertain = true
+			default:
+				h.ending = true
+			}
+		}
+		if loses {
+			lost++
+		} else {
+			l.unsettled++
+			l.waiting = append(l.waiting, &item{Bill: *s})
 		}
 	}
-	if !lost {
-		l.unsettled++
-		l.add(&item{Bill: *s})
+	if lost < len(bills) {
+		l.start()
 	}
 	l.mu.Unlock()
-	if lost {
-		l.Lose(1)
-	}
+	l.Lose(lost)
 }
 
 // Lose counts and reports n settlements that are lost.
@@ -210,22 +218,14 @@ func (l *Ledger) Lose(n int) {
 	}
 }
 
-// add adds an item, and starts the goroutine unless it runs. The caller holds the mutex.
-func (l *Ledger) add(i *item) {
-	l.waiting = append(l.waiting, i)
-	if !l.running {
-		l.start()
-	}
-	if l.wake != nil {
-		l.wake()
-	}
-}
-
-// start starts the goroutine unless it runs. The caller holds the mutex.
+// start starts the goroutine, or ends its pause. The caller holds the mutex.
 func (l *Ledger) start() {
 	if !l.running {
 		l.running = true
 		go l.run()
+	}
+	if l.wake != nil {
+		l.wake()
 	}
 }
 

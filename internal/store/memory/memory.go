@@ -144,10 +144,14 @@ func (s *Store) decideRows(hits []ratelimit.Hit, decisions []ratelimit.Decision)
 	return passes, nil
 }
 
-// Settle settles a request.
-func (s *Store) Settle(one *batch.Bill) {
-	for i := range one.Charges {
-		c := &one.Charges[i]
+// Settle settles requests, and ends their holds.
+func (s *Store) Settle(bills ...*batch.Bill) {
+	var all []batch.Charge
+	for _, one := range bills {
+		all = append(all, one.Charges...)
+	}
+	for i := range all {
+		c := &all[i]
 		c.Hold.Release()
 		k := rowOf(c.Limit, c.Key)
 		st := s.stripeOf(k)

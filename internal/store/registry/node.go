@@ -130,28 +130,38 @@ func (n *Node) Due(now time.Time) bool {
 	return since >= heartbeatInterval || since >= changeInterval && n.report.Applied != n.written
 }
 
-// Count counts a request by its outcome. A decided request also counts for each limit that it is charged to,
-// or that refuses it. passed reports whether a request without a decision passes.
-func Count(n *Node, kind outcome.Kind, passed bool, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+// Counted is a request for Count.
+type Counted struct {
+	Kind      outcome.Kind
+	Passed    bool // the request passes, even without a decision
+	Hits      []ratelimit.Hit
+	Decisions []ratelimit.Decision
+}
+
+// Count counts requests by their outcomes. A decided request also counts for each limit that it is charged
+// to, or that refuses it.
+func Count(n *Node, all ...Counted) {
 	n.mu.Lock()
-	n.report.Requests[kind]++
-	if kind.Undecided() {
-		countOpen(&n.report, passed)
-		n.mu.Unlock()
-		return
-	}
-	for i := range decisions {
-		if hits[i].Independent || !passed && decisions[i].Allowed {
+	for k := range all {
+		c := &all[k]
+		n.report.Requests[c.Kind]++
+		if c.Kind > outcome.Limited && c.Kind.Undecided() {
+			countOpen(&n.report, c.Passed)
 			continue
 		}
-		l := n.limits[hits[i].Limit.Prefix]
-		if l == nil {
-			l = n.limit(hits[i].Limit.Prefix)
-		}
-		if passed {
-			l.admitted++
-		} else {
-			l.limited++
+		for i := range c.Decisions {
+			if c.Hits[i].Independent || !c.Passed && c.Decisions[i].Allowed {
+				continue
+			}
+			l := n.limits[c.Hits[i].Limit.Prefix]
+			if l == nil {
+				l = n.limit(c.Hits[i].Limit.Prefix)
+			}
+			if c.Passed {
+				l.admitted++
+			} else {
+				l.limited++
+			}
 		}
 	}
 	n.mu.Unlock()

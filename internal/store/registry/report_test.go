@@ -44,16 +44,16 @@ func TestReportCountsOutcomes(t *testing.T) {
 			hits = append(hits, ratelimit.Hit{Limit: limits[i], Independent: i == 2})
 			decisions = append(decisions, ratelimit.Decision{Allowed: a})
 		}
-		Count(n, kind, kind == outcome.Admitted, hits, decisions)
+		Count(n, Counted{kind, kind == outcome.Admitted, hits, decisions})
 	}
 	count(outcome.Admitted, true, true, false)
 	count(outcome.Admitted, true)
 	count(outcome.Limited, true, false, true)
 	count(outcome.Blocked)
 	n.CountLocal(time.Now(), time.Now())
-	Count(n, outcome.Failed, true, nil, nil)
-	Count(n, outcome.Overloaded, false, nil, nil)
-	Count(n, outcome.Failed, true, nil, nil)
+	Count(n, Counted{outcome.Failed, true, nil, nil})
+	Count(n, Counted{outcome.Overloaded, false, nil, nil})
+	Count(n, Counted{outcome.Failed, true, nil, nil})
 	// A lease of b admits 7 requests, which count for b and as admitted.
 	*n.Leased("b") += 7
 	got := readReport(t, n)
@@ -68,7 +68,7 @@ func TestReportCountsOutcomes(t *testing.T) {
 			got.Clock)
 	}
 	n.report.OpenUntil -= seriesPause.Microseconds()
-	Count(n, outcome.Failed, false, nil, nil)
+	Count(n, Counted{outcome.Failed, false, nil, nil})
 	got = readReport(t, n)
 	want = "[9 1 1 0 1 3], 1 locally, last 0 passed and 1 refused"
 	if text := counts(got); text != want || got.OpenFrom < first {

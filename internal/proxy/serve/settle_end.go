@@ -1,0 +1,252 @@
+package serve
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// settleWithin is the time for which a settlement waits for others, with which it takes less time.
+const settleWithin = 10 * time.Millisecond
+
+// settleSoon settles the request in another goroutine, together with others.
+func (s *Settling) settleSoon() {
+	site := s.site
+	site.mu.Lock()
+	defer site.mu.Unlock()
+	if site.unsettled = append(site.unsettled, s); len(site.unsettled) == 1 {
+		time.AfterFunc(settleWithin, func() { site.settleWaiting() })
+	}
+}
+
+// settleWaiting settles the requests that wait: together, or after a panic one by one.
+func (s *Site) settleWaiting() {
+	s.mu.Lock()
+	waiting := s.unsettled
+	s.unsettled = nil
+	s.mu.Unlock()
+	var all []*Settling
+	for _, runner := range waiting {
+		one := runner.(*Settling)
+		if one.mu.TryLock() {
+			all = append(all, one)
+		} else { // so that nobody waits for another with one of them
+			one.settleSoon()
+		}
+	}
+	failure := batch.PanicError(func() { settle(all...) })
+	for _, one := range all {
+		if failure != nil {
+			alone := one
+			_ = batch.PanicError(func() { settle(alone) })
+		}
+		one.mu.Unlock()
+	}
+}
+
+// settle settles requests, unless that was done. The caller holds their mutexes. It and its steps are loops,
+// because the interpreter takes long for each call. If it panics, each of several can be settled by itself.
+func settle(all ...*Settling) {
+	settled := len(all) == 1
+	defer func() {
+		if settled { // even after a panic
+			leave(all)
+		}
+	}()
+	var left []*Settling
+	for _, s := range all {
+		if !s.settled {
+			left = append(left, s)
+		}
+	}
+	setCosts(left)
+	setUnits(left)
+	var bills []*batch.Bill
+	for _, s := range left {
+		if s.settled = true; len(s.bill.Charges) > 0 {
+			bills = append(bills, s.bill)
+		}
+	}
+	if len(bills) > 0 {
+		if store, ok := left[0].site.Store.(settler); ok {
+			store.Settle(bills...)
+		}
+	}
+	settled = true
+	for _, s := range left {
+		if s.site.Used != nil {
+			s.reportUsed()
+		}
+		tells := s.site.History != nil || s.site.Settled != nil
+		for i := range s.hits {
+			one := &s.hits[i]
+			if one.Limit != nil && (tells || one.err != nil) {
+				s.tell(one)
+			}
+		}
+	}
+}
+
+// setUnits sets what the hits of requests have cost, and the charges of their bills. What a request costs in
+// tokens is the charge without a report of the response. In money it has no bound by a quota.
+func setUnits(all []*Settling) {
+	for _, s := range all {
+		s.bill.Charges = nil
+		t := s.tokens
+		for i := range s.hits {
+			one := &s.hits[i]
+			unit := one.source.Unit
+			if one.Limit == nil {
+				continue
+			}
+			one.err = nil
+			if unit == "" {
+				one.Units, one.outcome, one.err = s.costOf(one)
+			} else {
+				one.outcome = t.kind
+				if t.wrong != nil {
+					one.err = &ratelimit.FieldError{Field: one.source.Text, Value: t.wrong.Value,
+						Want: t.wrong.Want}
+				}
+			}
+			switch {
+			case unit == "":
+			case t.shares == nil:
+				one.Units = 0
+			case t.estimated && (unit != option.Money || t.price == nil):
+				one.Units = one.Cost
+			case unit == option.Money:
+				one.Units = (t.cost + 999) / 1000
+			case unit == option.InputTokens:
+				one.Units = t.input
+			case unit == option.OutputTokens:
+				one.Units = t.output
+			default:
+				one.Units = t.input + t.output
+			}
+			if unit != "" && unit != option.Money && one.Units > ratelimit.MaxEvents {
+				one.Units = ratelimit.MaxEvents
+			}
+			switch {
+			case one.outcome != SettledSame: // a stream without usage is missing
+			case one.Units > one.Cost:
+				one.outcome = SettledMore
+			case one.Units < one.Cost:
+				one.outcome = SettledLess
+			}
+			charges := one.Units != one.Cost
+			if one.Limit.Reserves {
+				charges = one.Units > 0 ||
+					one.Cost == 0 && (s.status < http.StatusBadRequest || s.status == clientLeft)
+			}
+			one.Rest = 0
+			if unit == option.Money && t.shares != nil && t.price != nil {
+				one.Rest = one.Units*1000 - t.cost
+			}
+			one.ended = charges && one.DecidedAt != 0
+			if charges {
+				s.bill.Charges = append(s.bill.Charges, one.Charge)
+			}
+		}
+	}
+}
+
+// leave releases the slots of requests, which has no effect on those that a settlement has ended, and removes
+// the requests from those that run.
+func leave(all []*Settling) {
+	var numbers []int64
+	var running *host.Running
+	for _, s := range all {
+		s.settled = true
+		for i := range s.hits {
+			if one := &s.hits[i]; one.Hold != nil && !one.ended {
+				one.Hold.Release()
+			}
+		}
+		if s.running == 0 {
+			continue
+		}
+		running = s.site.running
+		numbers = append(numbers, s.running)
+		s.running = 0
+		atomic.AddInt32(s.site.busy, -1)
+		if s.tokens != nil {
+			atomic.AddInt64(&s.site.Node.Running, -1)
+		}
+	}
+	if running != nil {
+		running.Remove(numbers...)
+	}
+}
+
+// tell records, counts and logs the settlement of a hit.
+func (s *Settling) tell(one *settledHit) {
+	site := s.site
+	prefix := one.Limit.Prefix
+	if site.History != nil && !one.repeated {
+		s.recorded.Prefix, s.recorded.Unit = prefix, one.Limit.Unit
+		s.recorded.Units = one.Units
+		history.SetCost(site.History, &s.recorded)
+	}
+	if site.Settled != nil {
+		site.Settled(prefix, one.outcome)
+	}
+	if one.err == nil || site.Log == nil {
+		return
+	}
+	sampler := &site.invalid
+	if one.outcome == SettledMissing {
+		sampler = &site.missing
+	}
+	if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
+		site.Log(host.Line{Level: host.Warn, Text: "a request is charged an estimate", Prefix: prefix,
+			Err: one.err, Dropped: dropped})
+	}
+}
+
+// costOf returns the cost of a hit in the response, except in tokens. Without a valid one, it returns the
+// charged cost.
+func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
+	source := one.source
+	wrong := &ratelimit.FieldError{Field: "settle " + source.Text}
+	switch {
+	case source.Bytes:
+		return s.sent, SettledSame, nil
+	case source.Statuses != nil:
+		for _, status := range source.Statuses {
+			if status == s.status {
+				return source.Cost, SettledSame, nil
+			}
+		}
+		if s.status == clientLeft {
+			return one.Cost, SettledSame, nil
+		}
+		return source.Else, SettledSame, nil
+	case s.status >= http.StatusInternalServerError:
+		return 0, SettledSame, nil // an upstream that has failed has done nothing
+	case source.Path != nil && s.body != nil && s.body.Invalid != "":
+		wrong.Value = s.body.Invalid
+		wrong.Want = "a body that can be read"
+		return one.Cost, SettledInvalid, wrong
+	case one.values == nil:
+		return one.Cost, SettledMissing, nil
+	}
+	text := strings.Join(one.values, ", ")
+	if cost, ok := parseCost(text, source.Path != nil); ok {
+		return cost, SettledSame, nil
+	}
+	const maxShown = 40
+	if len(text) > maxShown {
+		text = text[:maxShown] + "…"
+	}
+	wrong.Value = text
+	wrong.Want = "a whole number from 0 to 9007199254740992 in the response"
+	return one.Cost, SettledInvalid, wrong
+}
