@@ -7,6 +7,54 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// chargeTokens sets what the hits of some requests on limits of tokens are charged before the response, at
+// most the quota, or 1 before the body is read. Terms[i] of a request describes hits[k][i].
+func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
+	for _, k := range some {
+		q := requests[k]
+		u := q.Upload
+		input := int64(0)
+		if u == nil {
+			input = option.InputOf(q.HTTP.ContentLength)
+		} else {
+			input = u.input
+		}
+		for i, t := range q.Terms {
+			source := t.CostSource
+			if source == nil || source.Unit == "" {
+				continue
+			}
+			h := &hits[k][i]
+			output := source.Output
+			if q.price != nil {
+				output = outputOf(u, q.price, source)
+			} else if u != nil && u.Prompt.Output != 0 {
+				output = u.Prompt.Output
+			}
+			money := int64(0)
+			if source.Unit == option.Money && q.price != nil {
+				_, _, cost := q.price.Estimate(input, output, u.Prompt.Tier)
+				money = (policy.Billionths(cost) + 999) / 1000
+			}
+			h.Cost = source.Charge(input, output, money, t.Quota)
+			if u != nil && u.length < 0 && !u.optional {
+				h.Cost = 1
+			}
+			if source.Unit != option.Money {
+				continue
+			}
+			// A shadow rule does not refuse a request without a price, so it does not count it either.
+			h.Peek = t.Shadow && q.price == nil
+			if q.free {
+				all := *h.Limit
+				all.Events = policy.MaxCount
+				h.Limit = &all
+				h.Peek = true
+			}
+		}
+	}
+}
+
 // outputOf returns the output that a request with an Upload may get: the maximum that it names, or else that
 // of a limit, and at most the largest one of its model for each answer. u and p may be nil.
 func outputOf(u *Upload, p *policy.Price, source *option.CostSource) int64 {

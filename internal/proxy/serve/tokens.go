@@ -36,54 +36,6 @@ type tokens struct {
 	wrong     *ratelimit.FieldError
 }
 
-// chargeTokens sets what the hits of some requests on limits of tokens are charged before the response, at
-// most the quota, or 1 before the body is read. Terms[i] of a request describes hits[k][i].
-func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
-	for _, k := range some {
-		q := requests[k]
-		u := q.Upload
-		input := int64(0)
-		if u == nil {
-			input = option.InputOf(q.HTTP.ContentLength)
-		} else {
-			input = u.input
-		}
-		for i, t := range q.Terms {
-			source := t.CostSource
-			if source == nil || source.Unit == "" {
-				continue
-			}
-			h := &hits[k][i]
-			output := source.Output
-			if q.price != nil {
-				output = outputOf(u, q.price, source)
-			} else if u != nil && u.Prompt.Output != 0 {
-				output = u.Prompt.Output
-			}
-			money := int64(0)
-			if source.Unit == option.Money && q.price != nil {
-				_, _, cost := q.price.Estimate(input, output, u.Prompt.Tier)
-				money = (policy.Billionths(cost) + 999) / 1000
-			}
-			h.Cost = source.Charge(input, output, money, t.Quota)
-			if u != nil && u.length < 0 && !u.optional {
-				h.Cost = 1
-			}
-			if source.Unit != option.Money {
-				continue
-			}
-			// A shadow rule does not refuse a request without a price, so it does not count it either.
-			h.Peek = t.Shadow && q.price == nil
-			if q.free {
-				all := *h.Limit
-				all.Events = policy.MaxCount
-				h.Limit = &all
-				h.Peek = true
-			}
-		}
-	}
-}
-
 // tokenUnits says on which limits the hits of a policy are.
 type tokenUnits struct {
 	tokens      bool // enforced limits of tokens or money
