@@ -213,7 +213,7 @@ func (m *listedModel) row() (row priceRow) {
 			if at.tier != "" {
 				name = at.tier + "." + name
 			}
-			if isBase && strings.Contains(" input output cache_read cache_write ", " "+part+" ") {
+			if isBase && slices.Contains([]string{"input", "output", "cache_read", "cache_write"}, part) {
 				row[part] = price.String()
 				continue
 			}

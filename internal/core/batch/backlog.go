@@ -252,7 +252,8 @@ func Flush(b *Backlog, timeout time.Duration) {
 func Close(b *Backlog) {
 	b.mu.Lock()
 	b.closed = true
-	jobs := append(b.jobs, b.isolated...)
+	jobs := b.jobs
+	jobs = append(jobs, b.isolated...)
 	b.jobs = nil
 	b.isolated = nil
 	b.count()

@@ -108,7 +108,8 @@ func (p *Price) ratesOf(tier string, steps []int64) []*big.Rat {
 		}
 		others = append(others, "", suffix)
 	}
-	names := append(ofTier, others...)
+	names := ofTier
+	names = append(names, others...)
 	factor, hasFactor := new(big.Rat).SetString(p.Rates[tier+"."])
 	rates := make([]*big.Rat, option.PartCount)
 	for part := range option.PartNames {

@@ -129,19 +129,7 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 	if hasMedia {
 		readMedia(&p, text)
 	}
-	for _, text := range [][]byte{top.ServiceTier, top.BedrockTier, top.Speed} {
-		if text == nil {
-			continue
-		}
-		var value interface{}
-		_ = json.Unmarshal(text, &value) // text is valid
-		if t := textOf(objectOf(value)["type"]); t != "" {
-			value = t
-		}
-		if t := tierOf(textOf(value)); t != "" && t != "standard" {
-			p.Tier = t
-		}
-	}
+	p.Tier = tierIn(top.ServiceTier, top.BedrockTier, top.Speed)
 	p.Background = string(top.Background) == "true"
 	for _, number := range maxima {
 		if number == nil {
@@ -160,6 +148,25 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 		p.Output *= n
 	}
 	return p, nil
+}
+
+// tierIn returns the last tier in JSON texts other than the standard one, or "". A nil text has none.
+func tierIn(texts ...[]byte) string {
+	tier := ""
+	for _, text := range texts {
+		if text == nil {
+			continue
+		}
+		var value interface{}
+		_ = json.Unmarshal(text, &value) // text is valid
+		if t := textOf(objectOf(value)["type"]); t != "" {
+			value = t
+		}
+		if t := tierOf(textOf(value)); t != "" && t != "standard" {
+			tier = t
+		}
+	}
+	return tier
 }
 
 // bound bounds the length of the name of a model.
