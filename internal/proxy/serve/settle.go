@@ -28,6 +28,7 @@ type Settling struct {
 	empty   bool                // the response has no body: the method is HEAD, or the status 204 or 304
 	writer  http.ResponseWriter // of the response; nil before Begin
 	stopped int32               // 1 after Stop; atomic
+	batched bool                // settle it with others, as in Traefik
 
 	mu     sync.Mutex // guards the fields below, also while a part of the body is sent
 	status int        // 0 before the response
@@ -86,7 +87,7 @@ func newSettlings(all []*Request) {
 	var counted []*Request // with limits of tokens
 	for _, q := range all {
 		s := &Settling{site: q.Site, client: q.HTTP.Context(), unsettled: make([]bool, len(q.Hits)),
-			empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}}
+			empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}, batched: q.Writer != nil}
 		for i := range q.Hits {
 			terms := q.Terms[i]
 			source := terms.CostSource
@@ -234,8 +235,8 @@ func (s *Settling) End(status int, h http.Header) {
 	if later {
 		return
 	}
-	if s.body != nil && s.body.Waiting() ||
-		s.tokens != nil && s.tokens.reader != nil && s.tokens.reader.Waiting() {
+	if s.body != nil && (s.batched || s.body.Waiting()) ||
+		s.tokens != nil && s.tokens.reader != nil && (s.batched || s.tokens.reader.Waiting()) {
 		s.settleSoon() // the response does not end before the handler returns
 		return
 	}
