@@ -283,12 +283,14 @@ func limitsTier(set *ruleSet, tier string, at int64) bool {
 	return false
 }
 
-// countsAnonymous reports whether a request without a user and an API key has all that a rule counts by.
+// countsAnonymous reports whether a request without a user and an API key has all that a rule counts by. Its
+// network stands for a user that is the last alternative.
 func countsAnonymous(countBy []string) bool {
 	for _, names := range countBy {
 		has := false
-		for _, name := range strings.Split(names, "|") {
-			has = has || name != "user" && name != "key"
+		alternatives := strings.Split(names, "|")
+		for i, name := range alternatives {
+			has = has || name != "key" && (name != "user" || i == len(alternatives)-1)
 		}
 		if !has {
 			return false
