@@ -1,7 +1,9 @@
 package command_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -9,6 +11,45 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
+
+// The command archive writes the days before --before to files, and with --drop also deletes them. A second
+// run writes no file again.
+func TestArchiveWritesClosedDaysOnce(t *testing.T) {
+	s := newShell(t, schema.File)
+	dir := t.TempDir()
+	s.sql("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")
+	// The days are 62, 61 and 10 days old, with 2, 1 and 1 rows. The first two are to be archived.
+	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
+		"70) n WHERE n IN (61, 62, 10)")
+	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, outcome, prefix, node) SELECT now() - n " +
+		"* interval '1 day', 1, 5, 'limited', 'login', 'n1' FROM unnest('{61, 62, 62, 10}'::int[]) n")
+	type archivedDay struct {
+		Day, Result, File string
+		Rows, Bytes       int64
+		Dropped           bool
+	}
+	var days []archivedDay
+	output := s.mustRun("archive", "--before", "60d", "--to", dir, "--json")
+	if err := json.Unmarshal([]byte(output), &days); err != nil || len(days) != 2 {
+		t.Fatalf("archive printed the days %+v as JSON, error %v, want 2 days", days, err)
+	}
+	d := days[0]
+	if want := (archivedDay{d.Day, "archived", d.File, 2, d.Bytes, false}); d != want || d.Bytes == 0 {
+		t.Errorf("the first day is %+v, want %+v", d, want)
+	}
+	got := s.mustRun("archive", "--before", "60d", "--to", dir, "--drop")
+	for _, d := range days {
+		if !regexp.MustCompile(d.Day + ` .* unchanged +yes +` + regexp.QuoteMeta(d.File)).MatchString(got) {
+			t.Errorf("with --drop archive printed %q, want a line for %s", got, d.Day)
+		}
+		if _, err := os.Stat(filepath.Join(dir, d.File)); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := cluster.Query[int64](t, s.dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
+		t.Errorf("after --drop the audit log has %d rows, want 1", n)
+	}
+}
 
 // A role without the privilege to archive gets an error that names the owner of the tables.
 func TestArchiveNamesThePermittedRole(t *testing.T) {
