@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
@@ -28,12 +29,13 @@ type Settling struct {
 	empty   bool                // the response has no body: the method is HEAD, or the status 204 or 304
 	writer  http.ResponseWriter // of the response; nil before Begin
 	stopped int32               // 1 after Stop; atomic
-	batched bool                // settle it with others, as in Traefik
+	batched bool                // settle it with others if many run, as in Traefik
 
 	mu     sync.Mutex // guards the fields below, also while a part of the body is sent
 	status int        // 0 before the response
 	sent   int64      // bytes of the body
 	ended  bool       // later writes by outer handlers do not count
+	left   bool       // the client had left before the end; afterwards, the server ends client
 	// hijacked reports that the connection is no longer the writer's.
 	hijacked bool
 	settled  bool  // settle has run
@@ -85,7 +87,9 @@ var SettledCosts = []SettledCost{SettledMore, SettledLess, SettledSame, SettledM
 // newSettlings sets the Settlings of requests that pass and have something to settle.
 func newSettlings(all []*Request) {
 	var counted []*Request // with limits of tokens
-	for _, q := range all {
+	var bills []*batch.Bill
+	made := make([]*Settling, len(all))
+	for k, q := range all {
 		s := &Settling{site: q.Site, client: q.HTTP.Context(), unsettled: make([]bool, len(q.Hits)),
 			empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}, batched: q.Writer != nil}
 		for i := range q.Hits {
@@ -127,6 +131,7 @@ func newSettlings(all []*Request) {
 						s.tokens = &tokens{length: q.HTTP.ContentLength, price: q.price,
 							upload: q.Upload, counts: q.HTTP.Method == http.MethodPost}
 						counted = append(counted, q)
+						bills = append(bills, s.bill)
 					}
 					if terms.Notify != nil {
 						one.Notice = noticeOf(terms, h.Limit, key)
@@ -145,9 +150,12 @@ func newSettlings(all []*Request) {
 		if s.paths || s.tokens != nil {
 			q.HTTP.Header.Set("Accept-Encoding", "identity") // without it, any encoding would be acceptable
 		}
-		q.Settling = s
+		made[k] = s
 	}
-	newBills(counted)
+	setBills(counted, bills)
+	for k, q := range all {
+		q.Settling = made[k] // after all that can panic, since a second delivery makes no other
+	}
 }
 
 // ReadHeaders reads the headers of a response, final or informational, before they are sent, and removes the
@@ -213,6 +221,7 @@ func (s *Settling) remove(h http.Header) {
 func (s *Settling) End(status int, h http.Header) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.left = s.client.Err() != nil
 	later := false
 	switch {
 	case s.status != 0:
@@ -221,7 +230,7 @@ func (s *Settling) End(status int, h http.Header) {
 		if s.tokens != nil && s.tokens.enforced {
 			respond.RemoveProviders(http.StatusOK, h)
 		}
-	case s.client.Err() != nil:
+	case s.left:
 		s.status = clientLeft
 	default:
 		s.status = status
@@ -235,8 +244,9 @@ func (s *Settling) End(status int, h http.Header) {
 	if later {
 		return
 	}
-	if s.body != nil && (s.batched || s.body.Waiting()) ||
-		s.tokens != nil && s.tokens.reader != nil && (s.batched || s.tokens.reader.Waiting()) {
+	waits := s.batched && s.running != 0 && atomic.LoadInt32(s.site.busy) > fewRunning
+	if s.body != nil && (waits || s.body.Waiting()) ||
+		s.tokens != nil && s.tokens.reader != nil && (waits || s.tokens.reader.Waiting()) {
 		s.settleSoon() // the response does not end before the handler returns
 		return
 	}

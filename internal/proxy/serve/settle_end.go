@@ -16,6 +16,10 @@ import (
 // settleWithin is the time for which a settlement waits for others, with which it takes less time.
 const settleWithin = 10 * time.Millisecond
 
+// fewRunning is the number of requests up to which none waits: a client that sends one request after another
+// then finds the last one settled.
+const fewRunning = 8
+
 // settleSoon settles the request in another goroutine, together with others.
 func (s *Settling) settleSoon() {
 	site := s.site

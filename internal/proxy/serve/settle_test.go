@@ -335,3 +335,51 @@ func TestStopUsesNoWriterThatIsTakenBack(t *testing.T) {
 		check.Equal(t, fmt.Sprint("hijacked: ", hijacked), s.used(q), "more 77")
 	}
 }
+
+// serveBody sends n requests one after another to a server of a site whose responses have a body, and returns
+// their statuses. The requests are those of a Traefik.
+func (s *memorySite) serveBody(body string, n int) []int {
+	s.t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := newRequest(s.Site, r)
+		q.Writer = w
+		if err := serve.Handle(s.Site, q); err != nil {
+			s.t.Error(err)
+		}
+		if q.Flight != nil {
+			defer q.Flight.End()
+		}
+		if !q.Passed {
+			w.WriteHeader(q.Status)
+			return
+		}
+		serve.ReadHeaders(http.StatusOK, w.Header(), q.Settling)
+		_, _ = serve.Write(w, []byte(body), nil, q.Settling)
+		q.Settling.End(0, w.Header())
+	}))
+	defer server.Close()
+	var statuses []int
+	for range n {
+		r, err := http.Post(server.URL, "application/json", strings.NewReader(`{"model":"m"}`))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
+		statuses = append(statuses, r.StatusCode)
+	}
+	return statuses
+}
+
+// A client that sends one request after another finds the last one settled. A response that is settled later
+// is not taken for one whose client has left.
+func TestClientFindsItsLastRequestSettled(t *testing.T) {
+	const body = `{"usage":{"prompt_tokens":30,"completion_tokens":30,"total_tokens":60}}`
+	s := newMemorySite(t, "unit", "tokens", "output", "5000", "limit", "1000 1h")
+	check.Equal(t, "statuses of tokens", s.serveBody(body, 4), []int{200, 200, 200, 200})
+	s = newMemorySite(t, "settle", "json usage.total_tokens", "limit", "100 1h")
+	check.Equal(t, "statuses of costs", s.serveBody(body, 4), []int{200, 200, 429, 429})
+	s = newMemorySite(t, "unit", "tokens")
+	s.serveBody(`{"choices":["`+strings.Repeat("x", 20<<10)+`"]}`, 1)
+	check.Equal(t, "cost of a long response", <-s.costs, "missing")
+}

@@ -61,10 +61,10 @@ func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
 	return units
 }
 
-// newBills sets the bills of requests on limits of tokens, without their costs. The day of a bill is that of
+// setBills sets the bills of requests on limits of tokens, without their costs. The day of a bill is that of
 // the server at the decision. Without one, it is that of the proxy, by the last estimate of the server's
 // clock.
-func newBills(all []*Request) {
+func setBills(all []*Request, bills []*batch.Bill) {
 	at := make([]int64, len(all))
 	for k, q := range all {
 		at[k] = time.Now().UnixMicro()
@@ -80,7 +80,7 @@ func newBills(all []*Request) {
 		if q.Upload != nil && q.Upload.prices.At != 0 {
 			at[k] = q.Upload.prices.At
 		}
-		one := q.Settling.bill
+		one := bills[k]
 		one.Day = decided / (24 * 3600 * 1000000)
 		v := &q.Verdict
 		if q.Asked && v.User != "" && v.EndedSender == nil {
@@ -96,7 +96,7 @@ func newBills(all []*Request) {
 		}
 	}
 	for k, id := range batch.BillIDs(at...) {
-		all[k].Settling.bill.ID = id
+		bills[k].ID = id
 	}
 }
 
@@ -189,7 +189,7 @@ func setCosts(all []*Settling) {
 			s.estimate()
 		case !reported && !u.Stream:
 			s.estimate()
-			if s.client.Err() == nil {
+			if !s.left {
 				t.miss()
 			}
 		default:

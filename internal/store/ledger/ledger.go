@@ -180,6 +180,7 @@ func (l *Ledger) release(hold *ratelimit.Hold) {
 // Settle settles requests in the background, and owns their bills from then on.
 func (l *Ledger) Settle(bills ...*batch.Bill) {
 	lost := 0
+	var others []*ratelimit.Hold // with units that hits on several shards, or in another store, hold
 	l.mu.Lock()
 	for _, s := range bills {
 		loses := l.closed || l.unsettled >= maxWaiting
@@ -187,6 +188,9 @@ func (l *Ledger) Settle(bills ...*batch.Bill) {
 			h := l.held[s.Charges[i].Hold]
 			switch {
 			case h == nil:
+				if hold := s.Charges[i].Hold; hold != nil {
+					others = append(others, hold)
+				}
 			case h.ending: // its release waits
 				s.Charges[i].Hold = nil
 			case loses:
@@ -207,6 +211,9 @@ func (l *Ledger) Settle(bills ...*batch.Bill) {
 		l.start()
 	}
 	l.mu.Unlock()
+	for _, hold := range others {
+		hold.Release()
+	}
 	l.Lose(lost)
 }
 
