@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -139,6 +141,19 @@ func TestRefusalRefundsWindowOfCharge(t *testing.T) {
 	if want := []int64{decisions[0].DecidedAt}; !slices.Equal(refundedAt, want) {
 		t.Errorf("refunds at %v, want %v, the time of the charge", refundedAt, want)
 	}
+}
+
+// A settlement ends the Hold of a request with units on several shards, even if it is lost.
+func TestUnitsHeldOnSeveralShardsEnd(t *testing.T) {
+	_, store := newFakeCitus(t)
+	hold, ended := &ratelimit.Hold{}, 0
+	hold.Acquire(func() { ended++ })
+	limit := *fakeLimit
+	limit.Reserves = true
+	charge := batch.Charge{Limit: &limit, Key: keyInShard(1), Cost: 1, Units: 1, Hold: hold}
+	store.Close()
+	store.Settle(&batch.Bill{Charges: []batch.Charge{charge}})
+	check.Equal(t, "ended", ended, 1)
 }
 
 // failOnce fails the next hit on a shard. routesRead counts the reads of routes on the shard's server.
