@@ -129,7 +129,8 @@ func startBudgetBed(t *testing.T, caddy string) *budgetBed {
 	for person := range 16 {
 		parent := ""
 		for _, user := range slices.Backward(chain(person, false)) {
-			sql += fmt.Sprintf("SELECT rate_limit_user('%s', tier => '%.1[1]s'%s);", user, parent)
+			sql += fmt.Sprintf("SELECT rate_limit_user('%s', tier => '%.1[1]s', period_start => "+
+				"current_date - 14%s);", user, parent) // far from the end of a month
 			parent = ", parent => '" + user + "'"
 		}
 	}

@@ -60,7 +60,7 @@ func billOf(a *llm.Answer, rates map[string]string) (tokens int64, money string)
 func TestAnswersOfAllAPIsCostTheirBills(t *testing.T) {
 	t.Parallel()
 	dsn := policytest.Open(t, `SELECT rate_limit_rule('bill', count_by => '{header:X-Case}', limits =>
-		'{money=1000000 money/1mo calendar,tokens=9000000 tokens/1mo calendar}');`+pricesSQL(t))
+		'{money=1000000 money/30d,tokens=9000000 tokens/30d}', algorithm => 'fixed_window');`+pricesSQL(t))
 	answers, rates := llm.Answers(t), llm.Rates(t)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

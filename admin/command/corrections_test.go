@@ -231,6 +231,7 @@ type correctedBed struct {
 
 // startCorrectedBed replaces all prices, requests and counters by others.
 func startCorrectedBed(t *rapid.T, s *shell) *correctedBed {
+	cluster.AwaitDay()
 	b := &correctedBed{shell: s, t: t}
 	s.sql(`DO $$ BEGIN PERFORM rate_limit_ledger_upkeep((now() AT TIME ZONE 'UTC')::date - 3);
 		EXECUTE format('ALTER TABLE rate_limit_ledger_%s DROP CONSTRAINT IF EXISTS day_is_summed',

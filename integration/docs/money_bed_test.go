@@ -58,7 +58,7 @@ func newMoneyBed(t *testing.T) *moneyBed {
 	for _, one := range page(t, llmPage).blocks {
 		if one.chapter == moneyChapter {
 			text := strings.NewReplacer("https://api.openai.com", first, "http://own:8000", second,
-				"budget_page", b.role).Replace(one.text)
+				"budget_page", b.role, "1d calendar", "1d calendar "+noon()).Replace(one.text)
 			switch one.language {
 			case "sql":
 				b.sql[one.section] = append(b.sql[one.section], text)
@@ -74,6 +74,14 @@ func newMoneyBed(t *testing.T) *moneyBed {
 		return cluster.Query[bool](t, b.dsn, "SELECT to_regclass('rate_limit_proxies') IS NOT NULL")
 	})
 	return b
+}
+
+// noon returns a time zone in which midnight is hours away.
+func noon() string {
+	if hour := time.Now().UTC().Hour(); hour < 6 || hour >= 18 {
+		return "Pacific/Tarawa"
+	}
+	return "UTC"
 }
 
 // startModels starts a stub of the models, which names itself in its responses.
@@ -167,10 +175,11 @@ func (b *moneyBed) run(section string) {
 	}
 }
 
-// execute runs SQL, and waits until both proxies apply it.
+// execute runs SQL, and waits until both proxies apply it. No month of a user ends soon.
 func (b *moneyBed) execute(sql string) {
 	b.Helper()
-	cluster.Execute(b.T, b.dsn, sql)
+	cluster.Execute(b.T, b.dsn, sql+
+		"; UPDATE rate_limit_users SET period_start = current_date - 14 WHERE period_start IS NULL")
 	b.await("the proxies to apply all changes", func() bool {
 		return cluster.Query[int64](b.T, b.dsn, "SELECT count(*) FROM rate_limit_proxies WHERE behind = 0") ==
 			int64(len(b.proxies))

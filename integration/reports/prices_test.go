@@ -44,7 +44,7 @@ func charged(s site, want string) site {
 
 var priced = []report{
 	{"F18", "mozilla-ai/any-llm#786", []site{
-		charged(budget("a=0.000002 money/1mo calendar", ask{line: "local", want: "200×1"},
+		charged(budget("a=0.000002 money/30d", ask{line: "local", want: "200×1"},
 			ask{line: "dear", want: "200×1"}, ask{n: 3, line: "dear", want: "429×3"},
 			ask{n: 3, line: "local", want: "200×3"}, ask{line: "long", want: "429×1"},
 			ask{line: "dear", want: "429×1"}), "dear 2 × 1, local 0 × 4"),

@@ -50,7 +50,7 @@ func TestLateSettlementIsInTheInvoice(t *testing.T) {
 // charge. Units that are only held make none. What no proxy has reported, the upkeep finds.
 func TestEachPercentageMakesOneNotice(t *testing.T) {
 	dsn := cluster.Open(t, schema.File,
-		`SELECT rate_limit_rule('r', limits => '{l=0.001 money/1mo calendar}',
+		`SELECT rate_limit_rule('r', limits => '{l=0.001 money/30d}', algorithm => 'fixed_window',
 			notify => '{50,80,100,120}')`)
 	var stores []*store.Store
 	for _, name := range []string{"a", "b"} {
@@ -64,7 +64,7 @@ func TestEachPercentageMakesOneNotice(t *testing.T) {
 		stores = append(stores, s)
 	}
 	l := &ratelimit.Limit{Prefix: "rule/r/l", Algorithm: ratelimit.FixedWindow, Events: 1000,
-		Calendar: ratelimit.Month, Durable: true, Reserves: true}
+		Window: 30 * 24 * time.Hour, Durable: true, Reserves: true}
 	charge := func(s *store.Store, id string, units int64, notifies bool) {
 		hold := &ratelimit.Hold{}
 		d := make([]ratelimit.Decision, 1)

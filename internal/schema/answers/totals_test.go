@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/sqltest"
 )
@@ -98,6 +99,7 @@ func TestInvoiceIsTheSumOfTheRows(t *testing.T) {
 	}
 	conformance.Check(t, 60, func(t *rapid.T) {
 		_ = late.Try("ROLLBACK")
+		cluster.AwaitDay()
 		s.Exec(emptyLedger)
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) { add(t, s) },

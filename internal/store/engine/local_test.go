@@ -90,7 +90,8 @@ func TestLocalDecisionsStayWithinShare(t *testing.T) {
 	p, db := s.openLocalProxy(proxies, "pgxdb", engine.Options{})
 	wide, narrow := hitOn("wide", wideUsed+wideLeft, false), hitOn("narrow", 10, false)
 	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow,
-		Events: 40, Calendar: ratelimit.Month, TimeZone: "Asia/Tokyo"}, Key: "k", Cost: 1}
+		Events: 40, Calendar: ratelimit.Month, TimeZone: "Asia/Tokyo",
+		Anchor: ratelimit.AnchorOn(ratelimit.Month, time.Now().AddDate(0, 0, -14))}, Key: "k", Cost: 1}
 	full := hitOn("full", 3, false)
 	full.Cost = 3
 	for range wideUsed {

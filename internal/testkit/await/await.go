@@ -9,6 +9,7 @@
 //   - TestFlushWaitsOneSecondForLockedRow, TestRequestWaitsForBusyRow and other tests of locks: lock_timeout
 //   - TestCommandSurvivesDeadlock and TestConcurrentWritersDoNotDeadlock (1 s each time): deadlock_timeout
 //   - proxies with a policy, as in TestSmoke: they poll every 0.5 s
+//   - all that open a database within a minute of midnight in UTC: see cluster.AwaitDay
 package await
 
 import (

@@ -55,6 +55,7 @@ func Shared(ctx context.Context) (*Cluster, error) {
 // that kills its server uses Private.
 func Open(t testing.TB, sql ...string) string {
 	t.Helper()
+	AwaitDay()
 	admin := adminDSN(t)
 	name, err := databaseName(t.Name())
 	check.OK(t, err)
@@ -72,6 +73,13 @@ func Open(t testing.TB, sql ...string) string {
 	return dsn
 }
 
+// AwaitDay sleeps in the last and in the first minute of a day in UTC, so that a short test runs within a
+// day, with the rows that it dates some seconds back.
+func AwaitDay() {
+	const edge = time.Minute
+	time.Sleep(time.Until(time.Now().Add(edge).Truncate(24 * time.Hour).Add(edge)))
+}
+
 // adminDSN returns the DSN of an account that may create databases.
 func adminDSN(t testing.TB) string {
 	t.Helper()
@@ -87,6 +95,7 @@ func adminDSN(t testing.TB) string {
 // and is removed at the test's end. fsync is off unless o sets it, so that no test waits for a slow disk.
 func Private(t testing.TB, o Options) *Cluster {
 	t.Helper()
+	AwaitDay()
 	config := map[string]string{"fsync": "off"}
 	maps.Copy(config, o.Config)
 	o.Config = config

@@ -28,7 +28,8 @@ func Definitions() []*algorithm.Definition {
 		func(d *algorithm.Definition) bool { return d.Name == ratelimit.InFlight.String() })
 }
 
-// Limits returns a limit of events per hour for each algorithm, and one of events per calendar year.
+// Limits returns a limit of events per hour for each algorithm, and one of events per calendar year, which
+// began half a year ago.
 func Limits(prefix string, events int64) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
@@ -38,6 +39,7 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	return append(limits, &ratelimit.Limit{
 		Prefix: prefix + "calendar", Algorithm: ratelimit.FixedWindow, Events: events,
 		Calendar: ratelimit.Year, TimeZone: "Asia/Kolkata",
+		Anchor: ratelimit.AnchorOn(ratelimit.Year, time.Now().AddDate(0, -6, 0)),
 	})
 }
 
