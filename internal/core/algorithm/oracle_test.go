@@ -36,8 +36,8 @@ func remaining(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return remainingInSlidingWindow(l, log, at)
 }
 
-// remainingInFixedWindow: a window starts with the first hit after the end of the previous window, and admits
-// Events.
+// remainingInFixedWindow returns what a window has left, which starts with the first hit after the end of the
+// previous window, and admits Events.
 func remainingInFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
 	open, start, used := false, int64(0), int64(0)
@@ -56,7 +56,7 @@ func remainingInFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat 
 	return big.NewRat(l.Events-used, 1)
 }
 
-// remainingInCalendar: charges on the same day, or in the same week, month or year, count together. The
+// remainingInCalendar returns what a day, week, month or year has left: charges in it count together. The
 // first day identifies a month or a year.
 func remainingInCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	timeZone, err := time.LoadLocation(l.TimeZone)
@@ -98,7 +98,7 @@ func startsPeriod(l *ratelimit.Limit, day time.Time) bool {
 	return day.Day() == anchor.Day() || isLast && day.Day() < anchor.Day()
 }
 
-// remainingInSlidingLog: the hits younger than a window count. A refund removes the newest.
+// remainingInSlidingLog returns what the hits younger than a window leave. A refund removes the newest.
 func remainingInSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	left := l.Events
 	for _, e := range withoutRefunds(log) {
@@ -109,8 +109,8 @@ func remainingInSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return big.NewRat(left, 1)
 }
 
-// remainingInSlidingWindow: the remaining quota is Events − prev_count·(1 − elapsed/Window) − count. The
-// windows follow one another from the first hit on. A hit two or more windows later starts a new sequence.
+// remainingInSlidingWindow returns Events − prev_count·(1 − elapsed/Window) − count. The windows
+// follow one another from the first hit on. A hit two or more windows later starts a new sequence.
 func remainingInSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
 	start := slidingStart(l, log, at)
@@ -163,8 +163,8 @@ func resetTime(l *ratelimit.Limit, log []entry, at int64) (int64, bool) {
 	return 0, false
 }
 
-// remainingInTokenBucket: the bucket is full before the first hit, gains Events at the end of each Window
-// since that hit, and holds at most Capacity.
+// remainingInTokenBucket returns the tokens of a bucket, which is full before the first hit, gains Events at
+// the end of each Window since that hit, and holds at most Capacity.
 func remainingInTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	full := big.NewInt(l.Capacity())
 	tokens := new(big.Int).Set(full)
@@ -192,8 +192,9 @@ func remainingInTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat 
 	return new(big.Rat).SetInt(tokens)
 }
 
-// remainingInGCRA: a hit moves the theoretical arrival time (TAT), or now if that is later, forward by its
-// cost times the interval Window/Events. The hit passes if the new TAT is at most Capacity intervals ahead.
+// remainingInGCRA returns how many hits pass: each moves the theoretical arrival time (TAT), or now if that
+// is later, forward by its cost times the interval Window/Events. The hit passes if the new TAT is at most
+// Capacity intervals ahead.
 func remainingInGCRA(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	interval := big.NewRat(l.Window.Microseconds(), l.Events)
 	ahead := new(big.Rat) // the time from the previous entry to the TAT

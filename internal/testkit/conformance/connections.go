@@ -14,9 +14,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testFewerConnections: calls take turns if the server allows fewer connections than the DB would open. A
-// waiting call gets a connection as soon as the server allows one more, or fails at its deadline. If the
-// server allows no connection at all, calls fail with the server's error.
+// testFewerConnections checks that calls take turns if the server allows fewer connections than the DB would
+// open. A waiting call gets a connection as soon as the server allows one more, or fails at its deadline. If
+// the server allows no connection at all, calls fail with the server's error.
 func testFewerConnections(t *testing.T, d *db) {
 	limited, err := url.Parse(cluster.Limited(t, d.dsn, 1))
 	if err != nil {
@@ -72,8 +72,8 @@ func testFewerConnections(t *testing.T, d *db) {
 	group.Wait()
 }
 
-// testCauseOverASlowNetwork: the errors of calls name the cause of a missing connection, even if a login
-// takes longer than any call.
+// testCauseOverASlowNetwork checks that the errors of calls name the cause of a missing connection, even if a
+// login takes longer than any call.
 func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
 	d := open.connect(t, dsn)
@@ -103,8 +103,8 @@ func WithSettings(t testing.TB, dsn string, settings ...string) string {
 	return u.String()
 }
 
-// testKeptConnection: the DB keeps exactly one idle connection, however long no call is made. If the server
-// ends that connection, the next call still succeeds.
+// testKeptConnection checks that the DB keeps exactly one idle connection, however long no call is made. If
+// the server ends that connection, the next call still succeeds.
 func testKeptConnection(t *testing.T, d *db) {
 	idle := d.open.connect(t, WithSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
 		"pool_health_check_period", "50ms"))
@@ -126,8 +126,8 @@ func testKeptConnection(t *testing.T, d *db) {
 	idle.ping()
 }
 
-// testReplacedConnection: if its idle connection is older than pool_max_conn_lifetime, the DB replaces the
-// connection without waiting for a call.
+// testReplacedConnection checks that if its idle connection is older than pool_max_conn_lifetime, the DB
+// replaces the connection without waiting for a call.
 func testReplacedConnection(t *testing.T, d *db) {
 	old := d.open.connect(t, WithSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms",
 		"pool_max_conn_idle_time", "100ms", "pool_health_check_period", "50ms"))

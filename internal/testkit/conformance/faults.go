@@ -21,8 +21,8 @@ const grace = time.Minute
 // arrival bounds the time until a DB or a server detects that the other side has ended a connection.
 const arrival = 400 * time.Millisecond
 
-// testForgotten: if the server has lost the prepared statements of a session, as behind a pooler, a DB
-// retries the transaction, which then takes effect once.
+// testForgotten checks that if the server has lost the prepared statements of a session, as behind a pooler,
+// a DB retries the transaction, which then takes effect once.
 func testForgotten(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
@@ -38,8 +38,8 @@ func testForgotten(t *testing.T, d *db) {
 	}
 }
 
-// testExistingName: no call fails if the session already has a prepared statement of the same name, as behind
-// a pooler.
+// testExistingName checks that no call fails if the session already has a prepared statement of the same
+// name, as behind a pooler.
 func testExistingName(t *testing.T, d *db) {
 	dsn := WithSettings(t, d.dsn, "pool_max_conns", "1")
 	first, second := d.open.connect(t, dsn), d.open.connect(t, dsn)
@@ -51,8 +51,8 @@ func testExistingName(t *testing.T, d *db) {
 	second.run(statement("SELECT 1"), statement("SELECT 2"))
 }
 
-// testAltered: statements succeed after a change of their table, although the server refuses prepared
-// statements with changed columns.
+// testAltered checks that statements succeed after a change of their table, although the server refuses
+// prepared statements with changed columns.
 func testAltered(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
 	var selects []*pgdb.Statement
@@ -84,7 +84,8 @@ func testAltered(t *testing.T, d *db) {
 	}
 }
 
-// testReadOnly: a DB does not reuse a session after an error that shows that the session is read-only.
+// testReadOnly checks that a DB does not reuse a session after an error that shows that the session is
+// read-only.
 func testReadOnly(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	d.exec("SET default_transaction_read_only = on")
@@ -103,8 +104,8 @@ func testReadOnly(t *testing.T, d *db) {
 // asleep is the condition that a session runs pg_sleep, for awaitSessions.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// testDeadline: the timeout of a call, and the end of its context, end the call and its statement on the
-// server.
+// testDeadline checks that the timeout of a call, and the end of its context, end the call and its statement
+// on the server.
 func testDeadline(t *testing.T, d *db) {
 	const limit = 3 * time.Second // until then, the statement has started, even on a busy machine
 	other := d.open.connect(t, d.dsn)
@@ -135,7 +136,7 @@ func testDeadline(t *testing.T, d *db) {
 	other.awaitSessions(asleep, 0)
 }
 
-// testEnded: calls with an ended context return its error, and run nothing on the server.
+// testEnded checks that calls with an ended context return its error, and run nothing on the server.
 func testEnded(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -150,8 +151,8 @@ func testEnded(t *testing.T, d *db) {
 	d.requireRows(0, "after calls with an ended context")
 }
 
-// testEndedSessions: no call fails after the server has ended idle sessions, or the network has closed
-// connections that were idle for more than a second, even if the DB detects that only when it uses a
+// testEndedSessions checks that no call fails after the server has ended idle sessions, or the network has
+// closed connections that were idle for more than a second, even if the DB detects that only when it uses a
 // connection. If the connections were idle for less, one call may fail.
 func testEndedSessions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
@@ -182,8 +183,8 @@ func testEndedSessions(t *testing.T, d *db) {
 	idle.ping()
 }
 
-// testDBClosed: calls that begin after the call of Close fail. Close returns when the earlier calls have
-// ended.
+// testDBClosed checks that calls that begin after the call of Close fail. Close returns when the earlier
+// calls have ended.
 func testDBClosed(t *testing.T, d *db) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -208,7 +209,8 @@ func testDBClosed(t *testing.T, d *db) {
 	}
 }
 
-// testNoServer: calls without a server fail before their timeouts. Their errors do not contain the password.
+// testNoServer checks that calls without a server fail before their timeouts. Their errors do not contain the
+// password.
 func testNoServer(t *testing.T, open openDB) {
 	d := open.connect(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")
 	s := statement("SELECT 1")
@@ -233,7 +235,7 @@ func (d *db) requireRecovery() {
 	}
 }
 
-// testServerGone: calls fail while a server is killed, and succeed after its restart.
+// testServerGone checks that calls fail while a server is killed, and succeed after its restart.
 func testServerGone(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d := open.connect(t, c.DSN("postgres"))
@@ -257,8 +259,8 @@ func testServerGone(t *testing.T, open openDB) {
 	d.requireRecovery()
 }
 
-// testServerHangs: calls to a server with stopped processes end after their timeouts, and Close does not wait
-// for a call that hangs. After the server continues, calls succeed.
+// testServerHangs checks that calls to a server with stopped processes end after their timeouts, and Close
+// does not wait for a call that hangs. After the server continues, calls succeed.
 func testServerHangs(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d, closing := open.connect(t, c.DSN("postgres")), open.connect(t, c.DSN("postgres"))

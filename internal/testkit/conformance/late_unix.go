@@ -20,8 +20,8 @@ import (
 // lateEnv is the environment variable with the DSN for the process that testLateProcess starts.
 const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 
-// testLateProcess: a statement has its result if the server responded in time, but the process was stopped
-// until after the deadline.
+// testLateProcess checks that a statement has its result if the server responded in time, but the process was
+// stopped until after the deadline.
 func testLateProcess(t *testing.T, open openDB) {
 	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {
@@ -76,7 +76,8 @@ func testLateProcess(t *testing.T, open openDB) {
 	}
 }
 
-// testSessionsHang: sessions that calls have given up, and the server has not ended, count as connections.
+// testSessionsHang checks that sessions that calls have given up, and the server has not ended, count as
+// connections.
 func testSessionsHang(t *testing.T, open openDB) {
 	c := cluster.Private(t, cluster.Options{})
 	d := open.connect(t, WithSettings(t, c.DSN("postgres"), "pool_max_conns", "2"))

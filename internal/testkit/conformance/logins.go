@@ -10,9 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// testReplacedPrimary: a DB with two hosts refuses a server on an earlier timeline than the latest that the
-// DB has read, because another server has replaced that one as primary. A DB with one host uses its server on
-// any timeline. In this test, both hosts are one server, and functions in its database fake the timeline.
+// testReplacedPrimary checks that a DB with two hosts refuses a server on an earlier timeline than the latest
+// that the DB has read, because another server has replaced that one as primary. A DB with one host uses its
+// server on any timeline. In this test, both hosts are one server, and functions in its database fake the
+// timeline.
 func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := open.connect(t, dsn)

@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// testSeveralLimits: a request passes if each of its hits would pass. Otherwise it charges nothing.
+// testSeveralLimits checks that a request passes if each of its hits would pass. Otherwise it charges
+// nothing.
 func testSeveralLimits(t *testing.T, s *store) {
 	for _, l := range Limits("a", 3) {
 		for _, other := range Limits("b", 3) {
@@ -59,7 +60,7 @@ func (s *store) expectAll(hits []ratelimit.Hit, want string) []ratelimit.Decisio
 	return decisions
 }
 
-// testRefundBesideRefusal: a refund takes effect even if another hit of its request is refused.
+// testRefundBesideRefusal checks that a refund takes effect even if another hit of its request is refused.
 func testRefundBesideRefusal(_ *testing.T, s *store) {
 	for i, l := range Limits("a", 3) {
 		other := Limits("b", 3)[i]
@@ -73,7 +74,7 @@ func testRefundBesideRefusal(_ *testing.T, s *store) {
 	}
 }
 
-// testManyHits: a request with 10,000 hits charges all of their rows, or none.
+// testManyHits checks that a request with 10,000 hits charges all of their rows, or none.
 func testManyHits(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "many", Algorithm: ratelimit.TokenBucket, Events: 1, Window: time.Hour}
 	hits := make([]ratelimit.Hit, 10000)
@@ -101,7 +102,8 @@ func testManyHits(t *testing.T, s *store) {
 	}
 }
 
-// testWrongHits: a request with an invalid hit gets an error that names the field, and charges nothing.
+// testWrongHits checks that a request with an invalid hit gets an error that names the field, and charges
+// nothing.
 func testWrongHits(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 3, Window: time.Hour}
 	good := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}

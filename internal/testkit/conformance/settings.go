@@ -27,9 +27,9 @@ var harmfulSettings = []struct{ name, value, want string }{
 	{"parallel_setup_cost", "0", ""}, // testSettings checks max_parallel_workers_per_gather instead
 }
 
-// testSettings: the harmful settings of a database do not apply to a statement, neither in a transaction nor
-// by itself. They apply to a statement with Alone. If the database has no harmful settings, no setting
-// changes, except that unnamed statements run without JIT.
+// testSettings checks that the harmful settings of a database do not apply to a statement, neither in a
+// transaction nor by itself. They apply to a statement with Alone. If the database has no harmful settings,
+// no setting changes, except that unnamed statements run without JIT.
 func testSettings(t *testing.T, d *db) {
 	show := func(name string) string {
 		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)

@@ -17,7 +17,7 @@ func InFlight(prefix string, events int64) *ratelimit.Limit {
 	return &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.InFlight, Events: events}
 }
 
-// testSlots: a request holds its slots from the decision on its hit until their release.
+// testSlots checks that a request holds its slots from the decision on its hit until their release.
 func testSlots(t *testing.T, s *store) {
 	l := InFlight("slots", 3)
 	hit := func(cost int64) ratelimit.Hit {

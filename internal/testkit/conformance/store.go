@@ -161,9 +161,9 @@ func (s *store) expectRemaining(h ratelimit.Hit, remaining int64) {
 	s.expect(h, remaining > 0, remaining)
 }
 
-// testConcurrency: callers that compete for a quota get all of it, and no more. The order of the calls
-// decides how many units remain at the end. They are always fewer than the lowest refused cost, which they
-// could have paid otherwise.
+// testConcurrency checks that callers that compete for a quota get all of it, and no more. The order of the
+// calls decides how many units remain at the end. They are always fewer than the lowest refused cost, which
+// they could have paid otherwise.
 func testConcurrency(t *testing.T, s *store) {
 	limits := Limits("", 50)
 	var mu sync.Mutex
@@ -211,7 +211,7 @@ func testConcurrency(t *testing.T, s *store) {
 	}
 }
 
-// testEndedContext: calls with an ended context return its error, and charge nothing.
+// testEndedContext checks that calls with an ended context return its error, and charge nothing.
 func testEndedContext(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
@@ -230,7 +230,7 @@ func testEndedContext(t *testing.T, s *store) {
 	s.expect(h, true, 0)
 }
 
-// testClosed: calls after Close return ErrClosed.
+// testClosed checks that calls after Close return ErrClosed.
 func testClosed(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}

@@ -13,7 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// testTransactions: joined statements run in one transaction, and every other statement in its own.
+// testTransactions checks that joined statements run in one transaction, and every other statement in its
+// own.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
 	for range 3 { // first not prepared, then prepared
@@ -35,8 +36,9 @@ func testTransactions(t *testing.T, d *db) {
 	}
 }
 
-// testFailedTransactions: if a statement fails, its transaction is rolled back, and the other transactions of
-// the call succeed. Each of three joined statements fails in turn, and then a single statement.
+// testFailedTransactions checks that if a statement fails, its transaction is rolled back, and the other
+// transactions of the call succeed. Each of three joined statements fails in turn, and then a single
+// statement.
 func testFailedTransactions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	for use := range 24 { // of each kind, first not prepared, then prepared
@@ -108,8 +110,8 @@ func outcomes(statements ...*pgdb.Statement) string {
 	return strings.Join(texts, ", ")
 }
 
-// testFailedCommit: if a transaction fails at its commit, after all of its statements have succeeded, its
-// last statement gets the error.
+// testFailedCommit checks that if a transaction fails at its commit, after all of its statements have
+// succeeded, its last statement gets the error.
 func testFailedCommit(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES (1)")
 	insert := "INSERT INTO t VALUES ($1::bigint) RETURNING n"
@@ -127,8 +129,8 @@ func testFailedCommit(t *testing.T, d *db) {
 	}
 }
 
-// testRefusedValues: a statement with a value that no text has fails with its transaction, and other
-// transactions succeed.
+// testRefusedValues checks that a statement with a value that no text has fails with its transaction, and
+// other transactions succeed.
 func testRefusedValues(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	rows := 0
@@ -155,8 +157,8 @@ func testRefusedValues(t *testing.T, d *db) {
 	}
 }
 
-// testRoundTrips: a call on an open connection takes one round trip, whether its statements are prepared or
-// not. After a pause, it takes at most one more.
+// testRoundTrips checks that a call on an open connection takes one round trip, whether its statements are
+// prepared or not. After a pause, it takes at most one more.
 func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	network, dsn := slownet.ListenFor(t, cluster.Open(t), roundTrip)
 	d := open.connect(t, dsn)

@@ -29,7 +29,7 @@ func bigintBytes(n int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
-// testParameters: the server receives texts and numbers unchanged.
+// testParameters checks that the server receives texts and numbers unchanged.
 func testParameters(t *testing.T, d *db) {
 	var statements []*pgdb.Statement
 	var want []string
@@ -53,7 +53,7 @@ func testParameters(t *testing.T, d *db) {
 	}
 }
 
-// testArrays: the server receives arrays of texts and of numbers unchanged.
+// testArrays checks that the server receives arrays of texts and of numbers unchanged.
 func testArrays(t *testing.T, d *db) {
 	texts := oddTexts()
 	long := make([]int64, 10000)
@@ -98,7 +98,7 @@ func testArrays(t *testing.T, d *db) {
 	}
 }
 
-// testNull: nil and a nil slice are NULL, for a parameter of any type.
+// testNull checks that nil and a nil slice are NULL, for a parameter of any type.
 func testNull(t *testing.T, d *db) {
 	sql := "SELECT $1::bigint, $2::text, $3::bigint[], $4::text[]"
 	noElements := strings.Repeat("\x00", 11) // before the number of the type: bigint 0x14, text 0x19
@@ -119,7 +119,7 @@ func testNull(t *testing.T, d *db) {
 	}
 }
 
-// testColumns: results have columns of all types in the binary format of Postgres.
+// testColumns checks that results have columns of all types in the binary format of Postgres.
 func testColumns(t *testing.T, d *db) {
 	got := d.queryCells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00',
 		'x'::text, NULL::text, true,
@@ -133,8 +133,8 @@ func testColumns(t *testing.T, d *db) {
 	}
 }
 
-// testEqualRows: results with many rows of equal length, and with rows of other lengths between them, are
-// complete, although a DB may read many rows of equal length in one step.
+// testEqualRows checks that results with many rows of equal length, and with rows of other lengths between
+// them, are complete, although a DB may read many rows of equal length in one step.
 func testEqualRows(t *testing.T, d *db) {
 	minus := func(n int64) string { return bigintBytes(-n) }
 	minusOrNull := func(isNull func(n int64) bool) func(n int64) string {
