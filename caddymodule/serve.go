@@ -87,7 +87,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 		q.Release()
 		freeRequests.Put(q)
 	}()
-	if err = serve.Handle(h.site, q); err != nil {
+	if err = serve.Decide(h.site, q); err != nil {
 		return pass{}, err
 	}
 	if len(q.Hits) > 0 {

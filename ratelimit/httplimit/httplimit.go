@@ -68,7 +68,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			q := &serve.Request{Writer: w}
 			q.HTTP = r
-			_ = serve.Handle(site, q) // fails only in matchers, and site has none
+			_ = serve.Decide(site, q) // fails only in matchers, and site has none
 			if o.OnError != nil && q.Outcome.Err != nil {
 				o.OnError(r, q.Outcome.Err)
 			}

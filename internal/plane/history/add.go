@@ -74,12 +74,12 @@ func addToMetrics(w *Writer, r *Record, micros int64) {
 		}
 		w.totals.lastCell = c
 	}
-	addToCell(w, c, r, micros)
+	countRecord(w, c, r, micros)
 }
 
-// addToCell adds a record to its cell c, and the charges of the record to the cell of each of its limits. The
-// caller holds the mutex.
-func addToCell(w *Writer, c *cell, r *Record, micros int64) {
+// countRecord adds a record to its cell c, and the charges of the record to the cell of each of its limits.
+// The caller holds the mutex.
+func countRecord(w *Writer, c *cell, r *Record, micros int64) {
 	if c.numbers[cellLast] < micros {
 		c.numbers[cellLast] = micros
 	}

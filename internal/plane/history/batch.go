@@ -8,14 +8,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// AddCounted adds records that have equal times and the outcome Admitted or Limited. The caller must ensure
-// that no record with the outcome Admitted is for the audit log. AddCounted returns the indexes of the
-// refusals that it did not add, because they need a new row of the audit log: the caller must pass these
-// records to Add.
+// AddBatch adds records that have equal times and the outcome Admitted or Limited. The caller must ensure
+// that no record with the outcome Admitted is for the audit log. AddBatch returns the indexes of the refusals
+// that it did not add, because they need a new row of the audit log: the caller must pass these records to
+// Add.
 //
-// AddCounted is a single loop, which saves calls in Yaegi. If it called Add for each record, an exact request
+// AddBatch is a single loop, which saves calls in Yaegi. If it called Add for each record, an exact request
 // in Traefik would take 1.2 times the CPU time, and a refusal twice the CPU time.
-func AddCounted(w *Writer, records []Record) []int {
+func AddBatch(w *Writer, records []Record) []int {
 	var skipped []int
 	var k mergeKey
 	micros := w.micros(records[0].Time)
@@ -41,10 +41,10 @@ func AddCounted(w *Writer, records []Record) []int {
 		}
 		if r.Outcome != outcome.Admitted || c.isOther || len(r.Charged) > 1 ||
 			c.numbers[cellSettled] > math.MaxInt64-r.Cost {
-			addToCell(w, c, r, micros)
+			countRecord(w, c, r, micros)
 			continue
 		}
-		// This is addToCell, inlined for the usual case: one hit with a final cost.
+		// This is countRecord, inlined for the usual case: one hit with a final cost.
 		c.numbers[cellAdmitted]++
 		c.numbers[cellLast] = micros
 		addDuration(c, r.Duration)

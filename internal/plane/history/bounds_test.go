@@ -69,8 +69,8 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 			for i := 0; i < 3; i++ {
 				r := history.Record{Time: baseTime.Add(time.Duration(round/2) * time.Minute),
 					Outcome: kind, User: "anna", Prefix: "p", Cost: 1 << 62, Charged: hits("p", 1<<62)}
-				for _, i := range history.AddCounted(w, []history.Record{r}) {
-					t.Errorf("AddCounted: got record %d skipped, want it added", i)
+				for _, i := range history.AddBatch(w, []history.Record{r}) {
+					t.Errorf("AddBatch: got record %d skipped, want it added", i)
 				}
 				history.SetCost(w, &history.RealCost{Time: r.Time, User: "anna", Prefix: "p", Units: 1 << 62})
 			}

@@ -180,7 +180,7 @@ func settle(t *rapid.T, w *history.Writer, r *history.Record) {
 }
 
 // addRecords adds records in one of two ways: a single record with Add, or several of the same time with
-// AddCounted, as the interpreted plugin does.
+// AddBatch, as the interpreted plugin does.
 func addRecords(t *rapid.T, w *history.Writer) []history.Record {
 	records := []history.Record{drawRecord(t, outcome.Failed)}
 	first := &records[0]
@@ -194,7 +194,7 @@ func addRecords(t *rapid.T, w *history.Writer) []history.Record {
 		r.Time, r.Audit = records[0].Time, records[0].Audit
 		records = append(records, r)
 	}
-	for _, i := range history.AddCounted(w, records) {
+	for _, i := range history.AddBatch(w, records) {
 		history.Add(w, &records[i])
 	}
 	return records

@@ -35,7 +35,7 @@ func TestPercentilesAreExactWithinATenth(t *testing.T) {
 			if i%4 < 2 {
 				history.Add(w, &r)
 			} else {
-				history.AddCounted(w, []history.Record{r})
+				history.AddBatch(w, []history.Record{r})
 			}
 			if i%3000 < 3 {
 				flush(t, w)

@@ -10,9 +10,9 @@ import (
 
 // EvaluateIdentity overwrites v with the verdict on a request. id is nil for an anonymous request.
 //
-// It copies the verdict from the memo if the identity is plain (see senderState), and no ban or rule names a
-// network of the client's address. Otherwise it calls evaluateUncached. The common case is in the body of
-// this function, because calls are slow in the interpreter.
+// EvaluateIdentity copies the verdict from the memo if the identity is plain (see senderState), and no ban or
+// rule names a network of the client's address. Otherwise it calls evaluateUncached. The common case is in
+// the body of this function, because calls are slow in the interpreter.
 func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	var m *matches
 	user := "" // of m.userHits

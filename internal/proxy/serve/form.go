@@ -14,7 +14,7 @@ func setForm(q *Request) {
 	o := &q.Outcome
 	o.Call = callOf(q)
 	method := q.HTTP.Method
-	if isUpgrade(q.HTTP) { // its limits are those of a POST: see checkAsPost
+	if isUpgrade(q.HTTP) { // its limits are those of a POST: see checkHiddenPost
 		q.HTTP.Method = http.MethodPost
 		q.Facts.Method = http.MethodPost
 	}

@@ -46,7 +46,7 @@ func send(t *testing.T, s *serve.Site, method, path string, headers ...string) (
 	for i := 0; i < len(headers); i += 2 {
 		q.HTTP.Header.Set(headers[i], headers[i+1])
 	}
-	if err := serve.Handle(s, q); err != nil {
+	if err := serve.Decide(s, q); err != nil {
 		t.Fatal(err)
 	}
 	return w.Header(), q.Body

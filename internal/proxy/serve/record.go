@@ -13,7 +13,7 @@ import (
 )
 
 // record records delivered requests, except those that nothing had to decide. It passes plain records
-// together to history.AddCounted, and others to addOne with all details.
+// together to history.AddBatch, and others to addOne with all details.
 func record(requests []*Request, now time.Time) {
 	records := make([]history.Record, len(requests))
 	counted := make([]*Request, 0, len(requests)) // the requests of records, in the same order
@@ -46,12 +46,12 @@ func record(requests []*Request, now time.Time) {
 }
 
 // addCounted adds the plain records of requests, and clears records. It passes the records that
-// history.AddCounted returns to addOne.
+// history.AddBatch returns to addOne.
 func addCounted(w *history.Writer, records []history.Record, requests []*Request) {
 	if len(requests) == 0 {
 		return
 	}
-	for _, i := range history.AddCounted(w, records[:len(requests)]) {
+	for _, i := range history.AddBatch(w, records[:len(requests)]) {
 		addOne(&records[i], requests[i])
 	}
 	for i := range requests {

@@ -63,10 +63,10 @@ type Request struct {
 	matched   []byte // a '1' for each of Site.Zones that matches the request, else a '0'
 }
 
-// Handle decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
+// Decide decides a request, sets its Outcome, and responds if the request has a Writer. The proxy then serves
 // the request with Flight.Context and calls Settling.End and Flight.End after the response. An error comes
 // from Zone.Match.
-func Handle(s *Site, q *Request) error {
+func Decide(s *Site, q *Request) error {
 	q.Site = s
 	q.Clients = s.Clients
 	q.Began = time.Now()
@@ -106,19 +106,18 @@ func Begin(q *Request) (waits bool, err error) {
 		address, assumed := s.Clients.Address(q.HTTP)
 		exempt = !assumed && policy.ContainsAddress(s.Exempt, address)
 	}
-	mayBePost := s.all.Tokens
 	if s.Policy != nil {
 		ask(s, q)
-		mayBePost = mayBePost || atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
 	}
 	r := q.HTTP
-	mayBePost = mayBePost && (len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect ||
+	counts := s.all.Tokens || s.Policy != nil && atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
+	hiddenPost := counts && (len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect || // isUpgrade
 		r.Method != http.MethodPost && policy.HasMethod(r.Header))
-	if q.Outcome.Status != 0 && !(mayBePost && q.Outcome.Reason == policy.NoQuota) {
+	if q.Outcome.Status != 0 && !(hiddenPost && q.Outcome.Reason == policy.NoQuota) {
 		return false, nil
 	}
-	if mayBePost {
-		if err := checkAsPost(s, q, exempt); err != nil || q.Outcome.Status != 0 {
+	if hiddenPost {
+		if err := checkHiddenPost(s, q, exempt); err != nil || q.Outcome.Status != 0 {
 			return false, err
 		}
 	}
@@ -132,9 +131,9 @@ func Begin(q *Request) (waits bool, err error) {
 	}
 	q.price = nil
 	q.free = false
-	units := tokenUnits{}
+	units := policyUnits{}
 	if q.Asked && !q.Verdict.Simple {
-		units = tokenUnitsOf(q.Verdict.Terms)
+		units = policyUnitsOf(q.Verdict.Terms)
 	}
 	if q.Limits.Tokens || units.tokens || units.shadowMoney {
 		q.Upload = newUpload(q, units)

@@ -72,7 +72,7 @@ func (s *memorySite) decide(ctx context.Context, method string) *serve.Request {
 	q := newRequest(s.Site, httptest.NewRequestWithContext(ctx, method, "/", strings.NewReader(
 		strings.Repeat("x", 401))))
 	q.HTTP.Header.Set("Accept-Encoding", "gzip")
-	if err := serve.Handle(s.Site, q); err != nil {
+	if err := serve.Decide(s.Site, q); err != nil {
 		s.t.Fatal(err)
 	}
 	return q
@@ -343,7 +343,7 @@ func (s *memorySite) serveBody(body string, n int) []int {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := newRequest(s.Site, r)
 		q.Writer = w
-		if err := serve.Handle(s.Site, q); err != nil {
+		if err := serve.Decide(s.Site, q); err != nil {
 			s.t.Error(err)
 		}
 		if q.Flight != nil {

@@ -36,16 +36,16 @@ type tokens struct {
 	wrong     *ratelimit.FieldError
 }
 
-// tokenUnits says on which limits the hits of a policy are.
-type tokenUnits struct {
+// policyUnits says in which units the limits of a policy count.
+type policyUnits struct {
 	tokens      bool // enforced limits of tokens or money
 	money       bool // enforced limits in money
 	shadowMoney bool // limits in money of shadow rules
 }
 
-// tokenUnitsOf returns the tokenUnits of the hits of a policy.
-func tokenUnitsOf(terms []*policy.Terms) tokenUnits {
-	var units tokenUnits
+// policyUnitsOf returns the units of the hits with these terms.
+func policyUnitsOf(terms []*policy.Terms) policyUnits {
+	var units policyUnits
 	for _, t := range terms {
 		if t.CostSource == nil || t.CostSource.Unit == "" {
 			continue

@@ -13,11 +13,12 @@ func isUpgrade(r *http.Request) bool {
 	return len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect
 }
 
-// checkAsPost handles a request that a server may answer as it answers a POST, with any number of tokens: an
-// upgrade, or a request with another method in its headers. If enforced limits of tokens or money would apply
-// to the request as a POST, checkAsPost removes what the server need not follow, and refuses an upgrade.
-// Before the call, the request has no Outcome, or one with policy.NoQuota, which stays if it is not refused.
-func checkAsPost(s *Site, q *Request, exempt bool) error {
+// checkHiddenPost handles a request that a server may answer as it answers a POST, with any number of tokens:
+// an upgrade, or a request with another method in its headers. If enforced limits of tokens or money would
+// apply to the request as a POST, checkHiddenPost removes what the server need not follow, and refuses an
+// upgrade. Before the call, the request has no Outcome, or one with policy.NoQuota, which stays if it is not
+// refused.
+func checkHiddenPost(s *Site, q *Request, exempt bool) error {
 	r := q.HTTP
 	method := r.Method
 	before := q.Outcome
@@ -64,7 +65,7 @@ func meetsLimits(s *Site, q *Request, exempt bool) (bool, error) {
 	}
 	v := &policy.Verdict{}
 	err := s.Policy.Rules.Evaluate(background, s.Timeout, q.Key, q.User, &f, v)
-	return err != nil || v.Refused() || tokenUnitsOf(v.Terms).tokens, nil
+	return err != nil || v.Refused() || policyUnitsOf(v.Terms).tokens, nil
 }
 
 // removeOffers removes from a request the headers with another method, unless it is a POST, and an offer to

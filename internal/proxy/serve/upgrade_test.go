@@ -69,7 +69,7 @@ func upgraded(t *testing.T, mode, line string, headers []string) string {
 	s.Zones[0].Match, s.Zones[1].Match = matchPost("/v1"), matchPost("/v2")
 	q, w := requestOf(t, line, headers)
 	method := q.HTTP.Method
-	if err := serve.Handle(s, q); err != nil {
+	if err := serve.Decide(s, q); err != nil {
 		t.Fatal(err)
 	}
 	check.Equal(t, "the method", q.HTTP.Method, method)
@@ -96,7 +96,7 @@ func called(t *testing.T, grpc, version, line string, headers []string) string {
 	for range 2 {
 		q, w := requestOf(t, line, headers)
 		q.HTTP.ProtoMajor = int(version[0] - '0')
-		if err := serve.Handle(s, q); err != nil {
+		if err := serve.Decide(s, q); err != nil {
 			t.Fatal(err)
 		}
 		got = fmt.Sprint(q.Status, " ", q.Outcome.Status, " ", w.Header().Get("Content-Type"))

@@ -81,7 +81,7 @@ var freeChunks = sync.Pool{New: func() any { return make([]byte, 0, chunkSize) }
 var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 
 // newUpload returns the Upload of a request, or nil if its body is not read. units are those of its policy.
-func newUpload(q *Request, units tokenUnits) *Upload {
+func newUpload(q *Request, units policyUnits) *Upload {
 	v := &q.Verdict
 	enforced := q.Limits.Tokens || units.tokens
 	ofShadow := q.HTTP.ContentLength >= 0 && units.shadowMoney

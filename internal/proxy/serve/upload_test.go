@@ -36,7 +36,7 @@ func post(body io.Reader, length int64) *serve.Request {
 // decided decides a request, and returns what it is charged, or its refusal.
 func decided(t *testing.T, s *serve.Site, q *serve.Request) string {
 	t.Helper()
-	if err := serve.Handle(s, q); err != nil {
+	if err := serve.Decide(s, q); err != nil {
 		t.Error(err)
 	}
 	if q.Outcome.Status != 0 {

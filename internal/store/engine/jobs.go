@@ -108,7 +108,7 @@ func addJobs(p *plan, jobs []*job, after bool) {
 		case j.Partial:
 			e := newEntry(statement.Charge, h, 1) // hits of one unit each, because a row may grant a part
 			e.isolated = j.Isolated
-			j.position = add(p, e)
+			j.position = addEntry(p, e)
 			e = j.position.entry
 			e.n += h.Cost - 1
 			if j.Row != nil {
@@ -124,7 +124,7 @@ func addJobs(p *plan, jobs []*job, after bool) {
 			e.window = j.Window
 			e.claim = j.Claim
 			e.isolated = j.Isolated
-			j.position = add(p, e)
+			j.position = addEntry(p, e)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		addJobs(p, w.jobs, false)
 	}
 	w.repeatReleases(p, requests)
-	addRequests(p, singles)
+	addRequestsInline(p, singles)
 	if p.holds {
 		_ = w.allocateSlots(p) // the hits get its error
 	}

@@ -115,7 +115,7 @@ func (t *transaction) write() []*pgdb.Statement {
 		for _, r := range t.requests {
 			for i := range r.Hits {
 				h := &r.Hits[i]
-				add(p, newEntry(statement.Peek, h, 0))
+				addEntry(p, newEntry(statement.Peek, h, 0))
 			}
 		}
 		t.statements = p.write(t.work.engine.texts, t.work.now, t.lockWait)
@@ -124,7 +124,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	p.allOrNothing = true
 	p.sync = needsSync(t.requests)
 	if t.roundTrips == 0 {
-		addRequests(p, t.requests) // all hits are plain charges
+		addRequestsInline(p, t.requests) // all hits are plain charges
 	} else {
 		for _, r := range t.requests {
 			addCharges(p, r)
@@ -177,10 +177,10 @@ func addCharges(p *plan, r *request) {
 		h := &r.Hits[i]
 		switch {
 		case h.Cost < 0:
-			e := add(p, newEntry(statement.Refund, h, algorithm.Refunded(h))).entry
+			e := addEntry(p, newEntry(statement.Refund, h, algorithm.Refunded(h))).entry
 			r.positions = append(r.positions, position{refund: e})
 		case r.passes && !h.Peek:
-			r.positions = append(r.positions, add(p, newEntry(statement.Charge, h, h.Cost)))
+			r.positions = append(r.positions, addEntry(p, newEntry(statement.Charge, h, h.Cost)))
 		default:
 			r.positions = append(r.positions, position{})
 		}
