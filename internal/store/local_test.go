@@ -9,19 +9,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// downDB is a database that cannot be reached.
-type downDB struct{ pgdb.DB }
-
-func (downDB) Close() {}
 
 // newLocalStore returns a store that decides only locally.
 func newLocalStore(t *testing.T) *Store {
 	t.Helper()
-	s, err := Open(downDB{}, engine.Options{}, nil)
+	s, err := Open(fakedb.Down, engine.Options{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +59,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 func TestOutageSettlesSecretKeysOnTheirShards(t *testing.T) {
 	store := newLocalStore(t)
 	for range 2 {
-		e, err := engine.New(downDB{}, engine.Options{})
+		e, err := engine.New(fakedb.Down, engine.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -133,37 +134,29 @@ func TestStoreKeepsEngines(t *testing.T) {
 	}
 }
 
-// slowDB is a DB that takes almost 2 s to create the tables, and sends no statement.
-type slowDB struct{ timeout time.Duration } // of the first statement
-
-func (d *slowDB) Run(_ context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	if statements[0].SQL == schema.Locked {
-		return nil // no rows: there are no tables
-	}
-	if d.timeout == 0 {
-		d.timeout = timeout
-	}
-	return pgdb.ErrNotSent
-}
-
-func (d *slowDB) Exec(context.Context, time.Duration, string) error {
-	time.Sleep(1990 * time.Millisecond)
-	return nil
-}
-
-func (d *slowDB) Close() {}
-
 // After a request has waited for the tables, its statement has the whole timeout.
 func TestWaitForTablesShortensNoStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := &slowDB{}
-		s, err := store.Open(db, engine.Options{}, nil)
+		var given time.Duration // of the first statement
+		s, err := store.Open(fakedb.Func(func(_ context.Context, timeout time.Duration,
+			statements []*pgdb.Statement) error {
+			switch {
+			case statements == nil: // the tables are created in almost 2 s
+				time.Sleep(1990 * time.Millisecond)
+				return nil
+			case statements[0].SQL == schema.Locked:
+				return nil // no rows: there are no tables
+			case given == 0:
+				given = timeout
+			}
+			return pgdb.ErrNotSent
+		}), engine.Options{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 9, Window: time.Hour}, Cost: 1}}
 		_ = s.Take(t.Context(), 2*time.Second, hits, make([]ratelimit.Decision, 1))
 		s.Close()
-		check.Equal(t, "the timeout of the statement", db.timeout, 2*time.Second)
+		check.Equal(t, "the timeout of the statement", given, 2*time.Second)
 	})
 }

@@ -10,13 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Users beyond the bound of a minute count as (other). The sums of each limit stay correct, and OnError
@@ -87,31 +86,6 @@ func TestSumsOfCostsSaturate(t *testing.T) {
 	}
 }
 
-// fakeDB is a DB that returns the result of the function for each call.
-type fakeDB func(ctx context.Context, timeout time.Duration) error
-
-func (f fakeDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	err := f(ctx, timeout)
-	for _, s := range statements {
-		s.Err = err
-	}
-	return err
-}
-
-func (f fakeDB) Exec(ctx context.Context, timeout time.Duration, _ string) error {
-	return f(ctx, timeout)
-}
-func (fakeDB) Close() {}
-
-// downDB fails all calls at once. hangingDB fails each call after its timeout, or when its context ends.
-var (
-	downDB    = fakeDB(func(context.Context, time.Duration) error { return pgdb.ErrConnectionLost })
-	hangingDB = fakeDB(func(ctx context.Context, timeout time.Duration) error {
-		health.Sleep(ctx, timeout)
-		return pgdb.ErrNoAnswer
-	})
-)
-
 // During an outage of any length, memory is bounded, for all requests that clients may send. First each
 // record has a time of its own, and so a row and a cell. Then all records are of one second, and are refusals
 // that differ.
@@ -123,7 +97,7 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	const records = 400000
 	for _, step := range []time.Duration{700 * time.Millisecond, 0} {
 		d := &testDB{t: t}
-		w := d.newWriterOn(downDB, history.Settings{DisableMigration: true})
+		w := d.newWriterOn(fakedb.Down, history.Settings{DisableMigration: true})
 		conformance.CheckHeapGrowth(t, 100<<20, w, func() {
 			for i := range records {
 				history.Add(w, &history.Record{
@@ -160,7 +134,7 @@ func TestCloseReturnsWhileDatabaseHangs(t *testing.T) {
 }
 
 func closeWhileDatabaseHangs(t *testing.T) {
-	w := history.New(hangingDB, history.Settings{})
+	w := history.New(fakedb.Silent, history.Settings{})
 	w.Prepare()
 	for i := 0; i < 3000; i++ {
 		history.Add(w, &history.Record{Time: baseTime, User: "anna", Audit: auditAll})

@@ -10,18 +10,10 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// saltDB is a database that returns a salt after a delay.
-type saltDB struct{ pgdb.DB }
-
-func (saltDB) Run(_ context.Context, _ time.Duration, statements []*pgdb.Statement) error {
-	time.Sleep(50 * time.Millisecond)
-	statements[0].Rows, statements[0].Result = 1, append([]byte{0, 0, 0, 4}, "salt"...)
-	return nil
-}
 
 // fieldWith returns the field RateLimit of a response with a salt.
 func fieldWith(salt *respond.Salt) string {
@@ -35,23 +27,20 @@ func fieldWith(salt *respond.Salt) string {
 
 // Even the first response has the parameter pk, because it waits until the salt has been read.
 func TestFirstResponseHasPartitionKey(t *testing.T) {
-	if got := fieldWith(respond.NewSalt(saltDB{})); !strings.Contains(got, ";pk=:") {
+	salt := respond.NewSalt(fakedb.Func(func(_ context.Context, _ time.Duration, s []*pgdb.Statement) error {
+		time.Sleep(50 * time.Millisecond)
+		s[0].Rows, s[0].Result = 1, append([]byte{0, 0, 0, 4}, "salt"...)
+		return nil
+	}))
+	if got := fieldWith(salt); !strings.Contains(got, ";pk=:") {
 		t.Errorf("RateLimit is %s, want a member with pk", got)
 	}
-}
-
-// hangingDB is a database that never responds.
-type hangingDB struct{ pgdb.DB }
-
-func (hangingDB) Run(_ context.Context, timeout time.Duration, _ []*pgdb.Statement) error {
-	time.Sleep(timeout)
-	return pgdb.ErrNoAnswer
 }
 
 // Only the first response waits for a database that hangs. Later attempts delay no response.
 func TestLaterResponsesDoNotWaitForSalt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		salt := respond.NewSalt(hangingDB{})
+		salt := respond.NewSalt(fakedb.Silent)
 		for i := range 4 {
 			start := time.Now()
 			fieldWith(salt)

@@ -1,14 +1,12 @@
 package serve
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
@@ -16,23 +14,14 @@ import (
 	stores "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// goneDB is a database that cannot be reached.
-type goneDB struct{}
-
-func (goneDB) Run(context.Context, time.Duration, []*pgdb.Statement) error {
-	return pgdb.ErrConnectionLost
-}
-func (goneDB) Exec(context.Context, time.Duration, string) error { return pgdb.ErrConnectionLost }
-func (goneDB) Close()                                            {}
 
 // No client is billed for overage without the database, because the proxy then only estimates how much all
 // proxies have charged.
 func TestNoOverageWithoutDatabase(t *testing.T) {
-	store, err := stores.Open(goneDB{}, engine.Options{CleanupProbability: -1}, nil)
+	store, err := stores.Open(fakedb.Down, engine.Options{CleanupProbability: -1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,23 +46,15 @@ func TestNoOverageWithoutDatabase(t *testing.T) {
 	}
 }
 
-// silentDB is a database that sends no answer.
-type silentDB struct{ goneDB }
-
-func (silentDB) Run(ctx context.Context, timeout time.Duration, _ []*pgdb.Statement) error {
-	health.Sleep(ctx, timeout)
-	return pgdb.ErrNoAnswer
-}
-
 // A database that is silent from the start costs a request one timeout, although the policy and the store
 // both need the database.
 func TestSilentDatabaseCostsOneTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := stores.Open(silentDB{}, engine.Options{CleanupProbability: -1}, nil)
+		store, err := stores.Open(fakedb.Silent, engine.Options{CleanupProbability: -1}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules := policy.New(silentDB{}, policy.Settings{Health: store.Health()})
+		rules := policy.New(fakedb.Silent, policy.Settings{Health: store.Health()})
 		defer store.Close()
 		defer rules.Close()
 		const timeout = 250 * time.Millisecond

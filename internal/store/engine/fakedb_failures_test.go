@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -52,18 +51,4 @@ func answerBytes(rows int, result []byte) answerFunc {
 		}
 		return nil
 	}
-}
-
-// interceptDB passes the statements of Run to a function of a test, which may forward them with send.
-type interceptDB struct {
-	pgdb.DB
-	run func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error
-}
-
-func (d *interceptDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	return within(ctx, timeout, func(ctx context.Context) error {
-		return d.run(ctx, statements, func(ctx context.Context, statements []*pgdb.Statement) error {
-			return d.DB.Run(ctx, timeout, statements)
-		})
-	})
 }

@@ -18,8 +18,9 @@ import (
 // answerFunc implements DB.Run, with a context that ends after the timeout.
 type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
 
-// within calls run with a context that ends after timeout, and returns the error of DB.Run for its error.
-func within(ctx context.Context, timeout time.Duration, run func(ctx context.Context) error) error {
+// untilTimeout calls run with a context that ends after timeout. It returns the error of DB.Run for that of
+// run.
+func untilTimeout(ctx context.Context, timeout time.Duration, run func(ctx context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := run(limited)
@@ -65,7 +66,7 @@ func (d *fakeDB) Run(ctx context.Context, timeout time.Duration, statements []*p
 		}
 	}
 	d.mu.Unlock()
-	return within(ctx, timeout, func(ctx context.Context) error { return answer(ctx, statements) })
+	return untilTimeout(ctx, timeout, func(ctx context.Context) error { return answer(ctx, statements) })
 }
 
 func (d *fakeDB) Exec(context.Context, time.Duration, string) error { return nil }

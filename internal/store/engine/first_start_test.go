@@ -32,7 +32,7 @@ type emptyDB struct {
 
 func (d *emptyDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	if time.Since(d.start) >= d.answers {
-		return within(ctx, timeout, func(ctx context.Context) error { return hang(ctx, nil) })
+		return untilTimeout(ctx, timeout, func(ctx context.Context) error { return hang(ctx, nil) })
 	}
 	if statements[0].SQL != schema.Locked {
 		return d.fakeDB.Run(ctx, timeout, statements)
@@ -50,7 +50,7 @@ func (d *emptyDB) Run(ctx context.Context, timeout time.Duration, statements []*
 }
 
 func (d *emptyDB) Exec(ctx context.Context, timeout time.Duration, _ string) error {
-	return within(ctx, timeout, func(ctx context.Context) error {
+	return untilTimeout(ctx, timeout, func(ctx context.Context) error {
 		select {
 		case <-time.After(d.creation):
 		case <-ctx.Done():

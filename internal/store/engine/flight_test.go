@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -47,15 +47,15 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 // requests in flight, and one is durable.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	var trips atomic.Int64 // the pipelines with takes
-	db := &interceptDB{drivers.All["pgxdb"](t, cluster.Open(t)),
-		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+	db := fakedb.Between(drivers.All["pgxdb"](t, cluster.Open(t)),
+		func(statements []*pgdb.Statement, send fakedb.Send) error {
 			if slices.ContainsFunc(statements, func(s *pgdb.Statement) bool {
 				return engine.Meanings()[s.SQL].Kind == "take"
 			}) {
 				trips.Add(1)
 			}
-			return send(ctx, statements)
-		}}
+			return send(statements)
+		})
 	store := newEngine(t, db, engine.Options{CleanupProbability: -1})
 	var hits []ratelimit.Hit
 	for _, name := range []string{"shadow 1", "shadow 2", "durable", "window", "log"} {
@@ -132,8 +132,8 @@ func TestReleasedSlotIsFreeForTheNextRequest(t *testing.T) {
 	t.Parallel()
 	for _, durable := range []bool{false, true} {
 		arrived, proceed := make(chan bool, 10), make(chan bool)
-		db := &interceptDB{drivers.All["pgxdb"](t, cluster.Open(t)),
-			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+		db := fakedb.Between(drivers.All["pgxdb"](t, cluster.Open(t)),
+			func(statements []*pgdb.Statement, send fakedb.Send) error {
 				isOf := func(kind string) bool {
 					return slices.ContainsFunc(statements, func(s *pgdb.Statement) bool {
 						return engine.Meanings()[s.SQL].Kind == kind
@@ -143,8 +143,8 @@ func TestReleasedSlotIsFreeForTheNextRequest(t *testing.T) {
 					arrived <- true
 					<-proceed
 				}
-				return send(ctx, statements)
-			}}
+				return send(statements)
+			})
 		store := newEngine(t, db, engine.Options{CleanupProbability: -1})
 		t.Cleanup(func() { close(proceed) })
 		flight := conformance.InFlight("flight", 1)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -17,16 +18,9 @@ import (
 // While the database does not respond, only the first requests wait for their timeouts. If it refuses
 // connections from the start, none waits.
 func TestFewRequestsWaitForHangingDatabase(t *testing.T) {
-	// always is a DB that does not even respond to the check of its tables.
-	always := func(answer answerFunc) pgdb.DB {
-		return &interceptDB{&fakeDB{},
-			func(ctx context.Context, statements []*pgdb.Statement, _ answerFunc) error {
-				return answer(ctx, statements)
-			}}
-	}
-	for name, db := range map[string]pgdb.DB{"from the start": always(hang),
+	for name, db := range map[string]pgdb.DB{"from the start": fakedb.Silent,
 		"later":   &fakeDB{answer: hang, probe: hang},
-		"refused": always(failWith(errors.New("connection refused")))} {
+		"refused": fakedb.Down} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute
 			store := newEngine(t, db, engine.Options{CleanupProbability: -1})

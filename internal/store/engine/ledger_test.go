@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -87,15 +87,15 @@ func TestBudgetIsUsedToItsEnd(t *testing.T) {
 func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
 	s := newTestDB(t)
 	var statements int64
-	store := s.openEngineOn(&interceptDB{s.openDB(""),
-		func(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
+	store := s.openEngineOn(fakedb.Between(s.openDB(""),
+		func(pipeline []*pgdb.Statement, send fakedb.Send) error {
 			for _, one := range pipeline {
 				if strings.Contains(one.SQL, "INSERT INTO rate_limit_durable") {
 					atomic.AddInt64(&statements, 1)
 				}
 			}
-			return send(ctx, pipeline)
-		}}, bareOptions)
+			return send(pipeline)
+		}), bareOptions)
 	l := budget(1 << 40)
 	reserve(t, store, l, 1)
 	atomic.StoreInt64(&statements, 0)
@@ -114,11 +114,11 @@ func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
 func TestSettlementIsAStatementForEachAlgorithm(t *testing.T) {
 	s := newTestDB(t)
 	var statements atomic.Int64
-	store := s.openEngineOn(&interceptDB{s.openDB(""),
-		func(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
+	store := s.openEngineOn(fakedb.Between(s.openDB(""),
+		func(pipeline []*pgdb.Statement, send fakedb.Send) error {
 			statements.Store(int64(len(pipeline)))
-			return send(ctx, pipeline)
-		}}, bareOptions)
+			return send(pipeline)
+		}), bareOptions)
 	fixed, sliding := budget(1000), budget(1000)
 	sliding.Algorithm, sliding.Prefix = ratelimit.SlidingWindow, "s"
 	one := bill(1, fixed, 0, nil)
@@ -196,15 +196,15 @@ func TestSettlementRepeatedAfterMidnightChargesOnce(t *testing.T) {
 		CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql
 			AS 'SELECT time FROM fake.clock'`)
 	var sent atomic.Int64
-	store := s.openEngineOn(&interceptDB{s.openDB("search_path=public,fake,pg_catalog"),
-		func(ctx context.Context, pipeline []*pgdb.Statement, send answerFunc) error {
-			err := send(ctx, pipeline)
+	store := s.openEngineOn(fakedb.Between(s.openDB("search_path=public,fake,pg_catalog"),
+		func(pipeline []*pgdb.Statement, send fakedb.Send) error {
+			err := send(pipeline)
 			if strings.Contains(pipeline[0].SQL, "INSERT INTO rate_limit_ledger") && sent.Add(1) == 1 {
 				s.exec("UPDATE fake.clock SET time = time + interval '2 s'")
 				return pgdb.ErrConnectionLost
 			}
 			return err
-		}}, bareOptions)
+		}), bareOptions)
 	l := budget(1000)
 	slot, _ := reserve(t, store, l, 600)
 	store.Ledger().Settle(bill(1, l, 7, slot))

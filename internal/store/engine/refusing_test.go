@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -23,9 +23,9 @@ func TestFewRefusalsReachServerLog(t *testing.T) {
 	s.exec(engine.TableSQL)
 	var mu sync.Mutex  // guards lines
 	var lines []string // the errors of statements: each is a line in the server's log
-	db := &interceptDB{drivers.All["pgwire"](t, s.dsn),
-		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-			err := send(ctx, statements)
+	db := fakedb.Between(drivers.All["pgwire"](t, s.dsn),
+		func(statements []*pgdb.Statement, send fakedb.Send) error {
+			err := send(statements)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, s := range statements {
@@ -34,7 +34,7 @@ func TestFewRefusalsReachServerLog(t *testing.T) {
 				}
 			}
 			return err
-		}}
+		})
 	store := s.openEngineOn(db,
 		engine.Options{DisableMigration: true, CleanupProbability: -1, DisableRememberedRefusals: true})
 	refused := int64(0)

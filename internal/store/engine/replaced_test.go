@@ -21,14 +21,10 @@ import (
 type replacedDB struct {
 	pgdb.DB
 	started int64 // an offset of the start time in schema.ServerIdentity; atomic
-	down    int32 // 1 if statements fail; atomic
 	reads   int64 // the number of reads of the identity; atomic
 }
 
 func (d *replacedDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	if atomic.LoadInt32(&d.down) == 1 {
-		return pgdb.ErrConnectionLost
-	}
 	err := d.DB.Run(ctx, timeout, statements)
 	for _, s := range statements {
 		if s.SQL == engine.ServerSQL && s.Rows == 1 {

@@ -68,7 +68,7 @@ var (
 )
 
 func (d *simDB) Run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
-	return within(ctx, timeout, func(ctx context.Context) error { return d.run(ctx, statements) })
+	return untilTimeout(ctx, timeout, func(ctx context.Context) error { return d.run(ctx, statements) })
 }
 
 // run sends a message and waits for the results. The fate of a message depends on its content and time, so

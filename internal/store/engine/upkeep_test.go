@@ -45,7 +45,7 @@ func (d *slowDB) Run(ctx context.Context, timeout time.Duration, statements []*p
 	d.mu.Unlock()
 	var err error
 	if strings.Contains(text, d.slow) {
-		err = within(ctx, timeout, func(ctx context.Context) error { return hang(ctx, statements) })
+		err = untilTimeout(ctx, timeout, func(ctx context.Context) error { return hang(ctx, statements) })
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
