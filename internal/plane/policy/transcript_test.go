@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -36,23 +35,14 @@ import (
 // A line of output begins with "= " for a decision, "! " for an error or a report, and "- " for the problems
 // that OnApplied receives.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("got %d transcripts and the error %v, want some and none", len(files), err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		t.Run(name, func(t *testing.T) { replayTranscript(t, file) })
-	}
-}
-
-func replayTranscript(t *testing.T, file string) {
-	t.Parallel()
-	d := newTestDB(t)
-	middle := &controlledDB{db: drivers.All["pgwire"](t, d.dsn)}
-	r := &transcriptRun{testDB: d, middle: middle, timeout: testTimeout}
-	r.restart()
-	golden.Replay(t, file, r.replay)
+	golden.ReplayAll(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		t.Parallel()
+		d := newTestDB(t)
+		middle := &controlledDB{db: drivers.All["pgwire"](t, d.dsn)}
+		r := &transcriptRun{testDB: d, middle: middle, timeout: testTimeout}
+		r.restart()
+		return r.replay(text)
+	})
 }
 
 // transcriptRun holds the policy and the output of a transcript.

@@ -62,35 +62,24 @@ var pair = regexp.MustCompile(`(\w+) ("(?:[^"\\]|\\.)*")`)
 // the text. If settings of a limit do not fit together, the error names a setting as in the configuration,
 // not a field of ratelimit.Limit.
 //
-// A line of the file without a prefix has one setting. A line with a prefix has all settings of a limit. The
-// line below has the value or the error.
+// A line of the file has one setting, or from its prefix on all settings of a limit.
 func TestSettingsAcceptDocumentedValues(t *testing.T) {
-	golden.Replay(t, "testdata/settings.txt", func(transcript string) string {
-		var out strings.Builder
-		for line := range strings.Lines(transcript) {
-			if strings.HasPrefix(line, "\t") {
-				continue
-			}
-			var name, text string
-			values := settings.Values{}
-			for _, match := range pair.FindAllStringSubmatch(line, -1) {
-				name = match[1]
-				text, _ = strconv.Unquote(match[2])
-				values[name] = text
-			}
-			var value any
-			var err error
-			if values["prefix"] != "" {
-				value, err = settings.ReadLimit(values)
-			} else if value, err = readSetting(name, text); err != nil {
-				checkField(t, err, name, text)
-			}
-			if err != nil {
-				value = err
-			}
-			fmt.Fprintf(&out, "%s\t%+v\n", line, value)
+	golden.ReplayLines(t, "testdata/settings.txt", func(t *testing.T, name, text string) string {
+		values := settings.Values{}
+		for _, match := range pair.FindAllStringSubmatch(name+" "+text, -1) {
+			values[match[1]], _ = strconv.Unquote(match[2])
 		}
-		return out.String()
+		var value any
+		var err error
+		if name == "prefix" {
+			value, err = settings.ReadLimit(values)
+		} else if value, err = readSetting(name, values[name]); err != nil {
+			checkField(t, err, name, values[name])
+		}
+		if err != nil {
+			value = err
+		}
+		return fmt.Sprintf("%+v", value)
 	})
 }
 
