@@ -186,28 +186,23 @@ func Outdated(revisionOfTables string) string {
 		revision, remedy())
 }
 
-// Prepare returns nil if this program can use the tables. If there are none, and creates is set, Prepare
-// creates them within timeout, after a call of begun. The role of the connection must then be allowed to
-// create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database
-// does not answer, and otherwise as that of State.Err.
-func Prepare(ctx context.Context, db pgdb.DB, timeout time.Duration, creates bool, begun func()) error {
-	err := look(ctx, db)
-	if !creates || !errors.Is(err, ErrMissing) {
-		return err
-	}
-	begun()
+// CreateTables creates the tables within timeout. The role of the connection must then be allowed to create
+// tables in the first schema of its search_path.
+func CreateTables(ctx context.Context, db pgdb.DB, timeout time.Duration) error {
 	failure := db.Exec(ctx, timeout, Create)
-	if failure == nil || look(ctx, db) == nil {
-		return nil // even after a failure, if another process was faster
+	if failure == nil || Look(ctx, db) == nil {
+		// A program that creates the tables at the same time without the advisory lock, such as the npm library,
+		// can make this attempt fail although the tables are right.
+		return nil
 	}
-	return fmt.Errorf("creating the tables (a role that may create tables can run schema.sql instead): %w",
+	return fmt.Errorf("creating the tables (a role that may create tables can %s, instead): %w", remedy(),
 		failure)
 }
 
 // prepareInterval is the minimum time between two attempts to create the tables.
 const prepareInterval = 10 * time.Second
 
-// Preparation repeats Prepare until this program can use the tables.
+// Preparation repeats Look until this program can use the tables.
 type Preparation struct {
 	Done bool  // this program can use the tables
 	Err  error // of the last attempt to which the database has answered
@@ -215,33 +210,36 @@ type Preparation struct {
 	next time.Time // when the next attempt is due
 }
 
-// Try is like Prepare. It does nothing if Done is set, and returns Err for 10 seconds after the tables could
-// not be created.
+// Try is like Look. If there are no tables, and creates is set, Try creates them within timeout, after a call
+// of begun. It does nothing if Done is set, and returns Err for 10 seconds after the tables could not be
+// created.
 func (p *Preparation) Try(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, creates bool, now time.Time, begun func(),
 ) error {
 	if p.Done || p.Err != nil && now.Before(p.next) {
 		return p.Err
 	}
-	next := now
-	err := Prepare(ctx, db, timeout, creates, func() {
-		next = now.Add(prepareInterval)
-		begun()
-	})
+	err := Look(ctx, db)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	p.next = next
+	p.next = now
+	if creates && errors.Is(err, ErrMissing) {
+		p.next = now.Add(prepareInterval)
+		begun()
+		err = CreateTables(ctx, db, timeout)
+	}
 	p.Err = pg.Explain(ctx, db, err)
 	p.Done = p.Err == nil
 	return p.Err
 }
 
-// lookTimeout bounds look. It is short, because a network may drop the packets of the first look.
+// lookTimeout bounds Look. It is short, because a network may drop the packets of the first look.
 const lookTimeout = 2 * time.Second
 
-// look reads the state of a database, and returns its error.
-func look(ctx context.Context, db pgdb.DB) error {
+// Look returns nil if this program can use the tables of a database. The error is ratelimit.ErrUnavailable if
+// the database does not answer, and otherwise as that of State.Err.
+func Look(ctx context.Context, db pgdb.DB) error {
 	lock := &pgdb.Statement{SQL: Locked, Unnamed: true}
 	tables := &pgdb.Statement{SQL: StateSQL, Unnamed: true}
 	if err := db.Run(ctx, lookTimeout, []*pgdb.Statement{lock, tables}); err != nil {

@@ -161,9 +161,8 @@ func TestOldServerIsRefused(t *testing.T) {
 func TestMigrationWithoutPrivileges(t *testing.T) {
 	s := sqltest.Open(t)
 	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
-	err := fmt.Sprint(schema.Prepare(t.Context(), s.OpenDB(createRole(t, s, "c_")), time.Minute, true,
-		func() {}))
+	err := fmt.Sprint(schema.CreateTables(t.Context(), s.OpenDB(createRole(t, s, "c_")), time.Minute))
 	if !strings.Contains(err, "schema.sql") || !strings.Contains(err, "permission denied for schema public") {
-		t.Errorf("Prepare: error %s, want schema.sql and permission denied for schema public", err)
+		t.Errorf("CreateTables: error %s, want schema.sql and permission denied for schema public", err)
 	}
 }

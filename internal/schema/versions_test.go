@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
@@ -156,14 +155,14 @@ func TestFailedUpgradesNameTheMend(t *testing.T) {
 func TestContractStopsOlderPrograms(t *testing.T) {
 	const file = "-- oldest program: 99\nALTER TABLE rate_limit_bans ADD COLUMN by_whom text;\n--;\n"
 	s := sqltest.Open(t, later(t, file))
-	err := schema.Prepare(t.Context(), s.OpenDB(""), time.Minute, true, func() {})
+	err := schema.Look(t.Context(), s.OpenDB(""))
 	const want = "the tables are of another version: they have the number 99, and this program needs an " +
 		"older one, since they need a program of the number 99 or later, and this one has "
 	if !errors.Is(err, schema.ErrVersion) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s…", err, want)
 	}
 	s.Exec(sqltest.Says(`"oldest": 99`, `"oldest": 1`))
-	if err := schema.Prepare(t.Context(), s.OpenDB(""), time.Minute, true, func() {}); err != nil {
+	if err := schema.Look(t.Context(), s.OpenDB("")); err != nil {
 		t.Errorf("after the contract is taken back: %v, want no error", err)
 	}
 }

@@ -114,7 +114,7 @@ func (p *Policy) findChanges(ctx context.Context) error {
 	case "incomplete":
 		return errIncomplete
 	case "version":
-		return schema.Prepare(ctx, p.db, refreshTimeout, false, nil)
+		return schema.Look(ctx, p.db)
 	}
 	p.head = next
 	return nil

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
@@ -110,7 +111,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 		// would create the tables.
 		if d.queryInt(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`) > 0 {
 			other := d.openDB()
-			_ = schema.Prepare(t.Context(), other, testTimeout, true, func() {})
+			_ = new(schema.Preparation).Try(t.Context(), other, testTimeout, true, time.Now(), func() {})
 			other.Close()
 		}
 		checkRefused(t, p, command)

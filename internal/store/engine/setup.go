@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -133,28 +132,13 @@ func (s *server) setUp(first bool) error {
 			s.creation.Begin()
 		}
 		if !locked {
-			err = s.create()
+			err = schema.CreateTables(s.closing, s.db, setupTimeout)
 			s.existed = s.existed || err == nil
 			return err
 		}
 		health.Sleep(s.closing, lockedPause)
 	}
 	return ratelimit.ErrClosed
-}
-
-// create creates the tables.
-func (s *server) create() error {
-	failure := s.db.Exec(s.closing, setupTimeout, schema.Create)
-	if failure == nil {
-		return nil
-	}
-	// A program that creates the tables at the same time without the advisory lock, such as the npm library,
-	// can make this attempt fail although the tables are right.
-	if _, err := s.inspect(); err == nil {
-		return nil
-	}
-	return fmt.Errorf("creating the tables (a role that may, such as their owner, can run caddy "+
-		"pg-ratelimit migrate, or schema.sql, instead): %w", failure)
 }
 
 // inspect returns nil if this program can use the tables, and otherwise the error of schema.Seen. locked
