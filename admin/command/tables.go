@@ -51,7 +51,7 @@ migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
 				err = state.Err()
 			}
 			if err == nil {
-				_, err = io.WriteString(c.cmd.OutOrStdout(), schema.Pending(state))
+				_, err = io.WriteString(c.cmd.OutOrStdout(), migrate.Pending(state))
 			}
 			return err
 		}

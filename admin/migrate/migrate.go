@@ -68,8 +68,8 @@ func Run(ctx context.Context, conn *pgx.Conn, shards int) (results Results, err 
 	if err == nil {
 		err = repeat(ctx, conn, schema.Lock+schema.Upgrade)
 	}
-	for _, file := range schema.Steps() {
-		if err == nil {
+	for _, file := range schema.Numbered {
+		if err == nil && file.Done != "" {
 			err = TakeSteps(ctx, conn, file)
 		}
 	}
@@ -104,6 +104,22 @@ func Read(ctx context.Context, conn *pgx.Conn) (state schema.State, err error) {
 		state, err = schema.ParseState([]byte(text))
 	}
 	return state, err
+}
+
+// Pending returns what Upgrade would run in a database, for people.
+func Pending(s schema.State) string {
+	text := ""
+	if s.Revision >= schema.ThisRevision {
+		return fmt.Sprintf("-- Nothing: the tables have the revision %d, and this program brings %d.\n",
+			s.Revision, schema.ThisRevision)
+	}
+	for _, f := range schema.Numbered {
+		if s.Number < f.Number {
+			text += "-- " + f.Name + "\n" + f.SQL
+		}
+	}
+	return text + fmt.Sprintf("-- All functions, views, triggers and comments are made again, as migrate "+
+		"--print shows them: revision %d becomes %d.\n", s.Revision, schema.ThisRevision)
 }
 
 // TakeSteps runs the commands of a file, each in a transaction of its own, unless all are done. Each can be
@@ -178,13 +194,28 @@ func makeShards(ctx context.Context, conn *pgx.Conn, shards, existing int) (stri
 			}
 		}
 	}
-	if err := run(ctx, conn, schema.Shards+schema.Regrant); err != nil || existing > 0 {
+	if err := run(ctx, conn, schema.Shards+regrant); err != nil || existing > 0 {
 		return upToDate, err
 	}
 	// Create the function last, because proxies use the shards as soon as the function exists.
-	return created, run(ctx, conn, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names,
-		", ")+"]", 1)+"\n"+schema.Regrant+"\n"+schema.LedgerUpkeep+";\n")
+	return created, run(ctx, conn, strings.Replace(shardsFunction, "$1", "ARRAY["+strings.Join(names,
+		", ")+"]", 1)+"\n"+regrant+"\n"+schema.LedgerUpkeep+";\n")
 }
+
+const (
+	// shardsFunction creates the function that returns the shards. The caller replaces $1 by the array of
+	// their schemas. Citus copies functions to new workers.
+	shardsFunction = `CREATE OR REPLACE FUNCTION rate_limit_shards() RETURNS TABLE (shard int,
+		schema text) LANGUAGE sql IMMUTABLE AS $$
+	SELECT p.shard::int - 1, p.schema FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard) $$;
+COMMENT ON FUNCTION rate_limit_shards() IS
+	'The shards of the counts. A subject is in the shard that is the first four bytes of its SHA-256 modulo '
+	'the number of shards, which cannot change.';`
+
+	// regrant grants the roles of rate_limit_grants their rights, also on the tables of the shards.
+	regrant = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
+	JOIN pg_roles r ON r.rolname = g.role;`
+)
 
 // makeShard creates or upgrades the tables of a shard. A new one gives no role the default privileges.
 func makeShard(ctx context.Context, conn *pgx.Conn, name string, isNew bool) error {

@@ -2,15 +2,6 @@ package schema
 
 // The counts of a database can be divided into shards, which are schemas on the servers of Citus.
 const (
-	// ShardsFunction creates the function that returns the shards. The caller replaces $1 by the array of
-	// their schemas. Citus copies functions to new workers.
-	ShardsFunction = `CREATE OR REPLACE FUNCTION rate_limit_shards() RETURNS TABLE (shard int,
-		schema text) LANGUAGE sql IMMUTABLE AS $$
-	SELECT p.shard::int - 1, p.schema FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard) $$;
-COMMENT ON FUNCTION rate_limit_shards() IS
-	'The shards of the counts. A subject is in the shard that is the first four bytes of its SHA-256 modulo '
-	'the number of shards, which cannot change.';`
-
 	// LedgerUpkeep makes the partitions of the ledger, and drops those past their retention.
 	LedgerUpkeep = `SELECT rate_limit_ledger_upkeep()`
 
@@ -27,10 +18,6 @@ COMMENT ON FUNCTION rate_limit_shards() IS
 
 	// LostUpkeep returns what killed processes held, once: a number and a sentence.
 	LostUpkeep = `SELECT least(units, 2305843009213693952)::int8, summary FROM rate_limit_lost_upkeep()`
-
-	// Regrant grants the roles of rate_limit_grants their rights, also on the tables of the shards.
-	Regrant = `SELECT rate_limit_grant(g.role, g.kind) FROM rate_limit_grants g
-	JOIN pg_roles r ON r.rolname = g.role;`
 
 	// ShardsReady returns 1 if the counts are in shards.
 	ShardsReady = `SELECT (to_regprocedure('rate_limit_shards()') IS NOT NULL)::int`

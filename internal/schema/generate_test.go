@@ -88,7 +88,7 @@ var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`
 var (
 	first = []string{"tables/lists.sql"}
 	again = []string{"begin.sql", "changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
-		"tables/notices.sql", "tables/totals.sql", "tables/ledger.sql", "answers/ledger.sql",
+		"tables/notices.sql", "tables/ledger.sql", "tables/totals.sql", "answers/ledger.sql",
 		"changes/forget.sql", "tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql",
 		"tables/partitions.sql", "tables/metrics.sql", "answers/traffic.sql", "tables/record.sql",
 		"tables/upkeep.sql", "answers/key_name.sql", "answers/history.sql", "tables/people.sql",
@@ -256,7 +256,8 @@ const ShardTables = `+"`\n%s`"+`
 // outside the shards.
 const Shards = `+"`\n%s`"+`
 
-var numbered = []NumberedFile{
+// Numbered has the numbered files, in their order.
+var Numbered = []NumberedFile{
 %s}
 `, n.number, revision, n.state(t), n.goConstants, upgrade, n.shards,
 		compactSQL(t, "tables/shards.sql"), n.goFiles)

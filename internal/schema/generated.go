@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 33
+	revision = 34
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 33) AND (state.revision >= 33 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 34) AND (state.revision >= 34 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -456,15 +456,9 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 CREATE OR REPLACE FUNCTION rate_limit_each_once(list text[]) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN NOT EXISTS (SELECT FROM unnest(list) AS item, unnest(string_to_array(item, '|')) AS name
 	GROUP BY lower(name) HAVING count(*) > 1);
 --;
-CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN date_trunc('month', span) <> '0' THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
-	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)
-		WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
---;
 COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list is non-empty and one-dimensional, and every element matches a regular expression. NULL: the list is NULL.';
 --;
 COMMENT ON FUNCTION rate_limit_each_once IS 'Whether all alternatives of all elements differ in more than case.';
---;
-COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
 --;
 $file$,
 		CASE WHEN state.number < 1 OR state.lacks THEN $file$` + sql0001_baselineshards + `$file$ END,
@@ -935,13 +929,94 @@ COMMENT ON FUNCTION rate_limit_notice IS 'Makes the notices of counters, a list 
 --;
 COMMENT ON FUNCTION rate_limit_notice_upkeep IS 'Makes the notices that are missing, marks those that are no longer true, and returns how many are new. It runs at most every 5 seconds, stops after about 100 ms, and goes on there the next time. Proxies run it.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
-	LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+	SELECT format('%s.rate_limit_ledger', s.id::regnamespace)
+	FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n
+$$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
+	LANGUAGE plpgsql AS $$
+DECLARE
+	old record;
 BEGIN
-	RETURN QUERY SELECT p.day, coalesce(d.summed, false) FROM (SELECT DISTINCT right(c.relname, 8)::date AS day FROM rate_limit_ledgers() l JOIN pg_inherits i ON i.inhparent = l::regclass
-			JOIN pg_class c ON c.oid = i.inhrelid AND c.relname ~ '_[0-9]{8}$') p
-		LEFT JOIN rate_limit_ledger_days d ON d.day = p.day;
+	SET LOCAL citus.propagate_set_commands = 'local';
+	SET LOCAL lock_timeout = '100ms';
+	FOR old IN SELECT c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = ledger::regclass AND c.relname ~ '_[0-9]{8}$'
+			AND right(c.relname, 8)::date < before
+	LOOP
+		EXECUTE format('DROP TABLE %s', old.name);
+	END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+	NULL;
 END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
+DECLARE
+	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+	first CONSTANT date := ((now() - (SELECT least(min(r.keep), interval '1000 years') FROM rate_limit_ledger_retention r)) AT TIME ZONE 'UTC')::date;
+	days CONSTANT datemultirange := rate_limit_ledger_window(now(), now());
+	late CONSTANT date := greatest(lower(days) + 1, least(upper(days) - 2, coalesce(also, today)));
+	ledger text;
+	day date;
+	part text;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827694) THEN
+		RETURN;
+	END IF;
+	PERFORM rate_limit_forget_again(); -- before it locks partitions
+	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
+		BEGIN
+			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, late] LOOP
+				part := ledger || to_char(day, '_YYYYMMDD');
+				IF day = late AND rate_limit_is_closed(to_regclass(part)) THEN
+					EXECUTE format('ALTER TABLE %s DROP CONSTRAINT day_is_summed', part);
+					INSERT INTO rate_limit_ledger_days VALUES (day, false, now() + interval '1 hour') ON CONFLICT ON CONSTRAINT rate_limit_ledger_days_pkey
+						DO UPDATE SET summed = false, open_until = excluded.open_until;
+				END IF;
+				CONTINUE WHEN to_regclass(part) IS NOT NULL;
+				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL, PRIMARY KEY (id))', part, ledger);
+				PERFORM rate_limit_strip(ARRAY[part::regclass::oid]);
+				EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', ledger, part, day, day + 1);
+			END LOOP;
+		EXCEPTION WHEN lock_not_available THEN
+			NULL;
+		END;
+		PERFORM rate_limit_ledger_drop(ledger, least(first, late));
+	END LOOP;
+	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
+	DELETE FROM rate_limit_ledger_days d WHERE d.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
+	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS ( SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable),
+				rate_limit_counters(rate_limit_prefix(n.rule, n.limit_name), d.durable, ARRAY[n.key]) c
+			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
+		FOR UPDATE OF n SKIP LOCKED));
+END $$;
+--;
+COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_notice_upkeep has run.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS 'The prefix of the counters that it has read last.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS 'The key at which it goes on. Empty: at the next limit.';
+--;
+COMMENT ON COLUMN rate_limit_ledger_retention.currency IS 'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE rate_limit_ledger_retention SET currency = ''EUR''.';
+--;
+COMMENT ON FUNCTION rate_limit_ledgers IS 'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one has what was settled before there were shards.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_drop IS 'Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.';
+--;
+COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days (also), which it opens for late settlements. Drops those past their retention, and forgets again who was forgotten. A proxy runs it each hour.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
+	LANGUAGE sql STABLE AS $$
+	SELECT p.day, coalesce(d.summed, false)
+	FROM (SELECT DISTINCT right(c.relname, 8)::date AS day FROM rate_limit_ledgers() l JOIN pg_inherits i ON i.inhparent = l::regclass
+		JOIN pg_class c ON c.oid = i.inhrelid AND c.relname ~ '_[0-9]{8}$') p
+	LEFT JOIN rate_limit_ledger_days d ON d.day = p.day
+$$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_ledger_window("from" timestamptz, until timestamptz) RETURNS datemultirange LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN datemultirange(daterange(($1 AT TIME ZONE 'UTC')::date - 8, ($2 AT TIME ZONE 'UTC')::date + 9));
@@ -1031,10 +1106,9 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_is_closed(part regclass) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = part AND k.conname = 'day_is_summed');
-END $$;
+CREATE OR REPLACE FUNCTION rate_limit_is_closed(part regclass) RETURNS boolean LANGUAGE sql STABLE AS $$
+	SELECT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = $1 AND k.conname = 'day_is_summed')
+$$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_totals_upkeep() RETURNS boolean LANGUAGE plpgsql
 	SECURITY DEFINER SET jit = off SET work_mem = '64MB' AS $$
@@ -1129,92 +1203,6 @@ COMMENT ON FUNCTION rate_limit_sum_day IS 'Closes a day of the ledger, or sums a
 COMMENT ON FUNCTION rate_limit_is_closed IS 'Whether a partition of the ledger is closed for new rows.';
 --;
 COMMENT ON FUNCTION rate_limit_totals_upkeep IS 'Closes or sums the latest day of the ledger that ended an hour ago or earlier, and returns whether it did. A proxy runs it each hour until it returns false.';
---;
-CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN substr($1::text, 15, 1) = '7'
-	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
---;
-CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace) FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_ledger_drop(ledger text, before date) RETURNS void
-	LANGUAGE plpgsql AS $$
-DECLARE
-	old record;
-BEGIN
-	SET LOCAL citus.propagate_set_commands = 'local';
-	SET LOCAL lock_timeout = '100ms';
-	FOR old IN SELECT c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = ledger::regclass AND c.relname ~ '_[0-9]{8}$'
-			AND right(c.relname, 8)::date < before
-	LOOP
-		EXECUTE format('DROP TABLE %s', old.name);
-	END LOOP;
-EXCEPTION WHEN lock_not_available THEN
-	NULL;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_ledger_upkeep(also date DEFAULT NULL) RETURNS void LANGUAGE plpgsql
-	SECURITY DEFINER SET lock_timeout = '100ms' AS $$
-DECLARE
-	today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
-	first CONSTANT date := ((now() - (SELECT least(min(r.keep), interval '1000 years') FROM rate_limit_ledger_retention r)) AT TIME ZONE 'UTC')::date;
-	days CONSTANT datemultirange := rate_limit_ledger_window(now(), now());
-	late CONSTANT date := greatest(lower(days) + 1, least(upper(days) - 2, coalesce(also, today)));
-	ledger text;
-	day date;
-	part text;
-BEGIN
-	IF NOT pg_try_advisory_xact_lock(1885827694) THEN
-		RETURN;
-	END IF;
-	PERFORM rate_limit_forget_again(); -- before it locks partitions
-	FOR ledger IN SELECT * FROM rate_limit_ledgers() LOOP
-		BEGIN
-			FOREACH day IN ARRAY ARRAY[today - 1, today, today + 1, today + 2, late] LOOP
-				part := ledger || to_char(day, '_YYYYMMDD');
-				IF day = late AND rate_limit_is_closed(to_regclass(part)) THEN
-					EXECUTE format('ALTER TABLE %s DROP CONSTRAINT day_is_summed', part);
-					INSERT INTO rate_limit_ledger_days VALUES (day, false, now() + interval '1 hour') ON CONFLICT ON CONSTRAINT rate_limit_ledger_days_pkey
-						DO UPDATE SET summed = false, open_until = excluded.open_until;
-				END IF;
-				CONTINUE WHEN to_regclass(part) IS NOT NULL;
-				EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL, PRIMARY KEY (id))', part, ledger);
-				PERFORM rate_limit_strip(ARRAY[part::regclass::oid]);
-				EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', ledger, part, day, day + 1);
-			END LOOP;
-		EXCEPTION WHEN lock_not_available THEN
-			NULL;
-		END;
-		PERFORM rate_limit_ledger_drop(ledger, least(first, late));
-	END LOOP;
-	DELETE FROM rate_limit_totals t WHERE t.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
-	DELETE FROM rate_limit_ledger_days d WHERE d.day < (SELECT min(p.day) FROM rate_limit_ledger_parts() p);
-	DELETE FROM rate_limit_notices o WHERE o.ctid = ANY (ARRAY( SELECT n.ctid FROM rate_limit_notices n WHERE n.at < first AND NOT EXISTS ( SELECT FROM unnest('{f,t}'::boolean[]) AS d(durable),
-				rate_limit_counters(rate_limit_prefix(n.rule, n.limit_name), d.durable, ARRAY[n.key]) c
-			WHERE c.key COLLATE "C" = n.key AND c.window_start = n.period)
-		FOR UPDATE OF n SKIP LOCKED));
-END $$;
---;
-COMMENT ON TABLE rate_limit_ledger_retention IS 'The retention of the ledger: one row. To change it: UPDATE rate_limit_ledger_retention SET keep = ''2 years''.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.keep IS 'Days that ended longer ago are dropped. 1,000 years: only an archive drops days.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_at IS 'When rate_limit_notice_upkeep has run.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_limit IS 'The prefix of the counters that it has read last.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.noticed_key IS 'The key at which it goes on. Empty: at the next limit.';
---;
-COMMENT ON COLUMN rate_limit_ledger_retention.currency IS 'The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE rate_limit_ledger_retention SET currency = ''EUR''.';
---;
-COMMENT ON FUNCTION rate_limit_began IS 'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
---;
-COMMENT ON FUNCTION rate_limit_ledgers IS 'The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one has what was settled before there were shards.';
---;
-COMMENT ON FUNCTION rate_limit_ledger_drop IS 'Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.';
---;
-COMMENT ON FUNCTION rate_limit_ledger_upkeep IS 'Creates the partitions of the ledger for yesterday, today, the next two days, and another day within 7 days (also), which it opens for late settlements. Drops those past their retention, and forgets again who was forgotten. A proxy runs it each hour.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_money(units numeric, rest numeric DEFAULT NULL) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN round((units + coalesce(rest, 0) * 0.001) * 0.000001, 9);
 --;
@@ -1430,6 +1418,9 @@ COMMENT ON FUNCTION rate_limit_periods IS 'The billing periods of a user in a ti
 --;
 COMMENT ON FUNCTION rate_limit_invoice IS 'What a user and all who were below it then have used from a time until another, by billing period and model; by_user: and by who has sent the requests, with its parent then. Without times: in the period that is running. money NULL: the model had no price. input and the columns of other parts have no tokens in common. The estimates are parts of input, output and money. corrects is the start of a period that was billed again. NULL: requests of the period itself.';
 --;
+CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN substr($1::text, 15, 1) = '7'
+	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
+--;
 CREATE OR REPLACE FUNCTION rate_limit_forget_in_ledger(command text, counted text[], keys bigint[],
 	texts text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -1614,6 +1605,8 @@ COMMENT ON COLUMN rate_limit_forgotten.digest IS 'The SHA-256 of user:, key_id: 
 --;
 COMMENT ON COLUMN rate_limit_forgotten.at IS 'When it was last forgotten.';
 --;
+COMMENT ON FUNCTION rate_limit_began IS 'When a request in the ledger began, by the clock of its proxy. NULL: another number.';
+--;
 COMMENT ON FUNCTION rate_limit_forget_in_ledger IS 'Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows changed.';
 --;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a person, who must not be the parent of users, from the counters, the history, the overrides and the bans. One argument names the person: user_id (with its API keys), key_id (an API key), key (an API key, or the key of a counter) or address. account also deletes the user and the API keys. Returns for each table the number of rows that were deleted, or that a dry run would delete, and of kept rows: changes, which proxies need, counters of running requests, and rows of the ledger, which lose user, API key and key. If requests of the person hold units, a last row has a number that is not above theirs. until: forgets only what requests until then have made, and no overrides and bans.';
@@ -1636,12 +1629,11 @@ BEGIN
 	ON CONFLICT ON CONSTRAINT rate_limit_nodes_pkey DO UPDATE SET seen = now(), ended = NULL, system = excluded.system, report = excluded.report;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER
 AS $$
-BEGIN
-	RETURN (SELECT count(*) FROM rate_limit_nodes n WHERE (n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
-	AND n.system = (SELECT system_identifier FROM pg_control_system())));
-END $$;
+	SELECT count(*) FROM rate_limit_nodes n WHERE (n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
+	AND n.system = (SELECT system_identifier FROM pg_control_system()))
+$$;
 --;
 COMMENT ON TABLE rate_limit_nodes IS 'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or is silent is deleted after a day. A crash of the server empties the table, and running proxies then write their rows again.';
 --;
@@ -2032,10 +2024,10 @@ COMMENT ON COLUMN rate_limit_secrets.name IS 'The purpose. partition: to digest 
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
-	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-BEGIN
-	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
-END $$;
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
+	SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
+	WHERE c.oid = 'rate_limit_retention'::regclass
+$$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
@@ -2105,22 +2097,22 @@ BEGIN
 	RETURN a;
 END $$;
 --;
-CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
---;
 COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, at most the largest bigint, so that no number from a proxy makes a sum fail. NULL in a counts as 0.';
 --;
 COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. Missing elements count as 0.';
---;
-COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p float8) RETURNS float8 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN (SELECT 0.1 * power(2::float8, CASE u.i WHEN 1 THEN 0 WHEN 78 THEN 76 ELSE u.i - 1.5 END / 4)
 	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::float8 AS upto, least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::float8 AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 --;
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+--;
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker) AS SELECT rate_limit_percentile(m.durations, 0.5) AS p50_ms, rate_limit_percentile(m.durations, 0.95) AS p95_ms, rate_limit_percentile(m.durations, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
 --;
 COMMENT ON FUNCTION rate_limit_percentile IS 'The p-quantile of decision times in milliseconds, such as p95 for p = 0.95. Bucket 1 counts times up to 0.1 ms, with the result 0.1, bucket i longer times up to 0.1 * 2^((i-1)/4) ms, and bucket 78 all times above 52 s, with the result 52428.8. The result is the geometric middle of its bucket: between 0.1 and 52428.8 it differs by at most 9.1 % from the exact time. NULL: there are no decisions. To combine several rows, add their buckets with rate_limit_sum.';
+--;
+COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.';
 --;
 COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of decision times.';
 --;
@@ -2209,10 +2201,10 @@ COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and
 COMMENT ON FUNCTION rate_limit_retain IS 'Sets the retention of a part of the history (what) to an interval (keep). Returns NULL, or the reason for a refusal: only a role that may update rate_limit_retention can shorten a retention.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
-	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-BEGIN
-	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
-END $$;
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
+	SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
+	FROM rate_limit_retention r WHERE r.what = $1
+$$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
@@ -2234,24 +2226,13 @@ BEGIN
 		WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
-		held_by := expired.held_by;
+		held_by := coalesce(expired.held_by, busy ->> expired.parent);
 		IF held_by IS NULL THEN
 			BEGIN
-				IF NOT busy ? expired.parent THEN
-					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
-					busy := busy || jsonb_build_object(expired.parent, NULL);
-				END IF;
-			EXCEPTION WHEN lock_not_available THEN
-				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent);
-			END;
-			held_by := busy ->> expired.parent;
-		END IF;
-		IF held_by IS NULL THEN
-			BEGIN
-				EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE NOWAIT', expired.name);
 				EXECUTE format('DROP TABLE %s', expired.name);
 			EXCEPTION WHEN lock_not_available THEN
-				held_by := 'another session';
+				held_by := coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent;
+				busy := busy || jsonb_build_object(expired.parent, held_by);
 			WHEN dependent_objects_still_exist THEN
 				held_by := SQLERRM;
 			WHEN undefined_table THEN
@@ -2271,7 +2252,7 @@ DECLARE
 	before timestamptz;
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause
-			AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
+			AND r.upkeep_at <= pg_catalog.now()) THEN
 		what := 'busy';
 		RETURN NEXT;
 		RETURN;
@@ -2822,6 +2803,10 @@ RETURN CASE WHEN is_money IS NOT TRUE OR coalesce(fields ->> 'events', '') !~ '^
 CREATE OR REPLACE FUNCTION rate_limit_policy_amounts(fields jsonb, money text[], inward boolean DEFAULT false) RETURNS jsonb LANGUAGE sql IMMUTABLE RETURN rate_limit_policy_amount(fields, (fields ->> 'rule' || '/'
 	|| coalesce(fields ->> 'limit_name', fields ->> 'name')) = ANY (money), inward);
 --;
+CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN date_trunc('month', span) <> '0' THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
+	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)
+		WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;
+--;
 COMMENT ON FUNCTION rate_limit_is_money IS 'Whether a text is an amount of money that a limit can have.';
 --;
 COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amount of money in millionths, and any other one unchanged.';
@@ -2829,6 +2814,8 @@ COMMENT ON FUNCTION rate_limit_units IS 'What an amount of a unit counts: an amo
 COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its amount of money in millionths (inward), or as a decimal number.';
 --;
 COMMENT ON FUNCTION rate_limit_policy_amounts IS 'The same for a row of a limit or an override. money has the limits in money, as RULE/LIMIT.';
+--;
+COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods, 'networks', r.networks));
 --;
@@ -2916,17 +2903,6 @@ COMMENT ON COLUMN rate_limit_rule_limits.notify IS 'Percentages of the quota. A 
 --;
 COMMENT ON COLUMN rate_limit_rule_limits.counted_as IS 'The name by which the limit counts since its unit changed, so that no unit has the counts of another. NULL: the limit counts by its name.';
 --;
-DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
-RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
-	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
-	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
-		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
-				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
-	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
-$$;
-$sql$, '{schema}', quote_ident(current_schema()));
-END $do$;
---;
 COMMENT ON TABLE rate_limit_overrides IS 'Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies, otherwise the override for the user, otherwise the override for the tier. If several overrides of the same kind are valid, the one that became valid last applies.';
 --;
 COMMENT ON COLUMN rate_limit_overrides.id IS 'The number of the override.';
@@ -2952,8 +2928,6 @@ COMMENT ON COLUMN rate_limit_overrides.reason IS 'A note. Proxies ignore it.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was created.';
 --;
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that created the row.';
---;
-COMMENT ON FUNCTION rate_limit_override_of IS 'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the same way. No row: the limit has its own amount.';
 --;
 COMMENT ON TABLE rate_limit_bans IS 'The banned networks, users and API keys. Deleting the row lifts the ban.';
 --;
@@ -3123,16 +3097,7 @@ END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
-		PERFORM rate_limit_complete(NEW.name);
-		RETURN NULL;
-	END IF;
-	IF TG_OP <> 'INSERT' THEN
-		PERFORM rate_limit_complete(OLD.rule);
-	END IF;
-	IF TG_OP <> 'DELETE' THEN
-		PERFORM rate_limit_complete(NEW.rule);
-	END IF;
+	PERFORM rate_limit_complete(coalesce(r ->> 'rule', r ->> 'name')) FROM unnest(ARRAY[to_jsonb(OLD), to_jsonb(NEW)]) r;
 	RETURN NULL;
 END $$;
 --;
@@ -3225,8 +3190,6 @@ BEGIN
 	END IF;
 	IF TG_OP = 'TRUNCATE' OR changed > most THEN
 		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
-	ELSIF changed = 0 THEN
-		NULL;
 	ELSIF TG_OP <> 'UPDATE' THEN
 		INSERT INTO rate_limit_changes (kind, ref, by, before, after) SELECT kind, rate_limit_change_ref(kind, c.r), actor, CASE TG_OP WHEN 'DELETE' THEN c.r END, CASE TG_OP WHEN 'INSERT' THEN c.r END
 			FROM (SELECT to_jsonb(x) AS r FROM changed_rows AS x) AS c;
@@ -3797,15 +3760,11 @@ END $$;
 --;
 COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
-DECLARE
-	forgotten bigint;
-BEGIN
+CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$
 	DELETE FROM rate_limit_bans b WHERE b.until < now() - interval '30 days';
-	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
-	GET DIAGNOSTICS forgotten = ROW_COUNT;
-	RETURN forgotten;
-END $$;
+	WITH forgotten AS (DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000) RETURNING seq)
+	SELECT count(*) FROM forgotten
+$$;
 --;
 COMMENT ON FUNCTION rate_limit_forget IS 'Deletes bans that ended more than 30 days ago, and up to 10,000 changes that are older than 30 days. Returns the number of deleted changes.';
 --;
@@ -3816,6 +3775,17 @@ CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker) AS SELECT b.id,
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
+--;
+DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
+RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
+	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
+	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
+		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
+				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
+	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
 --;
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker) AS SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, CASE l.unit WHEN 'money' THEN rate_limit_money(u.used, CASE WHEN u.used > 0 THEN c.remainder END)
 			ELSE u.used END AS used, rate_limit_decimal(c.held, l.unit) AS held, rate_limit_decimal(q.quota, l.unit) AS quota, (100::numeric * (u.used::numeric + c.held) / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END)
@@ -3854,6 +3824,8 @@ COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id 
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'The time until the ban ends. NULL: never.';
 --;
 COMMENT ON FUNCTION rate_limit_counted IS 'Splits a key of one part into the dimension, such as user, and the value. If a rule counts by user|ip, the key 2|192.0.2.1 has the dimension ip. No row for more parts.';
+--;
+COMMENT ON FUNCTION rate_limit_override_of IS 'The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the same way. No row: the limit has its own amount.';
 --;
 COMMENT ON VIEW rate_limit_used IS 'The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an override may replace the amount of the limit.';
 --;
@@ -4493,7 +4465,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 33,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 34,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
@@ -4618,7 +4590,8 @@ COMMENT ON FUNCTION rate_limit_guard IS 'Fails unless a placement of the counts 
 COMMENT ON FUNCTION rate_limit_refuse_count IS 'Prevents programs without support for shards from counting outside the shards.';
 `
 
-var numbered = []NumberedFile{
+// Numbered has the numbered files, in their order.
+var Numbered = []NumberedFile{
 	{1, "0001_baseline.shards.sql", "", "\n" + sql0001_baselineshards},
 	{1, "0001_baseline.sql", "", "\n" + sql0001_baseline},
 	{2, "0002_lost.sql", "", "\n" + sql0002_lost},

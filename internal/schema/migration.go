@@ -28,33 +28,6 @@ type NumberedFile struct {
 const Create = Lock + `
 SELECT set_config('pg_ratelimit.creates', 'on', true);` + Upgrade
 
-// Steps returns the files with steps, in their order. Programs work without them.
-func Steps() []NumberedFile {
-	var steps []NumberedFile
-	for _, f := range numbered {
-		if f.Done != "" {
-			steps = append(steps, f)
-		}
-	}
-	return steps
-}
-
-// Pending returns what Upgrade would run in a database, for people.
-func Pending(s State) string {
-	text := ""
-	if s.Revision >= revision {
-		return fmt.Sprintf("-- Nothing: the tables have the revision %d, and this program brings %d.\n",
-			s.Revision, revision)
-	}
-	for _, f := range numbered {
-		if s.Number < f.Number {
-			text += "-- " + f.Name + "\n" + f.SQL
-		}
-	}
-	return text + fmt.Sprintf("-- All functions, views, triggers and comments are made again, as migrate "+
-		"--print shows them: revision %d becomes %d.\n", s.Revision, revision)
-}
-
 // Lock begins a migration. It takes a lock with an arbitrary number, so that only one process migrates at a
 // time. lock_timeout bounds the wait for a table in use, because decisions queue behind a migration that
 // waits for the table. No other timeout ends a migration.

@@ -23,6 +23,26 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	WHERE cardinality(count_by) = 1;
 END;
 
+-- Postgres inlines this body (see rate_limit_counters) and finds the rows by their indexes. The body is a
+-- string and not BEGIN ATOMIC, because a parsed body would depend on the tables, and DROP TABLE would fail.
+DO $do$ BEGIN
+	EXECUTE replace($sql$
+
+-- The override that now replaces the amount of a limit for a user or an API key. Proxies choose it in the
+-- same way. No row: the limit has its own amount.
+CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
+RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
+	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
+	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4
+		OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
+		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
+			FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
+				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
+	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
+
 -- The counters of rules, with the used part of their quota. If a counter is of one user or one API key, an
 -- override may replace the amount of the limit.
 --   rule: The rule.

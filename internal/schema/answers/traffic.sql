@@ -13,6 +13,10 @@ RETURN (SELECT 0.1 * power(2::float8, CASE u.i WHEN 1 THEN 0 WHEN 78 THEN 76 ELS
 		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 
+-- The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
+	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+
 -- rate_limit_metrics with percentiles of decision times.
 --   p50_ms: The median time of a decision, in milliseconds.
 --   p95_ms: The time that 95 % of the decisions did not exceed, in milliseconds.

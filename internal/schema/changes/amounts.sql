@@ -1,4 +1,4 @@
--- Amounts of money and of tokens, as people write them.
+-- Amounts of money and of tokens, and spans of time, as people write them.
 
 -- Whether a text is an amount of money that a limit can have.
 --
@@ -38,3 +38,14 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_amounts(fields jsonb, money text[],
 	RETURNS jsonb LANGUAGE sql IMMUTABLE
 RETURN rate_limit_policy_amount(fields, (fields ->> 'rule' || '/'
 	|| coalesce(fields ->> 'limit_name', fields ->> 'name')) = ANY (money), inward);
+
+-- An interval as a multiple of the largest unit that divides it, such as 90s or 24h.
+--
+-- Days are written as hours, as in the tables, because days vary in length. Months stay months, which no
+-- valid window has.
+CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN date_trunc('month', span) <> '0'
+		THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
+	ELSE (SELECT trunc(extract(epoch FROM span) / u.seconds) || u.name
+		FROM (VALUES (3600, 'h'), (60, 'm'), (1, 's'), (0.001, 'ms'), (0.000001, 'us')) AS u(seconds, name)
+		WHERE extract(epoch FROM span) % u.seconds = 0 ORDER BY u.seconds DESC LIMIT 1) END;

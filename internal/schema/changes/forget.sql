@@ -6,6 +6,12 @@
 --   digest: The SHA-256 of user:, key_id: or text: and the name.
 --   at: When it was last forgotten.
 
+-- When a request in the ledger began, by the clock of its proxy. NULL: another number.
+CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN substr($1::text, 15, 1) = '7'
+	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
+
 -- Runs the command with which rate_limit_forget_person changes the ledger, and returns how many rows changed.
 --
 -- A day that is summed refuses changes by others, see totals.sql. Its sums are made again by upkeep. See

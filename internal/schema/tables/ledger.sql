@@ -9,19 +9,12 @@
 --   currency: The code of the currency of the prices, such as EUR, for people. NULL: none. To name it: UPDATE
 --     rate_limit_ledger_retention SET currency = 'EUR'.
 
--- When a request in the ledger began, by the clock of its proxy. NULL: another number.
-CREATE OR REPLACE FUNCTION rate_limit_began(id uuid) RETURNS timestamptz
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN substr($1::text, 15, 1) = '7'
-	THEN to_timestamp(('x' || left(replace($1::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
-
 -- The tables of the ledger, with their schemas: one, and on Citus one for each shard. On Citus, the first one
 -- has what was settled before there were shards.
-CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN QUERY SELECT format('%s.rate_limit_ledger', s.id::regnamespace)
-		FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n;
-END $$;
+CREATE OR REPLACE FUNCTION rate_limit_ledgers() RETURNS SETOF text LANGUAGE sql STABLE AS $$
+	SELECT format('%s.rate_limit_ledger', s.id::regnamespace)
+	FROM unnest(rate_limit_schemas()) WITH ORDINALITY AS s(id, n) ORDER BY s.n
+$$;
 
 -- Drops the days of a ledger before a day, unless another session has locked one for more than 100 ms.
 --

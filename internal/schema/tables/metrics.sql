@@ -19,7 +19,3 @@ BEGIN
 	END LOOP;
 	RETURN a;
 END $$;
-
--- The sum of arrays, element by element, such as the durations of several rows of rate_limit_metrics.
-CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
-	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);

@@ -34,8 +34,7 @@ BEGIN
 END $$;
 
 -- The number of running proxies.
-CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE OR REPLACE FUNCTION rate_limit_live_proxies() RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER
 AS $$
-BEGIN
-	RETURN (SELECT count(*) FROM rate_limit_nodes n WHERE {node_is_live});
-END $$;
+	SELECT count(*) FROM rate_limit_nodes n WHERE {node_is_live}
+$$;

@@ -11,11 +11,10 @@
 -- Functions of the history run with the rights of the owner. The next function returns whether the caller may
 -- create or delete what the owner may.
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
-	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-BEGIN
-	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
-		WHERE c.oid = 'rate_limit_retention'::regclass);
-END $$;
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
+	SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
+	WHERE c.oid = 'rate_limit_retention'::regclass
+$$;
 
 -- The partitions of a table of the history, with their schemas, starts and ends.
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')

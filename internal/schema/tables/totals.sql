@@ -49,14 +49,13 @@
 
 -- The days of the ledger, and whether they are summed.
 CREATE OR REPLACE FUNCTION rate_limit_ledger_parts() RETURNS TABLE (day date, summed boolean)
-	LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN QUERY SELECT p.day, coalesce(d.summed, false)
-		FROM (SELECT DISTINCT right(c.relname, 8)::date AS day FROM rate_limit_ledgers() l
-			JOIN pg_inherits i ON i.inhparent = l::regclass
-			JOIN pg_class c ON c.oid = i.inhrelid AND c.relname ~ '_[0-9]{8}$') p
-		LEFT JOIN rate_limit_ledger_days d ON d.day = p.day;
-END $$;
+	LANGUAGE sql STABLE AS $$
+	SELECT p.day, coalesce(d.summed, false)
+	FROM (SELECT DISTINCT right(c.relname, 8)::date AS day FROM rate_limit_ledgers() l
+		JOIN pg_inherits i ON i.inhparent = l::regclass
+		JOIN pg_class c ON c.oid = i.inhrelid AND c.relname ~ '_[0-9]{8}$') p
+	LEFT JOIN rate_limit_ledger_days d ON d.day = p.day
+$$;
 
 -- The days of the ledger with the rows of a time. ledgerSQL writes a row at most 7 days before or after its
 -- time.
@@ -180,10 +179,9 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 
 -- Whether a partition of the ledger is closed for new rows.
-CREATE OR REPLACE FUNCTION rate_limit_is_closed(part regclass) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	RETURN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = part AND k.conname = 'day_is_summed');
-END $$;
+CREATE OR REPLACE FUNCTION rate_limit_is_closed(part regclass) RETURNS boolean LANGUAGE sql STABLE AS $$
+	SELECT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = $1 AND k.conname = 'day_is_summed')
+$$;
 
 -- Closes or sums the latest day of the ledger that ended an hour ago or earlier, and returns whether it did.
 -- A proxy runs it each hour until it returns false.

@@ -39,8 +39,6 @@ BEGIN
 	END IF;
 	IF TG_OP = 'TRUNCATE' OR changed > most THEN
 		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
-	ELSIF changed = 0 THEN
-		NULL;
 	ELSIF TG_OP <> 'UPDATE' THEN
 		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
 			SELECT kind, rate_limit_change_ref(kind, c.r), actor, CASE TG_OP WHEN 'DELETE' THEN c.r END,

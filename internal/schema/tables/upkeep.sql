@@ -8,12 +8,11 @@
 -- The time before which a part of the history (what) is past its retention at a time (now). NULL: the part is
 -- kept for ever. For a role other than the owner of the tables, now is at most the current time.
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
-	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-BEGIN
-	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
+	SELECT CASE WHEN rate_limit_owns_history() THEN $2
 		ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
-		FROM rate_limit_retention r WHERE r.what = $1);
-END $$;
+	FROM rate_limit_retention r WHERE r.what = $1
+$$;
 
 -- The other sessions that have a lock on a table, as text. NULL: none.
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
@@ -31,8 +30,7 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 DECLARE
 	expired record;
-	-- busy maps each parent that was tried to NULL if this transaction has locked the parent, and otherwise
-	-- to the sessions that hold locks on the parent.
+	-- busy maps each parent with a lock of another session to the sessions that hold locks on it.
 	busy jsonb := '{}';
 BEGIN
 	-- One session at a time runs this function or rate_limit_upkeep, which takes the same lock: 1885827693 is
@@ -48,27 +46,16 @@ BEGIN
 		WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
-		held_by := expired.held_by;
+		held_by := coalesce(expired.held_by, busy ->> expired.parent);
 		IF held_by IS NULL THEN
 			BEGIN
-				-- Writers wait behind this lock, so the lock is tried once for each parent, for a short time.
-				IF NOT busy ? expired.parent THEN
-					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
-					busy := busy || jsonb_build_object(expired.parent, NULL);
-				END IF;
-			EXCEPTION WHEN lock_not_available THEN
-				busy := busy || jsonb_build_object(expired.parent,
-					coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of '
-					|| expired.parent);
-			END;
-			held_by := busy ->> expired.parent;
-		END IF;
-		IF held_by IS NULL THEN
-			BEGIN
-				EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE NOWAIT', expired.name);
+				-- This first locks the parent. Writers wait behind that lock, so it is tried once for each
+				-- parent.
 				EXECUTE format('DROP TABLE %s', expired.name);
 			EXCEPTION WHEN lock_not_available THEN
-				held_by := 'another session';
+				held_by := coalesce(rate_limit_holders(expired.parent::regclass), 'another session')
+					|| ' by way of ' || expired.parent;
+				busy := busy || jsonb_build_object(expired.parent, held_by);
 			WHEN dependent_objects_still_exist THEN
 				held_by := SQLERRM;
 			WHEN undefined_table THEN
@@ -97,7 +84,7 @@ BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693,
 		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
 		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause
-			AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
+			AND r.upkeep_at <= pg_catalog.now()) THEN
 		what := 'busy';
 		RETURN NEXT;
 		RETURN;

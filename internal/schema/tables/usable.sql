@@ -36,16 +36,9 @@ END $$;
 -- Refuses rules with an action that does not suit their limits, at the end of the transaction.
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
-		PERFORM rate_limit_complete(NEW.name);
-		RETURN NULL;
-	END IF;
-	IF TG_OP <> 'INSERT' THEN
-		PERFORM rate_limit_complete(OLD.rule);
-	END IF;
-	IF TG_OP <> 'DELETE' THEN
-		PERFORM rate_limit_complete(NEW.rule);
-	END IF;
+	-- A limit has the columns rule and name, and a rule name alone. OLD or NEW may be NULL.
+	PERFORM rate_limit_complete(coalesce(r ->> 'rule', r ->> 'name'))
+		FROM unnest(ARRAY[to_jsonb(OLD), to_jsonb(NEW)]) r;
 	RETURN NULL;
 END $$;
 DO $$
