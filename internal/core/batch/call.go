@@ -26,7 +26,7 @@ type Call struct {
 	// The store sets it before it decides the call.
 	Rows []*lease.Cached
 
-	// HasIndependent reports whether any of Hits is Independent; see Split. Prepare and Decider.Fill set it.
+	// HasIndependent reports whether any of Hits is Independent; see Split. Prepare and Options.Fill set it.
 	HasIndependent bool
 
 	cancelable bool  // Enter sets it if its context can end
@@ -156,8 +156,8 @@ func Finish(q *Queue, calls []*Call, err error) {
 		calls[n] = c
 		n++
 	}
-	if n > 0 {
-		callEach(q.decider.Deliver, calls[:n])
+	if n > 0 && q.Deliver != nil {
+		callEach(q.Deliver, calls[:n])
 	}
 	for i := 0; i < n; i++ {
 		c := calls[i]

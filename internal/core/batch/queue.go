@@ -54,27 +54,21 @@ type Options struct {
 	// Workers bounds the number of concurrent batches.
 	Workers int
 
-	// Unfilled is set if calls are sent without hits, which Decider.Fill then sets. Until then, a call counts
-	// as one hit.
-	Unfilled bool
+	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears their
+	// Decisions and Err. Until then, a call counts as one hit. Deliver, unless it is nil, is called with
+	// finished calls before their callers continue. If one of them panics, it is called again with one call
+	// at a time, and the calls with which it panics again fail.
+	Fill, Deliver func(calls []*Call)
 }
 
-// Decider decides the calls of a Queue. If Fill or Deliver panics, it is called again with one call at a
-// time, and the calls with which it panics again fail.
+// Decider decides the calls of a Queue.
 type Decider interface {
-	// Fill sets Hits and HasIndependent of calls that were just collected, and clears their Decisions and
-	// Err. It is called only with Options.Unfilled.
-	Fill(calls []*Call)
-
 	// DecideBatch decides the calls of a batch by deadline, the deadline of the oldest call. It passes each
 	// call to Finish exactly once, and must not panic.
 	DecideBatch(calls []*Call, deadline time.Time)
 
 	// Expire finishes calls that have too little time left for a batch, with err or an error of its own.
 	Expire(calls []*Call, err error)
-
-	// Deliver is called with finished calls before their callers continue.
-	Deliver(calls []*Call)
 }
 
 // NewQueue returns an empty Queue. It runs goroutines only while it has calls.
@@ -208,7 +202,7 @@ func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 	end := late
 	hits := 0
 	for end < len(pending) && hits < q.pace.maxHits {
-		if q.Unfilled {
+		if q.Fill != nil {
 			hits++
 		} else {
 			hits += len(pending[end].Hits)
@@ -257,10 +251,10 @@ func replaceSlowWorker(q *Queue, w *worker) {
 	}
 }
 
-// fillCalls sets the hits of calls by Decider.Fill, if Options.Unfilled is set. It finishes the calls that
+// fillCalls sets the hits of calls by Options.Fill, unless that is nil. It finishes the calls that
 // fail, and returns the filled ones.
 func fillCalls(q *Queue, calls []*Call) []*Call {
-	if !q.Unfilled || callEach(q.decider.Fill, calls) {
+	if q.Fill == nil || callEach(q.Fill, calls) {
 		return calls
 	}
 	var failed []*Call

@@ -24,17 +24,9 @@ type functions struct {
 	decide        func(calls []*batch.Call, deadline time.Time)
 }
 
-func (f *functions) Fill(calls []*batch.Call) { f.fill(calls) }
-
 func (f *functions) DecideBatch(calls []*batch.Call, deadline time.Time) { f.decide(calls, deadline) }
 
 func (f *functions) Expire(calls []*batch.Call, err error) { batch.Finish(f.queue, calls, err) }
-
-func (f *functions) Deliver(calls []*batch.Call) {
-	if f.deliver != nil {
-		f.deliver(calls)
-	}
-}
 
 // open returns a queue of f.
 func (f *functions) open(o batch.Options) *batch.Queue {
@@ -44,7 +36,7 @@ func (f *functions) open(o batch.Options) *batch.Queue {
 	if o.Health == nil {
 		o.Health = answering
 	}
-	o.Unfilled = f.fill != nil
+	o.Fill, o.Deliver = f.fill, f.deliver
 	f.queue = batch.NewQueue(o, f)
 	return f.queue
 }

@@ -163,7 +163,7 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 	}
 	server.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
-	s.openLanes(o.Report) // needs no mutex, because no other goroutine has s yet
+	s.openLanes() // needs no mutex, because no other goroutine has s yet
 	holds := process.Options{
 		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
 		Send: func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) },

@@ -46,8 +46,8 @@ func roundDown(d time.Duration) time.Duration {
 }
 
 // OpenQueue returns a queue for calls that a proxy sends itself. synchronous is set for calls with a hit that
-// may wait for a standby. fill, which may be nil, and deliver are the Fill and Deliver of batch.Decider. The
-// queue lasts as long as the store.
+// may wait for a standby. fill, which may be nil, and deliver are those of batch.Options. The queue lasts as
+// long as the store.
 func (s *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	s.mu.Lock()
@@ -62,13 +62,13 @@ func (s *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 // newQueue returns a queue, with a side queue for locked rows. The caller holds the mutex.
 func (s *Engine) newQueue(timeout time.Duration, lane int,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.health}
-	side := &decider{engine: s, deliver: deliver}
+	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.health, Deliver: deliver}
+	side := &decider{engine: s}
 	side.queue = batch.NewQueue(o, side)
 	side.side = side.queue
-	d := &decider{engine: s, side: side.queue, backlog: s.lanes[lane].backlog, fill: fill, deliver: deliver}
+	d := &decider{engine: s, side: side.queue, backlog: s.lanes[lane].backlog}
 	o.Workers = s.workers
-	o.Unfilled = fill != nil
+	o.Fill = fill
 	d.queue = batch.NewQueue(o, d)
 	s.queues = append(s.queues, d.queue, side.queue)
 	return d.queue
@@ -80,38 +80,24 @@ type decider struct {
 	queue   *batch.Queue
 	side    *batch.Queue   // for requests on locked rows; in the decider of a side queue, queue itself
 	backlog *batch.Backlog // nil in the decider of a side queue
-
-	// fill and deliver are the arguments of OpenQueue. Without deliver, callers have tried decideFromMemory
-	// before.
-	fill, deliver func(calls []*batch.Call)
 }
 
 // isSide reports whether the queue is a side queue, for requests on locked rows.
 func (d *decider) isSide() bool { return d.side == d.queue }
 
-// Fill implements batch.Decider.
-func (d *decider) Fill(calls []*batch.Call) { d.fill(calls) }
-
-// Deliver implements batch.Decider.
-func (d *decider) Deliver(calls []*batch.Call) {
-	if d.deliver != nil {
-		d.deliver(calls)
-	}
-}
-
 // Expire implements batch.Decider.
 func (d *decider) Expire(calls []*batch.Call, err error) {
 	if d.isSide() {
 		err = errLocked
-	} else if d.deliver != nil {
+	} else if d.queue.Deliver != nil {
 		storeKeys(calls)
 	}
 	d.failCalls(calls, err)
 }
 
-// DecideBatch implements batch.Decider.
+// DecideBatch implements batch.Decider. Without Deliver, Call has tried decideFromMemory before.
 func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
-	if d.deliver != nil && !d.isSide() {
+	if d.queue.Deliver != nil && !d.isSide() {
 		unavailable := d.engine.unavailable(d.queue.Timeout)
 		if decideFromMemory(d.engine, calls, unavailable) > 0 {
 			calls = d.finishDecidedCalls(calls)
@@ -128,7 +114,7 @@ func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 }
 
 // openLanes makes the lanes of a new store.
-func (s *Engine) openLanes(report func(error)) {
+func (s *Engine) openLanes() {
 	for i := range s.lanes {
 		l := &lane{}
 		s.lanes[i] = l
@@ -136,7 +122,7 @@ func (s *Engine) openLanes(report func(error)) {
 			Closing: s.closing, Health: s.health,
 			Send: func() { _, _ = batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
 			Report: func(lost int, err error) {
-				report(fmt.Errorf("ratelimit/postgres: %d changes of counters are lost: %w", lost, err))
+				s.report(fmt.Errorf("ratelimit/postgres: %d changes of counters are lost: %w", lost, err))
 			},
 		})
 		l.queue = s.newQueue(closeTimeout, i, nil, nil)
