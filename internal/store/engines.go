@@ -94,12 +94,10 @@ func (s *Store) allEngines() []*engine.Engine {
 	return engines
 }
 
-// Engine returns the engine that counts for a subject, or nil before the engines are found.
+// Engine returns the engine that counts for a subject. Before the engines are found, that is the engine of
+// the database.
 func (s *Store) Engine(subject string) *engine.Engine {
-	if atomic.LoadInt32(&s.found) == 0 {
-		return nil
-	}
-	if len(s.engines) == 1 {
+	if atomic.LoadInt32(&s.found) == 0 || len(s.engines) == 1 {
 		return s.base
 	}
 	return s.engines[ShardOf(subject, len(s.engines))]
@@ -158,15 +156,6 @@ func (s *Store) Unavailable() error {
 
 // severalShards is the result of commonShard for hits in different shards.
 const severalShards = -1
-
-// localEngine returns the engine that remembers the row of a hit. Before the shards are found, it is the
-// engine of the database. The caller holds the mutex.
-func (s *Store) localEngine(h *ratelimit.Hit) *engine.Engine {
-	if len(s.engines) == 0 {
-		return s.base
-	}
-	return s.engines[s.shardOf(h)]
-}
 
 // serverTime returns the time of the server of an engine in microseconds.
 func (s *Store) serverTime(e *engine.Engine) int64 {

@@ -67,7 +67,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		if capacity := limits[i].Capacity(); h.Cost > capacity && h.Cost <= h.Limit.Capacity() {
 			shareHits[i].Cost = capacity // else it could never pass
 		}
-		e := s.localEngine(h)
+		e := s.Engine(subjectOf(h))
 		id := lease.RowOf(h.Limit, h.StoredKey())
 		times[i] = s.serverTime(e)
 		shares[i] = lease.ShareOf(e.Leases(), id, parts, &limits[i], times[i])
@@ -87,7 +87,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		charged := h.Cost > 0 && !h.Peek && d.Allowed && (passes || h.Independent)
 		switch {
 		case charged && (h.Limit.Algorithm == ratelimit.InFlight || h.Limit.Reserves):
-			s.localEngine(h).AcquireLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
+			s.Engine(subjectOf(h)).AcquireLocal(lease.RowOf(h.Limit, h.StoredKey()), h)
 		case charged && owed:
 			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, ErrOwes))
 		}
@@ -109,24 +109,22 @@ func (s *Store) settleLocal(bills []*batch.Bill) {
 	if !s.local.On {
 		return
 	}
-	var all []batch.Charge
 	for _, one := range bills {
-		all = append(all, one.Charges...)
-	}
-	for i := range all {
-		c := &all[i]
-		if !c.Limit.Reserves {
-			continue
+		for i := range one.Charges {
+			c := &one.Charges[i]
+			if !c.Limit.Reserves {
+				continue
+			}
+			e := s.engineOf(c.Subject, c.Key)
+			limit := algorithm.ShareLimit(c.Limit, parts)
+			now := s.serverTime(e)
+			share := lease.ShareOf(e.Leases(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
+			held := e.Ledger().Held(c.Hold)
+			if held > limit.Events {
+				held = limit.Events // as TakeLocal has charged
+			}
+			algorithm.Settle(&limit, &share.Row, now, c.Units, c.Rest, held)
 		}
-		e := s.engineOf(c.Subject, c.Key)
-		limit := algorithm.ShareLimit(c.Limit, parts)
-		now := s.serverTime(e)
-		share := lease.ShareOf(e.Leases(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
-		held := e.Ledger().Held(c.Hold)
-		if held > limit.Events {
-			held = limit.Events // as TakeLocal has charged
-		}
-		algorithm.Settle(&limit, &share.Row, now, c.Units, c.Rest, held)
 	}
 }
 

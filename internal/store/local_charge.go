@@ -66,7 +66,7 @@ func (s *Store) addDebt(share *lease.LocalCounter, h, shareHit *ratelimit.Hit, b
 		}
 		// The texts may be parts of a long request.
 		d = &debt{key: strings.Clone(h.StoredKey()), subject: strings.Clone(subjectOf(h)),
-			rows: s.localEngine(h).Leases()}
+			rows: s.Engine(subjectOf(h)).Leases()}
 		d.begin(before)
 		s.debts[share] = d
 		s.debtCount[h.Limit.Durable]++
@@ -119,7 +119,7 @@ func (s *Store) repay() {
 		back := true // the database may have failed since the last check
 		for s.closing.Err() == nil {
 			interval := outageInterval
-			if s.Unavailable() != nil {
+			if s.Unavailable() != nil || !s.Ready() { // or the engines are not found
 				back = true
 			} else {
 				if !s.chargeDebts(s.check(back), back) {

@@ -32,8 +32,7 @@ func (s *Store) RefuseRemembered(hits []ratelimit.Hit) []ratelimit.Decision {
 	refused := -1
 	for i := range hits {
 		h := &hits[i]
-		e := s.Engine(subjectOf(h))
-		if refused < 0 && e != nil && e.Remembers(h, &decisions[i]) {
+		if refused < 0 && s.Engine(subjectOf(h)).Remembers(h, &decisions[i]) {
 			refused = i
 		} else {
 			decisions[i] = batch.Undecided(h)

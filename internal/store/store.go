@@ -95,13 +95,11 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		o.Notify = s.Notify
 		o.Lost = n.Lose
 	}
-	s.options = o
 	s.keptAt = time.Now().Add(-time.Duration(o.Random() * float64(upkeepInterval))) // not all proxies at once
 	s.summedAt = s.keptAt
+	o.Upkeep = func(day int64) error { return s.keepLedger(schema.LedgerUpkeepOf, day) }
+	s.options = o // the shards have no options that follow
 	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
-	o.Upkeep = func(day int64) error {
-		return s.keepLedger(schema.LedgerUpkeepOf, day)
-	}
 	if n != nil {
 		o.Leave = func() { n.Leave(db) }
 	}

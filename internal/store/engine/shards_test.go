@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -154,6 +158,35 @@ func TestUnitsHeldOnSeveralShardsEnd(t *testing.T) {
 	store.Close()
 	store.Settle(&batch.Bill{Charges: []batch.Charge{charge}})
 	check.Equal(t, "ended", ended, 1)
+}
+
+// The database opens the day of a late settlement that a shard refuses, and the settlement arrives.
+func TestLateSettlementOnAShardArrives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := newFakeCitus(t)
+		var opened atomic.Int64
+		c.set(func(ctx context.Context, statements []*pgdb.Statement) error {
+			if s := statements[0]; s.SQL == schema.LedgerUpkeepOf {
+				opened.Store(s.Args[0].(int64))
+			}
+			return answerShards(ctx, statements)
+		}, nil)
+		c.shards[1].set(func(_ context.Context, statements []*pgdb.Statement) error {
+			for _, s := range statements {
+				if opened.Load() == 0 {
+					failStatement(s, "23514", "no partition of relation found for row")
+				}
+			}
+			return nil
+		}, nil)
+		limit := *fakeLimit
+		limit.Reserves = true
+		store.Settle(&batch.Bill{Day: 20000, ID: "1", Charges: []batch.Charge{
+			{Limit: &limit, Key: keyInShard(1), Units: 1}}})
+		time.Sleep(time.Minute)
+		check.Equal(t, "the day", opened.Load(), 20000)
+		check.Equal(t, "settled", store.Stats()[engine.Settled], 1)
+	})
 }
 
 // failOnce fails the next hit on a shard. routesRead counts the reads of routes on the shard's server.
