@@ -20,16 +20,6 @@ type notices struct {
 	waiting map[lease.RowID]*batch.Notice
 }
 
-// noticed is the argument of schema.Notice for a counter.
-type noticed struct {
-	Prefix   string  `json:"prefix"`
-	Key      string  `json:"key"`
-	Durable  bool    `json:"durable"`
-	Unit     string  `json:"unit"`
-	Quota    int64   `json:"quota"`
-	Percents []int64 `json:"percents"`
-}
-
 const (
 	// maxNotices bounds the counters that wait. Further ones are left to the upkeep.
 	maxNotices = 10000
@@ -58,9 +48,10 @@ func (s *Store) sendNotices(now time.Time) error {
 	s.notices.mu.Unlock()
 	var statements []*pgdb.Statement
 	if len(waiting) > 0 {
-		var list []*noticed
+		var list []*batch.Notice
 		for row, n := range waiting {
-			list = append(list, &noticed{row.Prefix, row.Key, row.Durable, n.Unit, n.Quota, n.Percents})
+			n.Prefix, n.Durable = row.Prefix, row.Durable
+			list = append(list, n)
 		}
 		text, err := json.Marshal(list)
 		if err != nil {

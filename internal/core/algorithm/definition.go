@@ -86,6 +86,12 @@ func complete(d *Definition) {
 			}
 		}
 	}
+	if d.SQL.Returned == "" {
+		d.SQL.Returned = d.SQL.Columns
+	}
+	if d.SQL.PeekReturned == "" {
+		d.SQL.PeekReturned = d.SQL.Returned
+	}
 	d.SQL.Width = strings.Count(d.SQL.Columns, ",") + 1
 	if d.SQL.ReadExpires {
 		d.SQL.Width++

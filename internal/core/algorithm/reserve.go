@@ -27,10 +27,9 @@ const heldRetry = 1000000
 
 // unlimited returns a limit that counts like l, and admits any cost.
 func unlimited(l *ratelimit.Limit) *ratelimit.Limit {
-	all := *l
+	all := Unlimited(l)
 	all.Reserves = false
-	all.Events = maxCount
-	return &all
+	return all
 }
 
 // Unlimited returns a limit that reserves like l, and always admits.
@@ -123,14 +122,10 @@ var (
 // nothing to a name that has ended, a statement that arrives late holds nothing.
 func reservingSQL(base *SQL) *SQL {
 	s := *base
-	returned := base.Returned
-	if returned == "" {
-		returned = base.Columns
-	}
 	s.Columns = "held, " + base.Columns
 	s.Returned = "CASE WHEN held IS NULL THEN 0 WHEN array_length(held, 1) = 1 THEN held[1][2] ELSE (" +
-		sumSQL + heldPairsSQL + ") END, " + returned
-	s.PeekReturned = LiveHeldSQL + ", " + returned
+		sumSQL + heldPairsSQL + ") END, " + base.Returned
+	s.PeekReturned = LiveHeldSQL + ", " + base.Returned
 	s.Needs = "first sums " + base.Needs
 	s.Reset = ", held = NULL"
 	s.Grants = "CASE WHEN (sums::bigint[])[n] < {quota} THEN n " +

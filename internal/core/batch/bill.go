@@ -114,11 +114,16 @@ type Charge struct {
 	Held    int64       `json:"-"`
 }
 
-// Notice describes a counter that may have reached one of the percentages of its quota that make a notice.
+// Notice describes a counter that may have reached one of the percentages of its quota that make a notice. Its
+// JSON is an argument of schema.Notice.
 type Notice struct {
-	Limit    *ratelimit.Limit
-	Key      string // the stored key
-	Unit     string
-	Quota    int64
-	Percents []int64
+	Limit    *ratelimit.Limit `json:"-"`
+	Key      string           `json:"key"` // the stored key
+	Unit     string           `json:"unit"`
+	Quota    int64            `json:"quota"`
+	Percents []int64          `json:"percents"`
+
+	// The store sets where the row is.
+	Prefix  string `json:"prefix"`
+	Durable bool   `json:"durable"`
 }

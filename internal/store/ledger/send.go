@@ -67,7 +67,7 @@ func (l *Ledger) step(now time.Time) bool {
 		l.Name.Expire()
 	}
 	l.mu.Unlock()
-	l.Name.Renew(l.Closing, now)
+	l.Name.Renew(now)
 	items := l.unknown
 	if len(items) == 0 {
 		items = l.take(now)

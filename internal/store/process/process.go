@@ -172,7 +172,7 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 
 // Renew renews the name if that is due at now. If the name is over, Renew takes a new one. A failure
 // is not reported, because requests detect an outage, and the owner calls Renew again.
-func (s *Name) Renew(closing context.Context, now time.Time) {
+func (s *Name) Renew(now time.Time) {
 	s.mu.Lock()
 	name, fresh, renewedAt := s.name, s.usable(now), s.renewedAt
 	s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Name) Renew(closing context.Context, now time.Time) {
 	}
 	if fresh {
 		renewal := &pgdb.Statement{SQL: renewSQL, Args: []any{name}, Unnamed: true}
-		err := s.options.DB.Run(closing, RenewTimeout, s.options.Texts.OnProcesses(renewal))
+		err := s.options.DB.Run(s.options.Closing, RenewTimeout, s.options.Texts.OnProcesses(renewal))
 		if err != nil || renewal.Err != nil {
 			return
 		}
@@ -200,7 +200,7 @@ func (s *Name) Renew(closing context.Context, now time.Time) {
 			return
 		}
 	}
-	_, _ = s.Get(closing, RenewTimeout)
+	_, _ = s.Get(s.options.Closing, RenewTimeout)
 }
 
 // End ends the name when the process ends. After a failure the name expires.

@@ -52,6 +52,6 @@ func (s *Slots) renew(now time.Time) {
 	s.mu.Unlock()
 	s.Release(repeated)
 	if !down {
-		s.Name.Renew(s.Closing, now)
+		s.Name.Renew(now)
 	}
 }

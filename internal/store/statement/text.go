@@ -172,11 +172,8 @@ func (s *Texts) write(key Key) *Text {
 	if step.Window == "" {
 		once, from = "", ""
 	}
-	returned := step.Columns
-	if step.Returned != "" {
-		returned = step.Returned
-	}
-	if key.Kind == Peek && step.PeekReturned != "" {
+	returned := step.Returned
+	if key.Kind == Peek {
 		returned = step.PeekReturned
 	}
 	if step.ReadExpires {
