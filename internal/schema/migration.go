@@ -164,8 +164,8 @@ func Outdated(revisionOfTables string) string {
 func CreateTables(ctx context.Context, db pgdb.DB, timeout time.Duration) error {
 	failure := db.Exec(ctx, timeout, Create)
 	if failure == nil || Look(ctx, db) == nil {
-		// A program that creates the tables at the same time without the advisory lock, such as the npm library,
-		// can make this attempt fail although the tables are right.
+		// A program that creates the tables at the same time without the advisory lock, such as the npm
+		// library, can make this attempt fail although the tables are right.
 		return nil
 	}
 	return fmt.Errorf("creating the tables (a role that may create tables can %s, instead): %w", remedy(),

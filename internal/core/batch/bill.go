@@ -114,8 +114,8 @@ type Charge struct {
 	Held    int64       `json:"-"`
 }
 
-// Notice describes a counter that may have reached one of the percentages of its quota that make a notice. Its
-// JSON is an argument of schema.Notice.
+// Notice describes a counter that may have reached one of the percentages of its quota that make a notice.
+// schema.Notice takes a list of its JSON.
 type Notice struct {
 	Limit    *ratelimit.Limit `json:"-"`
 	Key      string           `json:"key"` // the stored key

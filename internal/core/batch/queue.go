@@ -54,10 +54,10 @@ type Options struct {
 	// Workers bounds the number of concurrent batches.
 	Workers int
 
-	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears their
-	// Decisions and Err. Until then, a call counts as one hit. Deliver, unless it is nil, is called with
-	// finished calls before their callers continue. If one of them panics, it is called again with one call
-	// at a time, and the calls with which it panics again fail.
+	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
+	// their Decisions and Err. Until then, a call counts as one hit. Deliver, unless it is nil, is called
+	// with finished calls before their callers continue. If one of them panics, it is called again with one
+	// call at a time, and the calls with which it panics again fail.
 	Fill, Deliver func(calls []*Call)
 }
 

@@ -55,7 +55,8 @@ const GuardSQL = jitSQL + `;
 // AllRowsSQL makes the statements of its transaction fail where row level security would hide rows.
 const AllRowsSQL = `SELECT set_config('row_security', 'off', true)`
 
-// Guard returns statements with a guard before each transaction that can have one. If plain is set, the guard only turns off JIT; set it while no setting does harm.
+// Guard returns statements with a guard before each transaction that can have one. If plain is set, the guard
+// only turns off JIT; set it while no setting does harm.
 func Guard(statements []*pgdb.Statement, plain bool) []*pgdb.Statement {
 	guarded := make([]*pgdb.Statement, 0, 4*len(statements))
 	begins := true
