@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"net"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -229,7 +228,7 @@ func SessionConfig(dsn, application string) (*pgxpool.Config, error) {
 func parseDSN(dsn string, isNew bool) (*pgxpool.Config, error) {
 	values, err := pg.ParseDSN(dsn)
 	if err == nil && isNew {
-		err = pg.CheckPassfile(values, os.LookupEnv)
+		err = pg.CheckPassfile(values)
 	}
 	if err != nil {
 		return nil, invalid("a Postgres URL or key=value pairs: " + err.Error())

@@ -10,13 +10,12 @@ import (
 // CheckPassfile checks the password file of a DSN with these parameters, unless the DSN or the environment
 // has a password. It returns an error if the file is named and cannot be read, or if all accounts may read
 // it.
-func CheckPassfile(values map[string]string, env func(string) (string, bool)) error {
+func CheckPassfile(values map[string]string) error {
 	get := func(parameter, variable string) string {
-		value, ok := values[parameter]
-		if !ok {
-			value, _ = env(variable)
+		if value, ok := values[parameter]; ok {
+			return value
 		}
-		return value
+		return os.Getenv(variable)
 	}
 	if get("password", "PGPASSWORD") != "" {
 		return nil
@@ -24,8 +23,7 @@ func CheckPassfile(values map[string]string, env func(string) (string, bool)) er
 	name, path := "passfile", get("passfile", "PGPASSFILE")
 	named := path != ""
 	if !named {
-		home, _ := env("HOME")
-		name, path = "~/.pgpass", home+"/.pgpass"
+		name, path = "~/.pgpass", os.Getenv("HOME")+"/.pgpass"
 	}
 	info, err := os.Stat(path)
 	if err == nil && info.Mode().IsRegular() {

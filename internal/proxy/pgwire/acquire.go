@@ -147,7 +147,7 @@ func (p *Pool) drop(c *conn, terminate bool) {
 	closeConn(c, terminate)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c.canceling {
+	if c.ended != nil {
 		p.cancels++
 		go p.runCancel(c)
 		return

@@ -28,10 +28,8 @@ const (
 // synchronous standby does not notice that its client has gone. It no longer counts if the server cannot be
 // reached, or after cancelPeriod without a message. The call that used c has released it.
 func (p *Pool) runCancel(c *conn) {
+	defer p.logPanic()
 	defer func() {
-		if r := recover(); r != nil {
-			p.log(panicError(r).Error())
-		}
 		_ = c.raw.Close()
 		close(c.ended)
 		p.mu.Lock()

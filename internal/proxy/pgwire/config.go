@@ -29,7 +29,6 @@ type config struct {
 	maxConns       int           // the parameters of pgx's pool
 	maxLifetime    time.Duration
 	idleTimeout    time.Duration
-	env            func(string) (string, bool)
 	log            func(string)
 }
 
@@ -73,7 +72,6 @@ var ignored = []string{"sslpassword", "pool_", "min_read_buffer_size", "descript
 // are never taken become settings of the session.
 type parameters struct {
 	values map[string]string
-	env    func(string) (string, bool)
 	err    error // for the first invalid parameter; it quotes no value, which may hold a password
 }
 
@@ -85,8 +83,7 @@ func (p *parameters) remove(name string) string {
 	if ok {
 		return value
 	}
-	value, _ = p.env(variable(name))
-	return value
+	return os.Getenv(variable(name))
 }
 
 // fail records that a parameter is invalid, unless an earlier parameter was invalid.
@@ -141,26 +138,25 @@ func (p *parameters) duration(name string, fallback time.Duration) time.Duration
 
 // parseConfig parses and validates a connection string. It reads certificates and keys to report their errors
 // early.
-func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
+func parseConfig(dsn string, log func(string)) (*config, error) {
 	values, err := pg.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
-	p := &parameters{values: values, env: env}
+	p := &parameters{values: values}
 	for i := range pg.Permitted {
 		name := pg.Permitted[i].Name
 		if _, ok := values[name]; !ok {
-			value, _ := env(variable(name))
-			if err := pg.Permitted[i].Check(value); err != nil {
+			if err := pg.Permitted[i].Check(os.Getenv(variable(name))); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if err := pg.CheckPassfile(values, env); err != nil {
+	if err := pg.CheckPassfile(values); err != nil {
 		return nil, err
 	}
 	c := &config{
-		env: env, log: log, targets: p.targets(), tls: p.tls(),
+		log: log, targets: p.targets(), tls: p.tls(),
 		user: p.remove("user"), password: p.remove("password"), dbname: p.remove("dbname"),
 		passfile:       p.remove("passfile"),
 		session:        p.oneOf("target_session_attrs", "any", "read-write", "primary"),
@@ -179,7 +175,7 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 	if c.user == "" {
 		p.fail("user", "given: the operating system has no name for the account")
 	}
-	if home, _ := env("HOME"); home != "" && c.passfile == "" {
+	if home := os.Getenv("HOME"); home != "" && c.passfile == "" {
 		c.passfile = home + "/.pgpass"
 	}
 	if p.err != nil {

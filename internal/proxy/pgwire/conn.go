@@ -75,8 +75,7 @@ type conn struct {
 	grown      bool          // the buffers have grown
 	discard    bool          // close the connection after this call
 	timedOut   bool          // the server has not answered in time, and may still work on the request
-	canceling  bool          // drop passes raw to runCancel
-	ended      chan struct{} // closed when runCancel has ended; not nil if canceling is set
+	ended      chan struct{} // closed when runCancel has ended; nil unless drop passes raw to runCancel
 	closed     bool
 	writing    chan error // receives the result of a Write in another goroutine; nil without one
 }
@@ -251,7 +250,7 @@ func closeConn(c *conn, terminate bool) {
 	}
 	c.closed = true
 	close(c.resume)
-	if c.canceling {
+	if c.ended != nil {
 		return
 	}
 	if terminate {

@@ -153,6 +153,6 @@ func (c *config) destination() string {
 // Use logPanic with defer.
 func (p *Pool) logPanic() {
 	if r := recover(); r != nil {
-		p.log(panicError(r).Error())
+		p.cfg.log(panicError(r).Error())
 	}
 }

@@ -8,6 +8,17 @@ import (
 	"testing"
 )
 
+// TestMain removes the variables that would change a connection string's meaning.
+func TestMain(m *testing.M) {
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if name == "HOME" || strings.HasPrefix(name, "PG") && !strings.HasPrefix(name, "PG_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	os.Exit(m.Run())
+}
+
 // Errors name the fault and do not quote the password. testdata/dsn_errors.txt has a malformed string of each
 // kind.
 func TestDSNErrorsNameFaultWithoutPassword(t *testing.T) {
@@ -24,7 +35,7 @@ func TestDSNErrorsNameFaultWithoutPassword(t *testing.T) {
 		if c.want == "" && c.text == "" {
 			continue
 		}
-		p, err := Open(c.text, Options{LookupEnv: noEnv})
+		p, err := Open(c.text, Options{})
 		if err == nil {
 			p.Close()
 			t.Errorf("Open(%q) = nil error, want %q", c.text, c.want)
@@ -60,8 +71,10 @@ func readLines(t *testing.T, file string, pairs ...string) (lines []testLine) {
 // A parameter of the connection string takes precedence over the environment, even if its value is empty.
 // TestDSNLikePgx does not test that, because an empty value is an error for pgx.
 func TestDSNPrecedesEnvironment(t *testing.T) {
-	getenv := env("PGPORT", "7", "PGCONNECT_TIMEOUT", "4", "PGPASSFILE", os.DevNull)
-	c, err := parseConfig("host=h port='' connect_timeout=", getenv, nil)
+	for name, value := range map[string]string{"PGPORT": "7", "PGCONNECT_TIMEOUT": "4", "PGPASSFILE": os.DevNull} {
+		t.Setenv(name, value)
+	}
+	c, err := parseConfig("host=h port='' connect_timeout=", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +83,8 @@ func TestDSNPrecedesEnvironment(t *testing.T) {
 		t.Errorf("parseConfig() has %s of user %q, want h:5432 0s /dev/null of the account's name", got,
 			c.user)
 	}
-	_, err = parseConfig("", env("PGSSLMODE", "maybe"), nil)
+	t.Setenv("PGSSLMODE", "maybe")
+	_, err = parseConfig("", nil)
 	if !strings.Contains(fmt.Sprint(err), "sslmode must be") {
 		t.Errorf("with PGSSLMODE=maybe: error %v, want one about sslmode", err)
 	}

@@ -232,27 +232,9 @@ func serveAll(s *fakeSession) {
 // waitForEnd waits until the connection ends.
 func waitForEnd(s *fakeSession) { _, _ = io.Copy(io.Discard, s.Conn) }
 
-// noEnv looks up variables in an empty environment.
-func noEnv(string) (string, bool) { return "", false }
-
-// env returns a function that looks up variables in pairs of names and values.
-func env(pairs ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for i := 0; i < len(pairs); i += 2 {
-			if pairs[i] == name {
-				return pairs[i+1], true
-			}
-		}
-		return "", false
-	}
-}
-
 // open opens a pool. The end of the test closes it.
 func open(t testing.TB, dsn string, o Options) *Pool {
 	t.Helper()
-	if o.LookupEnv == nil {
-		o.LookupEnv = noEnv
-	}
 	p, err := Open(dsn, o)
 	if err != nil {
 		t.Fatal(err)

@@ -130,7 +130,7 @@ func FuzzDSNErrorsHidePassword(f *testing.F) {
 			dsn + "password=" + secret, "password=" + secret + dsn,
 			"password='" + secret + dsn, dsn + "?password=" + secret,
 		} {
-			p, err := Open(whole, Options{LookupEnv: noEnv})
+			p, err := Open(whole, Options{})
 			if err == nil {
 				for _, target := range p.cfg.targets {
 					if target.host == "" || target.port == "" {

@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -24,9 +23,6 @@ type Options struct {
 	// Renew returns the connection string for each new connection. Its pool_… parameters have no effect. If
 	// Renew is nil, all connections use the string passed to Open.
 	Renew func() (string, error)
-
-	// LookupEnv replaces os.LookupEnv. Nil means os.LookupEnv.
-	LookupEnv func(name string) (value string, ok bool)
 }
 
 var _ pgdb.DB = (*Pool)(nil)
@@ -34,7 +30,6 @@ var _ pgdb.DB = (*Pool)(nil)
 // Pool is a pgdb.DB over a bounded number of connections.
 type Pool struct {
 	cfg     *config
-	log     func(string)
 	renew   func() (string, error) // see Options; nil if the connection string does not change
 	moved   []target               // the target of At; nil means the connection string's targets
 	created time.Time
@@ -59,20 +54,17 @@ type Pool struct {
 // Open parses a connection string (see the package comment), reads the environment and certificates, and
 // returns a pool that connects on first use. An error names the parameter and never contains a password.
 func Open(dsn string, o Options) (*Pool, error) {
-	if o.LookupEnv == nil {
-		o.LookupEnv = os.LookupEnv
-	}
 	if o.Logger == nil {
 		o.Logger = func(string) {}
 	}
-	cfg, err := parseConfig(dsn, o.LookupEnv, o.Logger)
+	cfg, err := parseConfig(dsn, o.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("pgwire: %w", err)
 	}
 	if o.MaxConns > 0 {
 		cfg.maxConns = o.MaxConns
 	}
-	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now(),
+	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, created: time.Now(),
 		runner: pg.NewRunner(cfg.maxConns)}, nil
 }
 
@@ -92,10 +84,10 @@ func (p *Pool) currentConfig() (*config, error) {
 	if dsn == p.dsn {
 		return p.login, nil
 	}
-	cfg, err := parseConfig(dsn, p.cfg.env, p.log)
+	cfg, err := parseConfig(dsn, p.cfg.log)
 	if err != nil {
 		p.dsn = dsn // so that the log has it once
-		p.log("a changed DSN is refused, and the one before stays in use: " + err.Error())
+		p.cfg.log("a changed DSN is refused, and the one before stays in use: " + err.Error())
 		return p.login, nil
 	}
 	if p.moved != nil {
@@ -115,8 +107,8 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 	defer p.mu.Unlock()
 	cfg := *p.login
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
-	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, log: p.log,
-		created: time.Now(), runner: pg.NewRunner(cfg.maxConns)}, nil
+	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, created: time.Now(),
+		runner: pg.NewRunner(cfg.maxConns)}, nil
 }
 
 // MaxConns returns the bound on the connections.

@@ -42,8 +42,7 @@ func runOn(p *Pool, ctx context.Context, timeout time.Duration, c *conn, do func
 		c.usable = usable
 		_ = c.raw.SetDeadline(time.Time{})
 	}
-	c.canceling = c.timedOut
-	if !c.canceling {
+	if !c.timedOut {
 		return nil
 	}
 	c.ended = make(chan struct{})
