@@ -43,17 +43,19 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	return a, r.err
 }
 
-// client returns the value of {client_ip}. If X-Forwarded-For is shorter than the depth, has only excluded
-// addresses, or has other text in the client's place, client returns the address of the connection. assumed
-// is then true, because the address may be a load balancer's.
-func (a *addresses) client(r *http.Request) (text string, assumed bool) {
-	if a.plain {
-		return reading.Connection(r), false
+// address implements serve.Site.Address. It returns the zero Addr for text that is not an address. If
+// X-Forwarded-For is shorter than the depth, has only excluded addresses, or has other text in the client's
+// place, address returns that of the connection. assumed is then true, because it may be a load balancer's.
+func (a *addresses) address(r *http.Request) (address netip.Addr, assumed bool) {
+	if a.plain { // almost always, and then without further calls
+		if connection, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			return connection.Addr().Unmap().WithZone(""), false
+		}
+	} else if forwarded, err := parseAddress(a.forwarded(r)); err == nil {
+		return forwarded, false
 	}
-	if address, err := parseAddress(a.forwarded(r)); err == nil {
-		return address.String(), false
-	}
-	return reading.Connection(r), true
+	connection, _ := parseAddress(reading.Connection(r))
+	return connection, !a.plain
 }
 
 // forwarded returns the client's entry in X-Forwarded-For, or "" without one. A client can write any text
@@ -85,16 +87,4 @@ func parseAddress(text string) (netip.Addr, error) {
 		}
 	}
 	return address.Unmap().WithZone(""), err
-}
-
-// address implements serve.Site.Address. It returns the zero Addr for text that is not an address.
-func (a *addresses) address(r *http.Request) (netip.Addr, bool) {
-	if a.plain { // almost always, and then without further calls
-		if address, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-			return address.Addr().Unmap().WithZone(""), false
-		}
-	}
-	text, assumed := a.client(r)
-	address, _ := parseAddress(text)
-	return address, assumed
 }

@@ -26,9 +26,12 @@ func clientOf(t *testing.T, text string) string {
 	if len(parts) > 2 {
 		r.Header["X-Forwarded-For"] = parts[2:]
 	}
-	address, assumed := a.client(r)
-	if assumed {
-		return address + " assumed"
+	address, assumed := a.address(r)
+	switch {
+	case !address.IsValid():
+		return "unknown"
+	case assumed:
+		return address.String() + " assumed"
 	}
-	return address
+	return address.String()
 }

@@ -81,17 +81,11 @@ func (m *Match) Compile() (*Matcher, error) {
 
 // Matches reports whether the limit applies to a request.
 func (m *Matcher) Matches(r *http.Request) bool {
-	return m.meetsHeaders(r.Header) && m.conditions.Match(r.Method, r.Host, r.URL.EscapedPath())
-}
-
-// meetsHeaders reports whether a request meets one of the conditions on headers, or there are none.
-func (m *Matcher) meetsHeaders(h http.Header) bool {
-	for i := range m.names {
-		for _, value := range policy.HeaderValues(h, m.names[i]) {
-			if value != "" && (m.values[i] == "" || value == m.values[i]) {
-				return true
-			}
+	meets := len(m.names) == 0 // one of the conditions on headers
+	for i, name := range m.names {
+		for _, value := range policy.HeaderValues(r.Header, name) {
+			meets = meets || value != "" && (m.values[i] == "" || value == m.values[i])
 		}
 	}
-	return len(m.names) == 0
+	return meets && m.conditions.Match(r.Method, r.Host, r.URL.EscapedPath())
 }

@@ -66,7 +66,7 @@ func camelCase(name string) string {
 
 // values reads settings by their names in camel case. A name that no table has is an error, because ignoring
 // it could turn off a limit. path is the prefix of the names in errors. fields are further names: Traefik
-// decodes them into fields, or part reads them.
+// decodes them into fields, so that raw lacks them, or part reads them.
 func (r *reader) values(path string, raw Settings, fields string,
 	tables ...[]settings.Setting) settings.Values {
 	permitted := strings.Fields(fields)
@@ -89,7 +89,7 @@ func (r *reader) values(path string, raw Settings, fields string,
 	for _, name := range names {
 		if setting := inTables[name]; setting != "" {
 			read[setting] = plainText(raw[name])
-		} else if !isOneOf(name, parts) || !isOneOf(name, fields) {
+		} else if !isOneOf(name, fields) {
 			r.invalid("setting", path+name, wantName(path, name, permitted))
 		}
 	}
@@ -118,9 +118,6 @@ func plainText(value any) string {
 	}
 	return fmt.Sprint(value)
 }
-
-// parts are the names of maps that part reads.
-const parts = "history policy retention"
 
 // isOneOf reports whether name is one of the names, which are separated by spaces.
 func isOneOf(name, names string) bool {
