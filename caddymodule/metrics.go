@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,8 +22,9 @@ type metrics struct {
 
 	duration prometheus.Histogram
 
-	mu      sync.Mutex // guards watched
-	watched map[host.Resource]baseline
+	began   time.Time
+	mu      sync.Mutex // guards the field below
+	watched map[host.Resource]bool
 }
 
 // newMetrics registers the metrics in the registry of a config.
@@ -35,7 +37,8 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		return v
 	}
 	m := &metrics{
-		watched: map[host.Resource]baseline{},
+		began:   time.Now(),
+		watched: map[host.Resource]bool{},
 		decisions: vec("decisions_total", "Requests by limit, outcome, and source of the decision.",
 			"prefix", "outcome", "passed", "shadow", "source"),
 		overage: vec("overage_total", "Requests that a limit charged beyond its quota.", "prefix"),
