@@ -151,6 +151,3 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	return httpcaddyfile.App{Name: "pg_ratelimit", Value: caddyconfig.JSON(a, nil)}, nil
 }
-
-// Interface guards
-var _ caddyfile.Unmarshaler = (*Handler)(nil)

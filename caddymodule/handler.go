@@ -168,10 +168,8 @@ func (h *Handler) Cleanup() error {
 // compile validates the settings and sets the fields that do not depend on a running Caddy. The Caddyfile
 // parser also calls compile, so that errors name the line.
 func (h *Handler) compile() error {
-	own := Values(h)
 	c := serve.Configuration{
-		Handler: own, Limit: own, Policy: Values(h.Policy),
-		Parse: parseText,
+		Handler: Values(h), Policy: Values(h.Policy), Parse: parseText,
 	}
 	for i, z := range h.Zones {
 		if z == nil {
@@ -179,11 +177,11 @@ func (h *Handler) compile() error {
 		}
 		c.Zones = append(c.Zones, Values(z))
 	}
-	site, _, err := c.Compile()
+	site, err := c.Compile()
 	if err != nil {
 		return err
 	}
-	site.Clients.Address, site.UserOf, site.Watcher = clientAddress, authenticated, watcher{h}
+	site.Clients.Address, site.UserOf, site.Watcher = clientAddress, authenticated, h
 	site.Log = func(line host.Line) { logLine(h.logger, line) }
 	site.Used = func(u *serve.Used) { h.metrics.countUsage(u) }
 	site.Settled = func(prefix string, cost serve.SettledCost) {
@@ -206,7 +204,6 @@ type Zone struct {
 
 // Interface guards
 var (
-	_ caddy.Provisioner           = (*Handler)(nil)
-	_ caddy.CleanerUpper          = (*Handler)(nil)
-	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+	_ caddy.Provisioner  = (*Handler)(nil)
+	_ caddy.CleanerUpper = (*Handler)(nil)
 )

@@ -61,35 +61,41 @@ var braces = regexp.MustCompile(`\\\{|\{([^}]*)(\}|$)`)
 
 var plainBraces = strings.NewReplacer(`\{`, "{", `\}`, "}")
 
-// commonNames maps Caddy's full names to the names of both proxies.
+// commonNames maps Caddy's names below http.request to the names of both proxies.
 var commonNames = map[string]string{
-	"http.vars." + caddyhttp.ClientIPVarKey: "client_ip",
-	"http.request.remote.host":              "remote_ip",
-	"http.request.host":                     "host",
-	"http.request.hostport":                 "hostport",
-	"http.request.port":                     "port",
-	"http.request.method":                   "method",
-	"http.request.scheme":                   "scheme",
-	"http.request.uri":                      "uri",
-	"http.request.uri.path":                 "path",
-	"http.request.uri.path.dir":             "dir",
-	"http.request.uri.path.file":            "file",
-	"http.request.uri.query":                "query",
+	"remote.host":   "remote_ip",
+	"host":          "host",
+	"hostport":      "hostport",
+	"port":          "port",
+	"method":        "method",
+	"scheme":        "scheme",
+	"uri":           "uri",
+	"uri.path":      "path",
+	"uri.path.dir":  "dir",
+	"uri.path.file": "file",
+	"uri.query":     "query",
 }
 
 // commonPrefixes has the same for the names with a parameter, in pairs.
-var commonPrefixes = []string{"http.request.header.", "header.", "http.request.cookie.", "cookie.",
-	"http.request.host.labels.", "labels.", "http.request.uri.query.", "query.", "http.request.uri.path.",
-	"path."}
+var commonPrefixes = []string{"header.", "header.", "cookie.", "cookie.", "host.labels.", "labels.",
+	"uri.query.", "query.", "uri.path.", "path."}
 
 // commonName returns the name that both proxies have for a placeholder, or "".
 func commonName(name string) string {
-	for i := 0; i < len(commonPrefixes); i += 2 {
-		if parameter, ok := strings.CutPrefix(name, commonPrefixes[i]); ok && commonNames[name] == "" {
-			return commonPrefixes[i+1] + parameter
+	rest, ok := strings.CutPrefix(name, "http.request.")
+	switch {
+	case name == "http.vars."+caddyhttp.ClientIPVarKey:
+		return "client_ip"
+	case !ok:
+		return ""
+	}
+	common := commonNames[rest]
+	for i := 0; i < len(commonPrefixes) && common == ""; i += 2 {
+		if parameter, ok := strings.CutPrefix(rest, commonPrefixes[i]); ok {
+			common = commonPrefixes[i+1] + parameter
 		}
 	}
-	return commonNames[name]
+	return common
 }
 
 // other is a placeholder that only Caddy has.

@@ -24,11 +24,8 @@ type Policy struct {
 	PolicySettings
 }
 
-// watcher implements serve.Watcher.
-type watcher struct{ *Handler }
-
-// OnVerdict counts and logs the verdict, and sets the placeholders of Policy.
-func (h watcher) OnVerdict(q *serve.Request) {
+// OnVerdict implements serve.Watcher. It counts and logs the verdict, and sets the placeholders of Policy.
+func (h *Handler) OnVerdict(q *serve.Request) {
 	v := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
 	key := ""

@@ -283,7 +283,7 @@ func (h *Handler) count(q *serve.Request) {
 	h.metrics.duration.Observe(time.Since(q.Began).Seconds())
 	for i := range q.Hits {
 		hit, d, terms := &q.Hits[i], &q.Decisions[i], q.Terms[i]
-		passed, kind, source, text := q.Passed || hit.Independent, q.Outcome.Kind, noSource, ""
+		passed, kind, source, text := q.Outcome.Status == 0 || hit.Independent, q.Outcome.Kind, noSource, ""
 		if q.Err == nil {
 			kind, source = outcome.Admitted, d.Source.String()
 		}

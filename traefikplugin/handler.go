@@ -70,7 +70,7 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 			deliver(h, q)
 		}
 	}
-	if q.HTTP != nil || q.Asked || !q.Passed || q.Flight != nil {
+	if q.HTTP != nil || q.Asked || q.Outcome.Status != 0 || q.Flight != nil {
 		serveDecided(h, q, w, r)
 		return
 	}
@@ -119,11 +119,11 @@ func deliver(h *handler, q *serve.Request) {
 // serveDecided serves a decided request in the less frequent cases. In serveQueued, this code would cost the
 // interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
-	forwards := q.Passed && q.Asked && h.forward
+	passes := q.Outcome.Status == 0
+	forwards := passes && q.Asked && h.forward
 	if forwards {
 		forward(r.Header, q)
 	}
-	passed := q.Passed
 	flight := q.Flight
 	settling := q.Settling
 	status := q.Status
@@ -137,7 +137,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	if forwards {
 		r = r.WithContext(context.WithValue(r.Context(), forwardedKey, true))
 	}
-	if !passed {
+	if !passes {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
 		return
@@ -156,7 +156,7 @@ func recoverPanic(h *handler, q *serve.Request) {
 		q.Hits = nil
 		q.Decisions = nil
 		q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))
-		serve.LogNoDecision(h.site, q)
+		serve.LogNoDecision(q)
 		serve.Respond(q)
 	}
 }

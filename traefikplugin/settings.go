@@ -40,8 +40,8 @@ func (c *Config) compile() (*compiledConfig, error) {
 	compiled.forward, err = settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
 	r.fail("policy.", err)
 	c.readHistory(r, compiled)
-	configuration := &serve.Configuration{Handler: compiled.values, Limit: compiled.values,
-		Matches: c.Match != nil, Policy: compiled.policy, Parse: a.parseText}
+	configuration := &serve.Configuration{Handler: compiled.values, Matches: c.Match != nil,
+		Policy: compiled.policy, Parse: a.parseText}
 	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
 		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
 	}
@@ -52,12 +52,13 @@ func (c *Config) compile() (*compiledConfig, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	site, read, err := configuration.Compile()
+	site, err := configuration.Compile()
 	if err != nil {
 		return nil, nameError("", err)
 	}
 	site.Clients.Address = a.address
 	compiled.site = site
+	read := &settings.Settings{}
 	r.read("", settings.ConnectionTable, compiled.values, read)
 	compiled.store = read.Connection
 	c.setMatchers(r, site)

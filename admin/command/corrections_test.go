@@ -126,9 +126,7 @@ func (r *drawnRequest) bill(prices drawnPrices) []json.Number {
 		}
 		cost := price.Cost(r.parts[i], tier)
 		r.exact.Add(r.exact, cost)
-		added := total.Add(cost)
-		units := (added + 999) / 1000
-		lines = append(lines, batch.Exact(units, units*1000-added))
+		lines = append(lines, batch.Exact(total.Add(cost)))
 	}
 	return lines
 }

@@ -72,7 +72,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 			if o.OnError != nil && q.Outcome.Err != nil {
 				o.OnError(r, q.Outcome.Err)
 			}
-			if !q.Passed {
+			if q.Outcome.Status != 0 {
 				w.WriteHeader(q.Status)
 				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection
 				return

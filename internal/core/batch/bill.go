@@ -82,12 +82,13 @@ type Line struct {
 	EstimatedMoney json.Number `json:"estimated_money,omitempty"`
 }
 
-// Exact returns a number of units without a number of thousandths of a unit, from 0 to 999.
-func Exact(units, rest int64) json.Number {
-	if rest == 0 {
-		return json.Number(strconv.FormatInt(units, 10))
+// Exact returns the number of units that thousandths of a unit are.
+func Exact(thousandths int64) json.Number {
+	text := strconv.FormatInt(thousandths/1000, 10)
+	if rest := thousandths % 1000; rest != 0 {
+		text += "." + strconv.FormatInt(1000+rest, 10)[1:]
 	}
-	return json.Number(strconv.FormatInt(units-1, 10) + "." + strconv.FormatInt(2000-rest, 10)[1:])
+	return json.Number(text)
 }
 
 // Charge has the real cost of a request on one limit.

@@ -12,13 +12,19 @@ type Bodies struct {
 	bySender map[string]int64
 }
 
-// Acquire counts n more bytes of a sender and returns true, unless the sender would then have more than
-// share, or all senders together more than most. A negative n releases bytes.
-func (b *Bodies) Acquire(sender string, n, share, most int64) bool {
+// The senders of a process may have maxBodies bodies of the greatest length together, and each senderBodies.
+const (
+	maxBodies    = 32
+	senderBodies = 2
+)
+
+// Acquire counts n more bytes of a sender and returns true, unless the sender or all senders together would
+// then have too much, where longest is the greatest length of a body. A negative n releases bytes.
+func (b *Bodies) Acquire(sender string, n, longest int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own := b.bySender[sender] + n
-	if n > 0 && (own > share || b.total+n > most) {
+	if n > 0 && (own > senderBodies*longest || b.total+n > maxBodies*longest) {
 		return false
 	}
 	b.total += n

@@ -15,7 +15,7 @@ type ParseText func(field, text string) (*Text, error)
 // Key is the compiled key of a limit.
 type Key struct {
 	Text       *Text  // requests use alternatives instead, if there are any
-	Secret     bool   // the keys are stored as digests
+	Secret     bool   // the keys are stored as digests; false with alternatives, which are digests if secret
 	Fixed      string // the key if it is the same for all requests, else ""
 	Header     string // the header that contains the key, or ""
 	Connection bool   // the key is the address of the connection
@@ -41,7 +41,6 @@ func NewKey(l *settings.ConfiguredLimit, text string, parse ParseText) (*Key, er
 		return nil, err
 	}
 	k := &Key{Text: whole, IPv4: l.IPv4, IPv6: l.IPv6, hash: l.HashKey}
-	k.Secret = k.isSecret(whole)
 	for i, one := range l.Alternatives {
 		text, err := parse("key", one)
 		if err != nil {
@@ -52,6 +51,7 @@ func NewKey(l *settings.ConfiguredLimit, text string, parse ParseText) (*Key, er
 	if k.alternatives != nil {
 		return k, nil
 	}
+	k.Secret = k.isSecret(whole)
 	if !policy.HasScheme(whole.Header) { // FrequentKey does not normalize credentials
 		k.Header = whole.Header
 	}
@@ -71,18 +71,13 @@ func (k *Key) isSecret(text *Text) bool {
 	return text.Secret
 }
 
-// HasAlternatives reports whether the key is one of several texts. Their digests are in the keys.
-func (k *Key) HasAlternatives() bool { return k.alternatives != nil }
-
 // AddAPIKey says before the first request that one of the texts of the policy's API key is key. Its values in
 // keys of k then have the form of an API key, and are secret unless hash_key is set.
 func (k *Key) AddAPIKey(key *Text) {
-	if k.Text.shareKeys(key) {
+	if k.alternatives == nil && k.Text.shareKeys(key) {
 		k.Secret = k.Secret || k.hash == nil
-		if k.alternatives == nil {
-			k.Header = ""
-			k.Frequent = false
-		}
+		k.Header = ""
+		k.Frequent = false
 	}
 	for i := range k.alternatives {
 		one := &k.alternatives[i]

@@ -42,7 +42,7 @@ func ask(s *Site, q *Request) {
 	switch {
 	case q.failure != nil:
 		q.Outcome = NoDecision(s.OnError, q.failure)
-		LogNoDecision(s, q)
+		LogNoDecision(q)
 	case v.Reason != policy.NotRefused:
 		q.Outcome = refusal(v.Status, v.Reason)
 		q.Outcome.Message = v.Message

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 )
 
@@ -16,6 +17,7 @@ import (
 // nevertheless equal those of package policy, which normalizes every form.
 func TestFactsAreNormalized(t *testing.T) {
 	s := &Site{
+		Log:    func(host.Line) {},
 		Policy: &Policy{Keys: []*reading.Text{{}}, key: "Authorization", tier: "t"},
 		Clients: &reading.Clients{
 			Address: func(*http.Request) (a netip.Addr, assumed bool) { return a, false },

@@ -12,11 +12,10 @@ import (
 
 // Configuration is a handler's configuration as text, before Compile.
 type Configuration struct {
-	Handler settings.Values // the settings of settings.HandlerTable
-	// Limit has the settings of the handler's own limit. Its audit setting is also the default for the zones
-	// and the policy.
-	Limit   settings.Values
-	Matches bool              // Limit has a matcher
+	// Handler has the settings of settings.HandlerTable, and those of the handler's own limit. The audit
+	// setting is also the default for the zones and the policy.
+	Handler settings.Values
+	Matches bool              // the handler's own limit has a matcher
 	Zones   []settings.Values // further limits
 	Policy  settings.Values   // the settings of settings.PolicyTable; nil without a policy
 
@@ -52,41 +51,41 @@ func ZoneName(i int, prefix string) string {
 	return "zone " + strconv.Quote(prefix)
 }
 
-// Compile validates a configuration and returns its Site and the handler's settings. The caller adds the
-// store and the proxy's functions to the Site. If the handler has its own limit, it is the first of
-// Site.Zones. An error is a *ratelimit.FieldError, or a *PartError that wraps a *ratelimit.FieldError.
-func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
+// Compile validates a configuration and returns its Site. The caller adds the store and the proxy's functions
+// to the Site. If the handler has its own limit, it is the first of Site.Zones. An error is a
+// *ratelimit.FieldError, or a *PartError that wraps a *ratelimit.FieldError.
+func (c *Configuration) Compile() (*Site, error) {
 	read := &settings.Settings{}
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s := &Site{Clients: &reading.Clients{}, Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields,
 		Errors: read.Errors, GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody}
-	if _, err := option.ParseAudit(c.Limit["audit"], option.Audit{}); err != nil {
-		return nil, nil, err
+	if _, err := option.ParseAudit(c.Handler["audit"], option.Audit{}); err != nil {
+		return nil, err
 	}
 	var err error
 	if route := c.Handler["route"]; route != "" {
 		if s.Route, err = c.Parse("route", route); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if c.Policy != nil {
 		if s.Policy, err = newPolicy(c.Policy, c.Parse); err != nil {
-			return nil, nil, &PartError{Part: PolicyPart, Name: "policy", Err: err}
+			return nil, &PartError{Part: PolicyPart, Name: "policy", Err: err}
 		}
 		if s.Policy.Route == nil {
 			s.Policy.Route = s.Route
 		}
 	}
 	hasLimit := c.hasLimit()
-	if len(c.Zones) > 0 && hasLimit && c.Limit["limit"] == "" {
+	if len(c.Zones) > 0 && hasLimit && c.Handler["limit"] == "" {
 		want := "set, because another setting of a limit is set here, which the zones do not use"
-		return nil, nil, &ratelimit.FieldError{Field: "limit", Want: want}
+		return nil, &ratelimit.FieldError{Field: "limit", Want: want}
 	}
 	if hasLimit || len(c.Zones) == 0 && c.Policy == nil {
-		if err := c.add(s, c.Limit); err != nil {
-			return nil, nil, err
+		if err := c.add(s, c.Handler); err != nil {
+			return nil, err
 		}
 	}
 	own := len(s.Zones)
@@ -98,21 +97,21 @@ func (c *Configuration) Compile() (*Site, *settings.Settings, error) {
 		}
 		if err != nil {
 			name := ZoneName(i, c.Zones[i]["prefix"])
-			return nil, nil, &PartError{Part: i, Name: name, Err: err}
+			return nil, &PartError{Part: i, Name: name, Err: err}
 		}
 		s.Zones[own+i].Hidden = zone.Limit.Hidden
 	}
 	if at, err := checkRows(s.Zones); err != nil {
 		name := ZoneName(at-own, s.Zones[at].Limit.Prefix)
-		return nil, nil, &PartError{Part: at - own, Name: name, Err: err}
+		return nil, &PartError{Part: at - own, Name: name, Err: err}
 	}
-	return s, read, nil
+	return s, nil
 }
 
 // hasLimit reports whether the handler itself has a matcher or a setting of a limit other than audit.
 func (c *Configuration) hasLimit() bool {
 	for i := range settings.LimitTable {
-		if name := settings.LimitTable[i].Name; name != "audit" && c.Limit[name] != "" {
+		if name := settings.LimitTable[i].Name; name != "audit" && c.Handler[name] != "" {
 			return true
 		}
 	}
@@ -123,7 +122,7 @@ func (c *Configuration) hasLimit() bool {
 // handler. With a policy, the prefix of the limit must not start like the prefixes of rules, since a request
 // that is charged to both could hit one row twice.
 func (c *Configuration) add(s *Site, values settings.Values) error {
-	z, err := NewZone(values, settings.Values{"ipv6_prefix": c.IPv6Prefix}, c.Parse)
+	z, err := NewZone(values, c.IPv6Prefix, c.Parse)
 	if err != nil {
 		return err
 	}

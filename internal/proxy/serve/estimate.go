@@ -13,11 +13,8 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	for _, k := range some {
 		q := requests[k]
 		u := q.Upload
-		input := int64(0)
 		if u == nil {
-			input = option.InputOf(q.HTTP.ContentLength)
-		} else {
-			input = u.input
+			q.prompt = option.InputOf(q.HTTP.ContentLength)
 		}
 		for i, t := range q.Terms {
 			source := t.CostSource
@@ -26,17 +23,18 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 			}
 			h := &hits[k][i]
 			output := source.Output
-			if q.price != nil {
-				output = outputOf(u, q.price, source)
-			} else if u != nil && u.Prompt.Output != 0 {
+			if u != nil && u.Prompt.Output != 0 {
 				output = u.Prompt.Output
+			}
+			if q.price != nil {
+				output = bounded(output, u, q.price)
 			}
 			money := int64(0)
 			if source.Unit == option.Money && q.price != nil {
-				_, _, cost := q.price.Estimate(input, output, u.Prompt.Tier)
+				_, _, cost := q.price.Estimate(q.prompt, output, u.Prompt.Tier)
 				money = (policy.Billionths(cost) + 999) / 1000
 			}
-			h.Cost = source.Charge(input, output, money, t.Quota)
+			h.Cost = source.Charge(q.prompt, output, money, t.Quota)
 			if u != nil && u.length < 0 && !u.optional {
 				h.Cost = 1
 			}
@@ -55,24 +53,14 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	}
 }
 
-// outputOf returns the output that a request with an Upload may get: the maximum that it names, or else that
-// of a limit, and at most the largest one of its model for each answer. u and p may be nil.
-func outputOf(u *Upload, p *policy.Price, source *option.CostSource) int64 {
-	output := int64(0)
-	if u != nil {
-		output = u.Prompt.Output
+// bounded returns an output, or the largest one of a model for all answers to an Upload if that is less.
+func bounded(output int64, u *Upload, p *policy.Price) int64 {
+	most := p.MaxOutput
+	if n := u.Prompt.Answers; n > 1 && most <= ratelimit.MaxEvents/n {
+		most *= n
 	}
-	if output == 0 {
-		output = source.Output
-	}
-	if p != nil && p.MaxOutput > 0 {
-		most := p.MaxOutput
-		if n := u.Prompt.Answers; n > 1 && most <= ratelimit.MaxEvents/n {
-			most *= n
-		}
-		if output > most {
-			output = most
-		}
+	if most > 0 && output > most {
+		return most
 	}
 	return output
 }
@@ -89,36 +77,30 @@ func passesBatches(q *Request) bool {
 	return true
 }
 
-// inputOf estimates the tokens of a request's prompt. length is that of the request, for a nil u.
-func inputOf(u *Upload, length int64) int64 {
-	if u != nil {
-		return u.input
-	}
-	return option.InputOf(length)
-}
-
 // estimate sets what the request may cost.
 func (s *Settling) estimate() {
 	t := s.tokens
-	input := inputOf(t.upload, t.length)
 	output := int64(0) // the largest estimate
 	for i := range s.hits {
-		one := &s.hits[i]
-		if one.Limit != nil && one.source.Unit != "" {
-			if n := outputOf(t.upload, t.price, one.source); n > output {
-				output = n
-			}
+		if n := s.hits[i].source.Output; n > output {
+			output = n
 		}
+	}
+	if t.upload != nil && t.upload.Prompt.Output != 0 {
+		output = t.upload.Prompt.Output
+	}
+	if t.price != nil {
+		output = bounded(output, t.upload, t.price)
 	}
 	t.estimated = true
 	parts := option.Parts{}
-	parts[option.Input] = input
+	parts[option.Input] = t.prompt
 	parts[option.Output] = output
 	parts[option.Request] = 1
 	if t.price != nil {
-		dearest, tier, _ := t.price.Estimate(input, output, t.upload.Prompt.Tier)
+		dearest, tier, _ := t.price.Estimate(t.prompt, output, t.upload.Prompt.Tier)
 		parts = dearest
 		t.tier = tier
 	}
-	t.shares = []priced{{usage.Share{Parts: parts}, t.price, input, output}}
+	t.shares = []priced{{usage.Share{Parts: parts}, t.price, t.prompt, output}}
 }

@@ -16,6 +16,8 @@ type Flight struct {
 	holds  []*ratelimit.Hold
 	upload *Upload         // nil without one
 	before context.Context // the request's context
+	// settled reports that a Settling ends the Holds on limits that reserve, which have no Lost.
+	settled bool
 }
 
 // flightKey finds a Flight in its Context. It is a pointer, because the interpreter does not
@@ -57,11 +59,13 @@ func attach(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	}
 }
 
-// End cancels Context and releases the Holds and the Upload.
+// End cancels Context and releases the Upload, and the Holds that no Settling ends.
 func (f *Flight) End() {
 	f.cancel()
 	for _, h := range f.holds {
-		h.Release()
+		if h.Lost != nil || !f.settled {
+			h.Release()
+		}
 	}
 	if f.upload != nil {
 		f.upload.end()

@@ -20,7 +20,7 @@ import (
 func kindSite(t *testing.T, handler settings.Values, zones ...settings.Values) *serve.Site {
 	t.Helper()
 	c := &serve.Configuration{Handler: handler, Zones: zones, Parse: parse}
-	s, _, err := c.Compile()
+	s, err := c.Compile()
 	if err != nil {
 		t.Fatal(err)
 	}

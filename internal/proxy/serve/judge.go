@@ -17,7 +17,7 @@ func Judge(all ...*Request) {
 		over := 0 // the index of the hit with the overage
 		q.Outcome = respond.Outcome{}
 		out := &q.Outcome
-		mixed := q.Limits != nil && q.Limits.Mixed // a limit counts tokens, or has no fields
+		mixed := false // a limit counts tokens, or has no fields
 		at := 0
 		for i := range decisions {
 			h := &q.Hits[i]
@@ -34,7 +34,7 @@ func Judge(all ...*Request) {
 				out.Exceeded = i
 				out.ExceededBy = h.Cost - d.Remaining
 			}
-			mixed = mixed || q.Asked && (t.Hidden || t.CostSource != nil && t.CostSource.Unit != "")
+			mixed = mixed || t.Hidden || t.CostSource != nil && t.CostSource.Unit != ""
 		}
 		if len(decisions) != 1 || q.Hits[0].Independent {
 			at = respond.Tightest(q.Hits, decisions, nil)

@@ -58,7 +58,7 @@ func newKeySite(t *testing.T, apiKey string, keys ...string) *serve.Site {
 		}
 		return text, nil
 	}
-	site, _, err := c.Compile()
+	site, err := c.Compile()
 	if err != nil {
 		t.Fatal(err)
 	}

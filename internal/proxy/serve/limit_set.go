@@ -24,16 +24,15 @@ type LimitSet struct {
 	Settled  bool // one of Terms has a Settle
 	Tokens   bool // a limit of tokens that is enforced applies
 	InFlight bool // one of Hits is on a limit that is in_flight or reserves
-	Mixed    bool // one of Zones counts tokens, or has no fields
 	Awaits   bool // a commit of one of Hits may wait for a synchronous standby
-	Simple   bool // none of Shadow, Settled, InFlight, Mixed and Site.Hits, and X fields alone
+	Simple   bool // none of Shadow, Settled, InFlight, Zone.Hidden and Site.Hits, and X fields alone
 }
 
 // maxSets bounds Site.sets, because clients choose which limits match their requests.
 const maxSets = 256
 
 func newLimitSet(s *Site, zones []*Zone) *LimitSet {
-	set := &LimitSet{}
+	set := &LimitSet{Simple: s.Fields.X && !s.Fields.IETF && s.Hits == nil}
 	if s.Policy != nil {
 		set.Audit = s.audit
 	}
@@ -51,14 +50,13 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Audit = option.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil || z.CostSource.CountsTokens()
 		set.Tokens = set.Tokens || z.CostSource.CountsTokens() && !z.Hit.Independent
-		set.Mixed = set.Mixed || z.CostSource.CountsTokens() || z.Hidden
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.CostSource != nil
+		set.Simple = set.Simple && !z.Hidden
 		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
 	}
 	set.InFlight = hasHolds(set.Hits)
-	set.Simple = !set.Shadow && !set.Settled && !set.InFlight && !set.Mixed && s.Fields.X && !s.Fields.IETF &&
-		s.Hits == nil
+	set.Simple = set.Simple && !set.Shadow && !set.Settled && !set.InFlight
 	return set
 }
 

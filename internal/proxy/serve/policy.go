@@ -19,14 +19,17 @@ type Policy struct {
 	headers  []string // all headers in Keys
 	tier     string   // the value of Tier if it is fixed, else ""
 	reject   bool     // requests with invalid API keys are refused
-	needsKey bool     // anonymous requests are refused
-	open     bool     // requests without an API key pass by choice
+	needsKey bool     // there are Keys, and anonymous requests are refused
 }
 
 // newPolicy parses the settings of a policy. Errors are *ratelimit.FieldError with the names of
 // settings.PolicyTable.
 func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error) {
-	p := &Policy{tier: settings.DefaultTier}
+	var set settings.Settings
+	if err := settings.Read(settings.PolicyTable, values, &set); err != nil {
+		return nil, err
+	}
+	p := &Policy{tier: settings.DefaultTier, reject: set.RejectUnknown}
 	read := func(name, configured string) (*reading.Text, error) {
 		if configured == "" {
 			return nil, nil
@@ -38,11 +41,7 @@ func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error)
 		}
 		return text, err
 	}
-	alternatives, err := settings.ParseAlternatives(values["api_key"])
-	if err != nil {
-		return nil, p.readSettings(values) // with the same error for the field
-	}
-	for _, one := range alternatives {
+	for _, one := range set.APIKey {
 		text, err := read("api_key", one)
 		if err != nil {
 			return nil, err
@@ -52,6 +51,7 @@ func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error)
 			p.headers = append(p.headers, text.Headers...)
 		}
 	}
+	var err error
 	if p.User, err = read("user", values["user"]); err != nil {
 		return nil, err
 	}
@@ -63,6 +63,10 @@ func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error)
 	}
 	if len(p.Keys) > 0 {
 		p.key = p.Keys[0].Header
+		p.needsKey = !set.Anonymous
+	} else if text := values["without_key"]; text != "" && !set.Anonymous {
+		want := "left out: requests have no key"
+		return nil, &ratelimit.FieldError{Field: "without_key", Value: text, Want: want}
 	}
 	if p.Tier != nil {
 		p.tier = ""
@@ -70,19 +74,5 @@ func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error)
 			p.tier = p.Tier.Values(nil)[0]
 		}
 	}
-	return p, p.readSettings(values)
-}
-
-// readSettings reads the settings without placeholders.
-func (p *Policy) readSettings(values settings.Values) error {
-	var read settings.Settings
-	err := settings.Read(settings.PolicyTable, values, &read)
-	p.reject = read.RejectUnknown
-	hasKeys := len(p.Keys) > 0
-	p.needsKey = hasKeys && !read.Anonymous
-	p.open = hasKeys && read.Anonymous
-	if text := values["without_key"]; err == nil && text != "" && !hasKeys && !read.Anonymous {
-		err = &ratelimit.FieldError{Field: "without_key", Value: text, Want: "left out: requests have no key"}
-	}
-	return err
+	return p, nil
 }

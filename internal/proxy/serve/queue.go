@@ -123,9 +123,8 @@ func setDelivered(node *registry.Node, answered []*Request, responses []respond.
 		q.HTTP = nil
 		q.Body = responses[i].Body
 		q.Status = http.StatusTooManyRequests
-		q.Passed = q.Body == ""
 		q.Delivered = true
-		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: q.Passed, Hits: q.Hits,
+		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: q.Outcome.Status == 0, Hits: q.Hits,
 			Decisions: q.Decisions}
 		for i := range q.Hits {
 			q.Hits[i].Key = "" // as in DeliverCalls

@@ -32,6 +32,7 @@ type Request struct {
 	Upload    *Upload       // nil if the body is not read before the decision
 	Earlier   *Upload       // of an earlier handler; newUpload sets it in Traefik; nil without one
 	Flight    *Flight       // nil if the request holds no slots and no Upload
+	prompt    int64         // the estimated tokens of the prompt, for limits of tokens
 	price     *policy.Price // of the model that Upload names; nil without one
 	free      bool          // the price is Free, so that limits in money do not count the request
 
@@ -47,10 +48,9 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// deliver or Deliver sets Delivered and Passed, and for a refusal Status and Body of the response. It
-	// sets the headers in Writer. If Writer is nil, the proxy responds.
+	// deliver or Deliver sets Delivered, and for a refusal Status and Body of the response. It sets the
+	// headers in Writer. If Writer is nil, the proxy responds.
 	Delivered bool
-	Passed    bool
 	Status    int
 	Body      string
 	Writer    http.ResponseWriter
@@ -129,6 +129,7 @@ func Begin(q *Request) (waits bool, err error) {
 			}
 		}
 	}
+	q.prompt = 0
 	q.price = nil
 	q.free = false
 	units := policyUnits{}
@@ -286,7 +287,7 @@ func deliver(now time.Time, ahead int64, all ...*Request) {
 		if !simple && q.Outcome.Err == nil {
 			noted = append(noted, q)
 		}
-		if q.Passed = passes; !passes {
+		if !passes {
 			setForm(q)
 		}
 		if q.Writer != nil {
@@ -305,8 +306,8 @@ func deliver(now time.Time, ahead int64, all ...*Request) {
 	for _, q := range all {
 		q.Delivered = true
 		if q.Asked || len(q.Hits) > 0 {
-			counted = append(counted, registry.Counted{Kind: q.Outcome.Kind, Passed: q.Passed, Hits: q.Hits,
-				Decisions: q.Decisions})
+			counted = append(counted, registry.Counted{Kind: q.Outcome.Kind, Passed: q.Outcome.Status == 0,
+				Hits: q.Hits, Decisions: q.Decisions})
 		}
 	}
 	registry.Count(all[0].Site.Node, counted...)
@@ -314,23 +315,21 @@ func deliver(now time.Time, ahead int64, all ...*Request) {
 
 // setUndecided completes the outcome of a request on which the store or the policy has not decided.
 func setUndecided(q *Request) {
-	s := q.Site
 	if q.Outcome.Err != nil {
 		for q.Outcome.Hit < len(q.Hits) && q.Hits[q.Outcome.Hit].Independent {
 			q.Outcome.Hit++
 		}
-		LogNoDecision(s, q)
+		LogNoDecision(q)
 	}
 	if q.failure != nil && q.Outcome.Status == 0 {
-		o := NoDecision(s.OnError, q.failure) // the limits let the request pass, but the policy could not
+		o := NoDecision(q.Site.OnError, q.failure) // the limits let the request pass, but the policy could not
 		q.Outcome.Kind = o.Kind
 		q.Outcome.Reason = o.Reason
 		q.Outcome.Err = o.Err
 	}
 }
 
-// Respond sets the headers of the responses to decided requests, and Passed. For a refusal it sets Status and
-// Body.
+// Respond sets the headers of the responses to decided requests. For a refusal it sets Status and Body.
 func Respond(all ...*Request) {
 	var headers []http.Header
 	var outcomes []*respond.Outcome
@@ -341,12 +340,12 @@ func Respond(all ...*Request) {
 			outcomes = append(outcomes, &q.Outcome)
 		}
 		q.Body = ""
-		q.Passed = q.Outcome.Status == 0
-		if !q.Passed || q.Site.Fields.IETF {
+		passes := q.Outcome.Status == 0
+		if !passes || q.Site.Fields.IETF {
 			others := settings.Fields{IETF: q.Site.Fields.IETF}
 			respond.SetFields(h, others, q.Site.Salt, &q.Outcome, q.Hits, q.Decisions)
 		}
-		if !q.Passed {
+		if !passes {
 			q.Status, q.Body = q.Outcome.SetContent(h)
 		}
 	}

@@ -115,20 +115,14 @@ func newSettlings(all []*Request) {
 				if free {
 					one.Cost = 0
 				}
-				if h.Limit.Reserves && q.Flight != nil {
-					one.Hold = h.Hold // which End of the Flight does not release
-					for at, held := range q.Flight.holds {
-						if held == h.Hold {
-							q.Flight.holds = append(q.Flight.holds[:at:at], q.Flight.holds[at+1:]...)
-							break
-						}
-					}
+				if h.Limit.Reserves {
+					one.Hold = h.Hold
 				}
 				s.unsettled[i] = true
 				s.paths = s.paths || source.Path != nil
 				if source.Unit != "" {
 					if s.tokens == nil {
-						s.tokens = &tokens{length: q.HTTP.ContentLength, price: q.price,
+						s.tokens = &tokens{prompt: q.prompt, price: q.price,
 							upload: q.Upload, counts: q.HTTP.Method == http.MethodPost}
 						counted = append(counted, q)
 						bills = append(bills, s.bill)
@@ -155,6 +149,9 @@ func newSettlings(all []*Request) {
 	setBills(counted, bills)
 	for k, q := range all {
 		q.Settling = made[k] // after all that can panic, since a second delivery makes no other
+		if q.Settling != nil && q.Flight != nil {
+			q.Flight.settled = true
+		}
 	}
 }
 
@@ -188,7 +185,7 @@ func (s *Settling) start(status int, h http.Header) {
 		s.read(h)
 	}
 	if s.paths {
-		s.body = usage.NewFrames(h, &bufferedBytes, s.readCosts, s.readCosts)
+		s.body = usage.NewFrames(h, &bufferedBytes, s.readCosts)
 	}
 	if s.tokens != nil {
 		s.tokens.reader = usage.New(h, &bufferedBytes)

@@ -202,7 +202,7 @@ func (s *Settling) tell(one *settledHit) {
 	if site.Settled != nil {
 		site.Settled(prefix, one.outcome)
 	}
-	if one.err == nil || site.Log == nil {
+	if one.err == nil {
 		return
 	}
 	sampler := &site.invalid

@@ -49,7 +49,7 @@ func newMemorySite(t testing.TB, zone ...string) *memorySite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	z, err := serve.NewZone(values, nil, parse)
+	z, err := serve.NewZone(values, "", parse)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +349,7 @@ func (s *memorySite) serveBody(body string, n int) []int {
 		if q.Flight != nil {
 			defer q.Flight.End()
 		}
-		if !q.Passed {
+		if q.Outcome.Status != 0 {
 			w.WriteHeader(q.Status)
 			return
 		}

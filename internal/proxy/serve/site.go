@@ -29,7 +29,7 @@ type Site struct {
 	Fields  settings.Fields
 	Errors  settings.Errors
 	GRPC    bool  // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
-	MaxBody int64 // bounds an Upload, in bytes; 0 means the default of the setting
+	MaxBody int64 // bounds an Upload, in bytes
 
 	Clients *reading.Clients // if it is nil, Prepare sets one without an Address
 
@@ -47,7 +47,7 @@ type Site struct {
 
 	// Watcher observes verdicts of the policy; nil observes none.
 	Watcher Watcher
-	// Log logs lines for operators. Outage is the outage log of the database. If Outage is nil, requests
+	// Log logs lines for operators; nil logs none. Outage is the outage log of the database. If Outage is nil, requests
 	// without a decision are not logged.
 	Log    func(host.Line)
 	Outage *host.Outage
@@ -95,7 +95,7 @@ type Watcher interface {
 // Open opens the databases of the site and prepares the site for its first request. Open does not connect;
 // see host.Handle.Prepare.
 func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, error) {
-	if s.Policy != nil && s.Policy.open {
+	if s.Policy != nil && len(s.Policy.Keys) > 0 && !s.Policy.needsKey {
 		sources.Anonymous = s.Policy.tier
 		if sources.Anonymous == "" {
 			sources.Anonymous = settings.DefaultTier
@@ -155,11 +155,11 @@ func (s *Site) Prepare() {
 	if s.Node == nil {
 		s.Node = &registry.Node{}
 	}
+	if s.Log == nil {
+		s.Log = func(host.Line) {}
+	}
 	if s.bodies == nil {
 		s.bodies = &host.Bodies{}
-	}
-	if s.MaxBody == 0 {
-		s.MaxBody = settings.MaxBody
 	}
 	if s.Clients == nil {
 		s.Clients = &reading.Clients{}

@@ -15,7 +15,7 @@ import (
 
 // tokens reads the usage of a response for limits of tokens and money.
 type tokens struct {
-	length   int64         // of the request, or -1
+	prompt   int64         // the estimated tokens of the prompt
 	price    *policy.Price // nil without one, or without upload
 	upload   *Upload       // nil without one
 	counts   bool          // the usage counts: the request is a POST
@@ -100,11 +100,8 @@ func setBills(all []*Request, bills []*batch.Bill) {
 	}
 }
 
-// noticeOf returns the notice of a hit on a limit, or nil if the limit has none.
+// noticeOf returns the notice of a hit on a limit that has notices.
 func noticeOf(t *policy.Terms, l *ratelimit.Limit, key string) *batch.Notice {
-	if t.Notify == nil || t.Quota == 0 {
-		return nil
-	}
 	return &batch.Notice{Limit: l, Key: key, Unit: string(t.CostSource.UnitOf()), Quota: t.Quota,
 		Percents: t.Notify}
 }
@@ -218,8 +215,8 @@ func report(all []*Settling) {
 		u := &t.usage
 		own := priced{usage.Share{Parts: u.Parts}, t.price, 0, u.Sent}
 		if u.Parts[option.Input] == usage.Unreported {
-			own.input = inputOf(t.upload, t.length)
-			own.Parts[option.Input] = own.input
+			own.input = t.prompt
+			own.Parts[option.Input] = t.prompt
 		}
 		if u.Parts[option.Output] == usage.Unreported {
 			own.Parts[option.Output] = 0
@@ -289,8 +286,7 @@ func fill(all []*Settling) {
 				}
 				line.PriceValid = one.price.Valid
 				cost := total.Add(one.price.Cost(p, t.tier))
-				units := (cost + 999) / 1000
-				line.Money = batch.Exact(units, units*1000-cost)
+				line.Money = batch.Exact(cost)
 				if one.input+one.output > 0 {
 					line.EstimatedMoney = one.estimates(cost, t.tier)
 				}
@@ -314,8 +310,7 @@ func (one *priced) estimates(cost int64, tier string) json.Number {
 	if added <= 0 { // a step with lower prices
 		return ""
 	}
-	units := (added + 999) / 1000
-	return batch.Exact(units, units*1000-added)
+	return batch.Exact(added)
 }
 
 // The longest names in the ledger, in bytes.

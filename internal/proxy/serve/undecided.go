@@ -78,13 +78,13 @@ func canRefuse(q *Request) bool {
 // LogNoDecision logs that no decision on a request was possible, and whether requests without a decision
 // pass. It logs at most a line a second for all handlers on a database. Outage.Ended logs the end of the
 // outage.
-func LogNoDecision(s *Site, q *Request) {
+func LogNoDecision(q *Request) {
 	line := host.Line{Level: host.Error, Text: "no decision: refusing requests", Err: q.Outcome.Err}
 	if q.Outcome.Status == 0 {
 		line.Level = host.Warn
 		line.Text = "no decision: letting requests pass"
 	}
-	if s.Outage != nil {
+	if s := q.Site; s.Outage != nil {
 		s.Outage.Failed(s.Log, line, true, time.Now())
 	}
 }

@@ -28,9 +28,6 @@ func nameUnpriced(q *Request) {
 	quoted, _ := json.Marshal(name) // without <, because a page may show it
 	q.Outcome.Message = "The model " + string(quoted) + " has no price"
 	s := q.Site
-	if s.Log == nil {
-		return
-	}
 	if dropped, ok := s.models.AllowName(time.Now(), time.Minute, name); ok {
 		s.Log(host.Line{Level: host.Warn, Text: "a request is refused, because its model has no price",
 			Err:     &ratelimit.FieldError{Field: "model", Value: name, Want: "one with a price"},

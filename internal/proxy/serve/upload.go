@@ -16,7 +16,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 )
@@ -42,7 +41,6 @@ type Upload struct {
 	site   *Site
 	body   *heldBody
 	length int64         // the length of the body, or -1 before it was read
-	input  int64         // the estimated tokens of the prompt; 0 before it was read
 	bound  int64         // the longest body that is read
 	prices policy.Prices // those in force when the body was read
 	// unpriced is the model that the body names, as people may read it, if it has no price and is refused.
@@ -260,8 +258,7 @@ func (u *Upload) grow(size int64) bool {
 		size = chunkSize
 	}
 	b := u.body
-	most := u.site.MaxBody
-	if !u.site.bodies.Acquire(b.sender, size, most*settings.SenderBodies, most*settings.MaxBodies) {
+	if !u.site.bodies.Acquire(b.sender, size, u.site.MaxBody) {
 		return false
 	}
 	if size == chunkSize {
@@ -298,9 +295,9 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 		return policy.Batch
 	}
 	u.Prompt = prompt
-	u.input = prompt.MediaTokens
+	q.prompt = prompt.MediaTokens
 	if n := u.length - prompt.MediaLength; n > 0 { // as option.InputOf does
-		u.input += (n + 3) / 4
+		q.prompt += (n + 3) / 4
 	}
 	u.Prompt.Model = option.ModelName(prompt.Model)
 	if q.Asked {
@@ -328,7 +325,7 @@ func (u *Upload) passOn(q *Request) {
 	var own io.Reader = u
 	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(b.extra), rest)) // the server closes rest
 	u.length = q.HTTP.ContentLength
-	u.input = option.InputOf(u.length)
+	q.prompt = option.InputOf(u.length)
 }
 
 // Read implements io.Reader.
@@ -357,7 +354,7 @@ func (u *Upload) Read(part []byte) (int, error) {
 
 // free drops a chunk. The caller holds the mutex.
 func (u *Upload) free(chunk []byte) {
-	u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0, 0)
+	u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0)
 	if cap(chunk) == chunkSize {
 		freeChunks.Put(chunk[:0]) //nolint:staticcheck // its header is small beside the chunk
 	}

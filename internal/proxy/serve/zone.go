@@ -36,15 +36,13 @@ type Zone struct {
 // defaultKey is the key of a limit without a configured key.
 const defaultKey = "{client_ip}"
 
-// NewZone parses the settings of a limit, and keeps them with their defaults. Errors are
-// *ratelimit.FieldError with the names of settings.LimitTable.
-func NewZone(configured, defaults settings.Values, parse reading.ParseText) (*Zone, error) {
-	values := settings.Values{"key": defaultKey}
-	for _, from := range []settings.Values{defaults, configured} {
-		for name, value := range from {
-			if value != "" {
-				values[name] = value
-			}
+// NewZone parses the settings of a limit, and keeps them with their defaults, of which that of ipv6_prefix may
+// be "". Errors are *ratelimit.FieldError with the names of settings.LimitTable.
+func NewZone(configured settings.Values, ipv6Prefix string, parse reading.ParseText) (*Zone, error) {
+	values := settings.Values{"key": defaultKey, "ipv6_prefix": ipv6Prefix}
+	for name, value := range configured {
+		if value != "" {
+			values[name] = value
 		}
 	}
 	read, err := settings.ReadLimit(values)
@@ -73,7 +71,7 @@ func (z *Zone) auditOf(own option.Audit) option.Audit {
 
 // warnOfUnknown logs a warning the first time that a client's address is unknown.
 func warnOfUnknown(s *Site) {
-	if s != nil && s.Log != nil && atomic.CompareAndSwapInt32(&s.unknown, 0, 1) {
+	if atomic.CompareAndSwapInt32(&s.unknown, 0, 1) {
 		s.Log(host.Line{Level: host.Warn, Text: "the address of a client is unknown: all such clients are " +
 			"one client, without bans and exemptions (behind a Unix socket, trust the proxy in front)"})
 	}
@@ -127,16 +125,15 @@ func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.H
 			q.Terms = append(q.Terms, q.Terms[i])
 		}
 		hits[at].Key = key
-		// AlternativeKey replaces a secret by its digest. hits[i] may have the form of an earlier key.
-		hits[at].Secret = !z.Key.HasAlternatives() &&
-			(z.Hit.Secret || strings.HasPrefix(key, reading.Reserved))
+		// hits[i] may have the form of an earlier key.
+		hits[at].Secret = z.Hit.Secret || strings.HasPrefix(key, reading.Reserved)
 		if key == "" && policy.IsPreflight(q.HTTP.Method, q.HTTP.Header) {
 			hits[at].Key = reading.PreflightKey(&q.Input)
 			hits[at].Secret = false
 			continue
 		}
-		if log := q.Site.Log; key == "" && log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
-			log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
+		if key == "" && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
+			q.Site.Log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
 				Text: "the key of a request is empty: all such requests share one quota"})
 		}
 	}

@@ -32,8 +32,7 @@ func parse(_, configured string) (*reading.Text, error) {
 func compile(handler settings.Values, zones ...settings.Values) (*serve.Site, error) {
 	c := serve.Configuration{Handler: handler, Zones: zones}
 	c.Parse = parse
-	site, _, err := c.Compile()
-	return site, err
+	return c.Compile()
 }
 
 // Two zones with the same prefix and the same durability must have keys that cannot be equal, because their

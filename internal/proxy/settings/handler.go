@@ -58,22 +58,9 @@ func readTimeout(dst *Settings, text string) error {
 	return nil
 }
 
-// MaxBody is the default of Settings.MaxBody. All bodies that a proxy holds have MaxBodies times as much, and
-// those of one client SenderBodies times.
-const (
-	MaxBody      = 8 << 20
-	MaxBodies    = 32
-	SenderBodies = 2
-)
-
 // readMaxBody reads Settings.MaxBody.
-func readMaxBody(dst *Settings, text string) error {
-	dst.MaxBody = MaxBody
-	if text == "" {
-		return nil
-	}
-	size, err := parseSize(text)
-	dst.MaxBody = size
+func readMaxBody(dst *Settings, text string) (err error) {
+	dst.MaxBody, err = parseSize(text)
 	return err
 }
 

@@ -18,15 +18,15 @@ var (
 // readKey reads the alternatives of a key such as "{header.X-Api-Key} | {client_ip}". For a key without
 // alternatives, ConfiguredLimit.Alternatives stays nil.
 func readKey(dst *Settings, text string) error {
-	parts, err := ParseAlternatives(text)
+	parts, err := parseAlternatives(text)
 	if len(parts) > 1 {
 		dst.Limit.Alternatives = parts
 	}
 	return err
 }
 
-// ParseAlternatives returns the alternatives in a text, or the text alone.
-func ParseAlternatives(text string) ([]string, error) {
+// parseAlternatives returns the alternatives in a text, or the text alone.
+func parseAlternatives(text string) ([]string, error) {
 	if !separator.MatchString(text) {
 		return []string{text}, nil
 	}

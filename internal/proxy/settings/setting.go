@@ -47,6 +47,7 @@ type Settings struct {
 	GRPC          bool           // refuse calls of gRPC, gRPC-Web and Connect as these do
 	Exempt        []netip.Prefix // the addresses that are exempt from the limits
 	MaxBody       int64          // bounds the body of a request to a language model, in bytes
+	APIKey        []string       // the alternatives of an API key; one "" without it
 	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
 	Anonymous     bool           // with an API key, let requests without one and without a user pass
 	Connection    Connection

@@ -130,7 +130,7 @@ var HandlerTable = []Setting{
 	// How long the body of a POST may be, if a [limit of tokens](llm.md#before-the-response) applies:
 	// bytes, or as in `512KB`. A longer one gets status 413. The proxy holds 32 times as much of all
 	// these bodies at once, and twice as much of those of one client or key. Default: 8MB.
-	{Name: "max_body", Want: wantSize, Read: readMaxBody},
+	{Name: "max_body", Want: wantSize, Read: readMaxBody, Unset: "8MB"},
 	// The name of the route in the [metrics](operating.md#metrics-in-the-database): a name or a
 	// placeholder. Default: that of the policy.
 	{Name: "route", Want: wantRoute},
@@ -156,8 +156,8 @@ var PolicyTable = []Setting{
 	// "Bearer " at its beginning is cut off. `Authorization` with another scheme, such as Basic, holds
 	// no key. Default: requests have no key.
 	{Name: "api_key", Form: Words, Want: "one text with a placeholder, or alternatives of such texts",
-		Read: func(_ *Settings, text string) error {
-			_, err := ParseAlternatives(text)
+		Read: func(dst *Settings, text string) (err error) {
+			dst.APIKey, err = parseAlternatives(text)
 			return err
 		}},
 	// The user of a request without an API key: text with a placeholder that clients cannot set, such

@@ -40,25 +40,25 @@ type Frames struct {
 	Stream  bool   // the response is a stream by its type, or by its first line
 	Invalid string // the reason why the body cannot be read, or ""
 
-	one, each func(text []byte) // read a body that is one text, and an element
-	mode      mode
-	encoded   bool   // the body is encoded as gzip
-	packed    []byte // the encoded body
-	text      []byte // the current line, or the JSON that is not read yet
-	event     []byte // the data of the current event of an event stream
-	later     int    // the length of text at which to look for the end of an array's element
-	began     bool   // a line was read
-	cr        bool   // the last line ended with CR, and a LF after it belongs to it
-	long      bool   // the current event is too long
+	each    func(text []byte) // reads a text
+	mode    mode
+	encoded bool   // the body is encoded as gzip
+	packed  []byte // the encoded body
+	text    []byte // the current line, or the JSON that is not read yet
+	event   []byte // the data of the current event of an event stream
+	later   int    // the length of text at which to look for the end of an array's element
+	began   bool   // a line was read
+	cr      bool   // the last line ended with CR, and a LF after it belongs to it
+	long    bool   // the current event is too long
 
 	buffered int64  // the bytes of the buffers
 	total    *int64 // the bytes that all Frames hold; atomic
 }
 
-// NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold. one
-// is called with a body that is a single text, and each with each element, which are not kept.
-func NewFrames(h http.Header, total *int64, one, each func(text []byte)) *Frames {
-	f := &Frames{total: total, one: one, each: each}
+// NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold. each
+// is called with each text, which is not kept.
+func NewFrames(h http.Header, total *int64, each func(text []byte)) *Frames {
+	f := &Frames{total: total, each: each}
 	kind := strings.ToLower(h.Get("Content-Type"))
 	switch {
 	case strings.HasPrefix(kind, "text/event-stream"):
@@ -148,7 +148,7 @@ func (f *Frames) Write(part []byte) (int, error) {
 // End reads the rest of the body, which may be incomplete. Callers call it once.
 func (f *Frames) End() {
 	if text := end(f)[0]; text != nil {
-		f.one(text)
+		f.each(text)
 	}
 }
 

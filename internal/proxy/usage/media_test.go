@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
@@ -26,7 +27,12 @@ func inputOf(t *testing.T, body string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Input(int64(len(body)))
+	return estimate(&p, body)
+}
+
+// estimate returns the estimate of the input of a body.
+func estimate(p *usage.Prompt, body string) int64 {
+	return option.InputOf(int64(len(body))-p.MediaLength) + p.MediaTokens
 }
 
 func TestFormsNameTheirModel(t *testing.T) {
@@ -59,7 +65,7 @@ func TestFormsNameTheirModel(t *testing.T) {
 		p, err := usage.ReadPrompt("/v1/audio/transcriptions", []string{kind}, []byte(body))
 		got := "- " + fmt.Sprint(err)
 		if err == nil {
-			input := p.Input(int64(len(body)))
+			input := estimate(&p, body)
 			got = fmt.Sprint(p.Model, " ", err, " ", input >= 1000 && input < 1300)
 		}
 		check.Equal(t, fmt.Sprint(c.fields), got, c.want)

@@ -10,8 +10,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 )
 
 // Prompt holds what a request asks of a language model.
@@ -27,11 +25,6 @@ type Prompt struct {
 
 	MediaLength int64 // how much of the body is pictures, sound and other data that is no text
 	MediaTokens int64 // what they may cost
-}
-
-// Input estimates the tokens of the prompt from the length of the body, which is negative if it is unknown.
-func (p *Prompt) Input(length int64) int64 {
-	return option.InputOf(length-p.MediaLength) + p.MediaTokens
 }
 
 // ErrAmbiguous is the error of an object in which a name stands twice, or that is not JSON. Servers differ in
@@ -73,9 +66,8 @@ var modelInPath = regexp.MustCompile("(?is)/(?:tuned)?models/(.+):[a-z]+$|/opena
 	"/model/(.+)/(?:invoke|converse)")
 
 const (
-	maxModel   = 256     // the longest name of a model, in bytes
-	maxNames   = 1000    // the most members of an object that walk reads
-	mostTokens = 1 << 53 // the highest number of tokens
+	maxModel = 256  // the longest name of a model, in bytes
+	maxNames = 1000 // the most members of an object that walk reads
 )
 
 // ReadPrompt reads a request with a path, in which escapes are decoded, the values of its Content-Type, and a
@@ -142,8 +134,8 @@ func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, err
 	if top.N != nil {
 		p.Answers = whole(top.N)
 	}
-	if n := p.Answers; n > 0 && p.Output > mostTokens/n {
-		p.Output = mostTokens
+	if n := p.Answers; n > 0 && p.Output > most/n {
+		p.Output = most
 	} else if n > 0 {
 		p.Output *= n
 	}
@@ -178,14 +170,14 @@ func bound(p *Prompt) {
 	}
 }
 
-// whole returns the number in a JSON text, at most mostTokens, or 0 if it is no whole number of 1 or more.
+// whole returns the number in a JSON text, or most if it is larger, or 0 if it is no whole number of 1 or more.
 func whole(text []byte) int64 {
 	n, err := strconv.ParseFloat(string(text), 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || n < 1 || n != math.Trunc(n) {
 		return 0
 	}
-	if n > mostTokens {
-		return mostTokens
+	if n > most {
+		return most
 	}
 	return int64(n)
 }

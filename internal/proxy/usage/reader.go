@@ -33,7 +33,7 @@ type Reader struct {
 // New returns the Reader of a response with headers h. total is that of NewFrames.
 func New(h http.Header, total *int64) *Reader {
 	r := &Reader{last: append([]int64(nil), none...), searches: map[string]bool{}, medium: Unreported}
-	r.Frames = NewFrames(h, total, nil, r.readEvent)
+	r.Frames = NewFrames(h, total, r.readEvent)
 	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
 		if values := h[name]; len(values) > 0 {
 			r.headerTier = values[0]
@@ -74,7 +74,7 @@ func readBodies(readers []*Reader, texts [][]byte) {
 	}
 	report(readers, bodies)
 	for i, r := range readers {
-		if bytes.Contains(texts[i], searchCalls) || bytes.Contains(texts[i], searchQueries) {
+		if bytes.Contains(texts[i], searchWord) {
 			readSearches(r, texts[i])
 		}
 		if !r.reported {
@@ -110,7 +110,9 @@ func (r *Reader) readEvent(text []byte) {
 		var event map[string]interface{}
 		_ = json.Unmarshal(text, &event) // a number that is too large leaves out only itself
 		report([]*Reader{r}, []map[string]interface{}{event})
-		readSearches(r, text)
+		if bytes.Contains(text, searchWord) {
+			readSearches(r, text)
+		}
 		r.Frames.Stream = r.Frames.Stream || r.reported
 		return
 	}

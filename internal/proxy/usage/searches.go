@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"bytes"
 	"encoding/json"
 	"strconv"
 )
@@ -41,14 +40,12 @@ type searchCall struct {
 	} `json:"action"`
 }
 
-// An event with searches has one of these texts.
-var searchCalls, searchQueries = []byte("_search_call"), []byte("SearchQueries")
+// searchWord is in each text with searches: it has a type such as web_search_call, or webSearchQueries.
+var searchWord = []byte("earch")
 
-// readSearches reads the searches of an event: each completed call of a search by its number, and each query.
+// readSearches reads the searches in a text with searchWord: each completed call of a search by its number,
+// and each query.
 func readSearches(r *Reader, text []byte) {
-	if !bytes.Contains(text, searchCalls) && !bytes.Contains(text, searchQueries) {
-		return
-	}
 	var s searches
 	_ = json.Unmarshal(text, &s) // fields of other types have no searches
 	for i, call := range append(append(s.Output, s.Inner.Output...), s.Item) {

@@ -102,7 +102,7 @@ func (l *Ledger) take(now time.Time) []*item {
 		i.process = name
 		for n := range i.Charges {
 			c := &i.Charges[n]
-			c.Exact = batch.Exact(c.Units, c.Rest)
+			c.Exact = batch.Exact(c.Units*1000 - c.Rest)
 			c.Durable = c.Limit.Durable
 			c.Prefix = c.Limit.Prefix
 			if c.Limit.CountedAs != "" { // as lease.RowOf does, whose call the interpreter would pay for
