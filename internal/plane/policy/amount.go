@@ -61,6 +61,7 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	if o.Unlimited || o.Events == 0 {
 		a.zero = !o.Unlimited && !terms.Overage
 		terms.Quota = 0
+		terms.Notify = nil
 		// Validate needs events, and refuses a burst that takes too long to refill.
 		quota.Events = 1
 		if quota.Burst > 1 {
