@@ -38,8 +38,8 @@ func TestHeadersStayAfterInformationalResponse(t *testing.T) {
 	}
 }
 
-// A limit with overage refuses nobody, also if an override leaves nothing of its quota, of which no percentage
-// is reached.
+// A limit with overage refuses nobody, also if an override leaves nothing of its quota, of which no
+// percentage is reached.
 func TestOverageBeyondNothingIsServed(t *testing.T) {
 	dsn := policytest.Open(t, `INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'anonymous');
 		SELECT rate_limit_rule('over', count_by => '{user}', algorithm => 'fixed_window', per_hour => 5,

@@ -71,7 +71,8 @@ func readLines(t *testing.T, file string, pairs ...string) (lines []testLine) {
 // A parameter of the connection string takes precedence over the environment, even if its value is empty.
 // TestDSNLikePgx does not test that, because an empty value is an error for pgx.
 func TestDSNPrecedesEnvironment(t *testing.T) {
-	for name, value := range map[string]string{"PGPORT": "7", "PGCONNECT_TIMEOUT": "4", "PGPASSFILE": os.DevNull} {
+	for name, value := range map[string]string{"PGPORT": "7", "PGCONNECT_TIMEOUT": "4",
+		"PGPASSFILE": os.DevNull} {
 		t.Setenv(name, value)
 	}
 	c, err := parseConfig("host=h port='' connect_timeout=", nil)

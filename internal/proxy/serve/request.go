@@ -322,7 +322,8 @@ func setUndecided(q *Request) {
 		LogNoDecision(q)
 	}
 	if q.failure != nil && q.Outcome.Status == 0 {
-		o := NoDecision(q.Site.OnError, q.failure) // the limits let the request pass, but the policy could not
+		// The limits let the request pass, but the policy could not.
+		o := NoDecision(q.Site.OnError, q.failure)
 		q.Outcome.Kind = o.Kind
 		q.Outcome.Reason = o.Reason
 		q.Outcome.Err = o.Err

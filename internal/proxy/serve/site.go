@@ -47,8 +47,8 @@ type Site struct {
 
 	// Watcher observes verdicts of the policy; nil observes none.
 	Watcher Watcher
-	// Log logs lines for operators; nil logs none. Outage is the outage log of the database. If Outage is nil, requests
-	// without a decision are not logged.
+	// Log logs lines for operators; nil logs none. Outage is the outage log of the database. If Outage is
+	// nil, requests without a decision are not logged.
 	Log    func(host.Line)
 	Outage *host.Outage
 	// Node counts the requests. If it is nil, Prepare sets a Node that is not registered.

@@ -36,8 +36,8 @@ type Zone struct {
 // defaultKey is the key of a limit without a configured key.
 const defaultKey = "{client_ip}"
 
-// NewZone parses the settings of a limit, and keeps them with their defaults, of which that of ipv6_prefix may
-// be "". Errors are *ratelimit.FieldError with the names of settings.LimitTable.
+// NewZone parses the settings of a limit, and keeps them with their defaults, of which that of ipv6_prefix
+// may be "". Errors are *ratelimit.FieldError with the names of settings.LimitTable.
 func NewZone(configured settings.Values, ipv6Prefix string, parse reading.ParseText) (*Zone, error) {
 	values := settings.Values{"key": defaultKey, "ipv6_prefix": ipv6Prefix}
 	for name, value := range configured {

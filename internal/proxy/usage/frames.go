@@ -55,8 +55,8 @@ type Frames struct {
 	total    *int64 // the bytes that all Frames hold; atomic
 }
 
-// NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold. each
-// is called with each text, which is not kept.
+// NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold.
+// each is called with each text, which is not kept.
 func NewFrames(h http.Header, total *int64, each func(text []byte)) *Frames {
 	f := &Frames{total: total, each: each}
 	kind := strings.ToLower(h.Get("Content-Type"))

@@ -170,7 +170,8 @@ func bound(p *Prompt) {
 	}
 }
 
-// whole returns the number in a JSON text, or most if it is larger, or 0 if it is no whole number of 1 or more.
+// whole returns the number in a JSON text, or most if it is larger, or 0 if it is no whole number of 1 or
+// more.
 func whole(text []byte) int64 {
 	n, err := strconv.ParseFloat(string(text), 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || n < 1 || n != math.Trunc(n) {
