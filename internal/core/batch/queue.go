@@ -29,8 +29,8 @@ type Queue struct {
 
 // worker forms batches: it collects the pending calls and passes them to the Decider, until no calls
 // are left. Only one worker at a time is the collecting one, and Queue.collecting is set while there is one.
-// If the batch of the collecting worker is in flight for longer than slowBatch, another worker becomes the
-// collecting one, and the first worker ends after its batch. At most Options.Workers run concurrently.
+// If the batch of the collecting worker is slow, another worker becomes the collecting one, and the first
+// worker ends after its batch. At most Options.Workers run concurrently.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
@@ -130,9 +130,13 @@ func Busy(q *Queue) bool {
 	return q.running > 0
 }
 
-// slowBatch is the time in flight after which another worker collects the next batch, so that one slow
-// statement does not delay all calls.
-const slowBatch = 5 * time.Millisecond
+// slowBatch, and slowHit for each hit after the first, are the time in flight after which another worker
+// collects the next batch, so that one slow statement does not delay all calls. On a busy server, more
+// batches at once would only be smaller, and wait for each other's rows.
+const (
+	slowBatch = 5 * time.Millisecond
+	slowHit   = 500 * time.Microsecond
+)
 
 // runWorker runs batches until no calls are left, or another worker collects. The caller has counted the
 // worker as running. A panic must not leave this goroutine: in a plugin it would end the proxy.
@@ -226,16 +230,17 @@ func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 	w.inFlight = true
 	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, only: q.batchesInFlight == 0}
 	q.batchesInFlight++
+	slow := slowBatch + time.Duration(hits-1)*slowHit
 	if w.slowTimer == nil {
-		w.slowTimer = time.AfterFunc(slowBatch, func() { replaceSlowWorker(q, w) })
+		w.slowTimer = time.AfterFunc(slow, func() { replaceSlowWorker(q, w) })
 	} else {
-		w.slowTimer.Reset(slowBatch)
+		w.slowTimer.Reset(slow)
 	}
 	return w.calls, expired
 }
 
-// replaceSlowWorker runs when the batch of w has been in flight for slowBatch. It starts another worker,
-// which becomes the collecting one, or runs again later if Options.Workers are running.
+// replaceSlowWorker runs when the batch of w is slow. It starts another worker, which becomes the collecting
+// one, or runs again later if Options.Workers are running.
 func replaceSlowWorker(q *Queue, w *worker) {
 	q.mu.Lock()
 	start := w.inFlight && !w.replaced && q.running < q.Workers

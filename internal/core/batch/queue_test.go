@@ -138,6 +138,7 @@ var schedules = map[string]struct {
 	workers  int
 	takes    []time.Duration // the times of batches; the last one applies to all later batches
 	arrivals []time.Duration // the times at which calls are sent
+	hits     int             // of each call; 0 means 1
 	batches  string          // the calls of each batch
 	finished []time.Duration // the end of each call
 	waited   float64         // the wait of the last batch's first call, in milliseconds
@@ -154,6 +155,10 @@ var schedules = map[string]struct {
 		workers: 4, takes: ms(1000, 1), arrivals: ms(0, 1, 1, 10, 20),
 		batches: "[[0] [1 2] [3] [4]]", finished: ms(1000, 6, 6, 11, 21),
 	},
+	"a batch of 20 hits is slow after 14.5 ms": {
+		workers: 4, takes: ms(1000, 1), arrivals: ms(0, 1, 20), hits: 20,
+		batches: "[[0] [1] [2]]", finished: ms(1000, 15.5, 21),
+	},
 	"after a slow batch, one batch at a time is in flight": {
 		workers: 4, takes: ms(10, 4), arrivals: ms(0, 1, 7, 9.5),
 		batches: "[[0] [1] [2] [3]]", finished: ms(10, 9, 13, 17), waited: 3.5,
@@ -164,8 +169,8 @@ var schedules = map[string]struct {
 	},
 }
 
-// Calls that arrive during a batch share the next batch. A slow batch delays other calls by at most 5 ms. The
-// last batch has the deadline of its oldest call.
+// Calls that arrive during a batch share the next batch. A slow batch delays other calls by at most 5 ms,
+// and by more if it has many hits. The last batch has the deadline of its oldest call.
 func TestCallsShareBatches(t *testing.T) {
 	for name, test := range schedules {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +182,7 @@ func TestCallsShareBatches(t *testing.T) {
 				finished := make([]time.Duration, len(test.arrivals))
 				for i, at := range test.arrivals {
 					time.Sleep(time.Until(start.Add(at)))
-					call := d.send(fmt.Sprint(i), 1)
+					call := d.send(fmt.Sprint(i), max(1, test.hits))
 					if !batch.Busy(d.queue) {
 						t.Errorf("Busy is false with call %d, want true", i)
 					}
