@@ -39,9 +39,8 @@ func startDecider(t *testing.T) decider {
 		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond "+
 			"/login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
 		"limit 100 1m", "limit 3 1m\n\t\t\ttimeout 50s\n\t\t\ton_error deny")
-	c := harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+cluster.Open(t))
-	c.AwaitAddress(t, address)
-	return decider{c, address}
+	return decider{harness.RunCaddy(t, "", harness.Caddy(t, root), address, config,
+		"DATABASE_URL="+cluster.Open(t)), address}
 }
 
 // checkDecides sends four requests of one client, with another forged address in their headers each time. The

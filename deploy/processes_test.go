@@ -36,8 +36,7 @@ func TestCaddysOfContainersLimit(t *testing.T) {
 			"app:80", startUpstream(t), " 1m\n", " 1m\n\t\ttimeout 50s\n\t\ton_error deny\n")
 		text = strings.NewReplacer("https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)),
 			":8081", ":"+strconv.Itoa(harness.FreePort(t))).Replace(text)
-		c := harness.RunCaddy(t, "", harness.Caddy(t, root), text, "DATABASE_URL="+cluster.Open(t))
-		c.AwaitAddress(t, address)
+		harness.RunCaddy(t, "", harness.Caddy(t, root), address, text, "DATABASE_URL="+cluster.Open(t))
 		checkLimit(t, "http://"+address, limit)
 	}
 }

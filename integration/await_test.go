@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	awaiting "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -13,11 +13,8 @@ import (
 // awaitTimeout bounds the time that a test waits for work in the background.
 const awaitTimeout = 2 * time.Minute
 
-// await waits until a condition holds.
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	within.Within(t, awaitTimeout, what, condition)
-}
+// These are the functions of package await, as names of this package.
+var await, awaitWithin, lateness, pause = awaiting.Until, awaiting.Within, awaiting.Lateness, awaiting.Pause
 
 // openStore returns a store on the database, with at most one postgres.Options. It closes the store at the
 // test's end. The test fails if the store reports a failure in the background.

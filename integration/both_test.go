@@ -54,10 +54,7 @@ func startControlledCaddy(t *testing.T, program, name, dsn string, routes []rout
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin,
 		"pg_ratelimit {\n", fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %[1]s\n", name))
 	p := &controlledProxy{name: name, url: "http://" + address, admin: "http://" + admin, program: program}
-	p.start = func() {
-		p.Process = harness.RunCaddy(t, name, p.program, config)
-		p.AwaitAddress(t, address)
-	}
+	p.start = func() { p.Process = harness.RunCaddy(t, name, p.program, address, config) }
 	p.reload = func() { loadConfig(t, admin, config, http.StatusOK) }
 	p.reject = func() {
 		invalid := harness.Replace(t, config, "\nlimit ", "\nlimit many ")

@@ -52,9 +52,8 @@ func buildCaddy(t *testing.T) string {
 // startCaddyOn starts a Caddy with a config that listens on the address, and waits until the Caddy listens.
 func startCaddyOn(t *testing.T, address, config string, env ...string) *proxy {
 	t.Helper()
-	c := &proxy{harness.RunCaddy(t, "Caddy on "+address, buildCaddy(t), config, env...), "http://" + address}
-	c.AwaitAddress(t, address)
-	return c
+	return &proxy{harness.RunCaddy(t, "Caddy on "+address, buildCaddy(t), address, config, env...),
+		"http://" + address}
 }
 
 // loadConfig loads a Caddyfile, and fails the test unless the response has the wanted status.

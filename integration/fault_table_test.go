@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
@@ -157,7 +156,7 @@ func measureFault(t *testing.T, proxies []*controlledProxy, name string, begin, 
 				}})
 		})
 	}
-	late := within.Lateness()
+	late := lateness()
 	time.Sleep(300 * time.Millisecond) // under load before the fault, too
 	if err := begin(); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
-	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
@@ -72,7 +71,7 @@ func TestBudgetsInMoneyAreExact(t *testing.T) {
 	}
 	const steps = 24
 	for step := range int64(steps) {
-		within.Within(t, time.Hour, "the next step", func() bool {
+		awaitWithin(t, time.Hour, "the next step", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			return b.answered >= b.requests*step/steps

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
@@ -96,7 +95,7 @@ func changeOf(t *testing.T, dsn, sql string, urls []string, before, after int,
 	request func(url string) *http.Request) {
 	t.Helper()
 	const maxDelay = time.Second
-	late := within.Lateness()
+	late := lateness()
 	cluster.Execute(t, dsn, sql)
 	committed := time.Now()
 	var proxies sync.WaitGroup

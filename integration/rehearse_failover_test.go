@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
 // server returns the DSN of the server with the port in a variable, PGPORT or STANDBY_PORT.
@@ -47,7 +45,7 @@ func (r *rehearsal) loseThePrimary() {
 // decidedWithin waits until both proxies decide, and fails the test if that is later than limit after since.
 func (r *rehearsal) decidedWithin(what string, since time.Time, limit time.Duration) {
 	r.t.Helper()
-	late := within.Lateness()
+	late := lateness()
 	r.awaitDecisions()
 	took := time.Since(since)
 	if busy := late(); took > limit+4*busy {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/authority"
-	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -71,7 +70,7 @@ func (r *rehearsal) failOver() {
 	r.loseThePrimary()
 	r.page("Fail over", 0)
 	r.decidedWithin("the promotion", time.Now(), 2*time.Second)
-	within.Pause(time.Second) // proxies detect the failover in this time
+	pause(time.Second) // proxies detect the failover in this time
 	if n := r.number(rehearsedCount + " AND key = 'failover'"); n < admitted {
 		t.Errorf("the standby counts %d, want the %d that were admitted", n, admitted)
 	}
@@ -151,7 +150,7 @@ func (r *rehearsal) destroyAndRestore(ca string) {
 	r.page("Restore to a point in time", 1)
 	r.awaitDecisions()
 	r.awaitPolicyApplied()
-	within.Pause(time.Second) // proxies detect the restore in this time
+	pause(time.Second) // proxies detect the restore in this time
 	r.page("Restore to a point in time", 2)
 	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")
 	check.Equal(t, "banned after the restore",

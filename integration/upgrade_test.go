@@ -148,9 +148,7 @@ func startVersion(t *testing.T, program, name, dsn string) *proxy {
 	address := harness.FreeAddress(t)
 	config := caddyfile(address, dsn, versionRoutes())
 	config = harness.Replace(t, config, "dsn ", "node_name "+name+"\n\t\tdsn ")
-	c := &proxy{harness.RunCaddy(t, name, program, config), "http://" + address}
-	c.AwaitAddress(t, address)
-	return c
+	return &proxy{harness.RunCaddy(t, name, program, address, config), "http://" + address}
 }
 
 // Programs of the first numbered version, of today and of a later one count together before, during and after

@@ -84,9 +84,8 @@ http://%s {
 func startCaddy(t *testing.T, dsn, backend string) (*harness.Process, string) {
 	t.Helper()
 	address := harness.FreeAddress(t)
-	p := harness.RunCaddy(t, "", harness.Caddy(t, root), caddyfile(dsn, address, backend))
-	p.AwaitAddress(t, address)
-	return p, "http://" + address
+	return harness.RunCaddy(t, "", harness.Caddy(t, root), address, caddyfile(dsn, address, backend)),
+		"http://" + address
 }
 
 type object = harness.Object

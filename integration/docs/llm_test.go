@@ -110,8 +110,7 @@ func (g *llmGuide) startCaddy(stub string) {
 	config := strings.NewReplacer("llm.example.com", g.url, "https://api.anthropic.com", stub,
 		"https://api.openai.com", stub, "pg_ratelimit {\n",
 		"pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n").Replace(g.blocks["caddyfile"][0].text)
-	g.proxy = harness.RunCaddy(g.t, "", harness.Caddy(g.t, root), config, "DATABASE_URL="+g.dsn)
-	g.proxy.AwaitAddress(g.t, address)
+	g.proxy = harness.RunCaddy(g.t, "", harness.Caddy(g.t, root), address, config, "DATABASE_URL="+g.dsn)
 }
 
 // startTraefik starts a Traefik with the middleware of the page in front of the stub.

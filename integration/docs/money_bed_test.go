@@ -70,7 +70,7 @@ func newMoneyBed(t *testing.T) *moneyBed {
 		}
 	}
 	check.Equal(t, "the number of configurations", len(b.proxies), 2)
-	b.await("the policy", func() bool {
+	await.Until(b.T, "the policy", func() bool {
 		return cluster.Query[bool](t, b.dsn, "SELECT to_regclass('rate_limit_proxies') IS NOT NULL")
 	})
 	return b
@@ -112,8 +112,7 @@ func (b *moneyBed) startCaddy(config string) {
 	address := harness.FreeAddress(b.T)
 	config = harness.Replace(b.T, config, "llm.example.com", "{\n\tadmin off\n}\n\nhttp://"+address,
 		"pg_ratelimit {\n", "pg_ratelimit {\n\t\t\ttimeout 30s\n\t\t\ton_error deny\n")
-	harness.RunCaddy(b.T, "", harness.Caddy(b.T, root), config, "DATABASE_URL="+b.dsn).
-		AwaitAddress(b.T, address)
+	harness.RunCaddy(b.T, "", harness.Caddy(b.T, root), address, config, "DATABASE_URL="+b.dsn)
 	b.proxies = append(b.proxies, moneyProxy{"http://" + address, address})
 }
 
@@ -162,11 +161,6 @@ func runTraefik(t *testing.T, dsn, dynamic string) (tr *harness.Process, address
 	return tr, address
 }
 
-func (b *moneyBed) await(what string, f func() bool) {
-	b.Helper()
-	await.Within(b.T, time.Minute, what, f)
-}
-
 // run runs the SQL of a section.
 func (b *moneyBed) run(section string) {
 	b.Helper()
@@ -180,7 +174,7 @@ func (b *moneyBed) execute(sql string) {
 	b.Helper()
 	cluster.Execute(b.T, b.dsn, sql+
 		"; UPDATE rate_limit_users SET period_start = current_date - 14 WHERE period_start IS NULL")
-	b.await("the proxies to apply all changes", func() bool {
+	await.Until(b.T, "the proxies to apply all changes", func() bool {
 		return cluster.Query[int64](b.T, b.dsn, "SELECT count(*) FROM rate_limit_proxies WHERE behind = 0") ==
 			int64(len(b.proxies))
 	})
@@ -224,7 +218,7 @@ func (b *moneyBed) askModel(proxy int, user, path, model string) harness.Respons
 // awaitRefused waits until a proxy refuses a user because a limit is used up.
 func (b *moneyBed) awaitRefused(proxy int, user, limit string) {
 	b.Helper()
-	b.await("a refusal by "+limit, func() bool {
+	await.Until(b.T, "a refusal by "+limit, func() bool {
 		r := b.ask(proxy, user, 0)
 		return r.Status == http.StatusTooManyRequests && strings.Contains(r.Body, limit)
 	})
@@ -238,13 +232,13 @@ func (b *moneyBed) checkUsed(limit, user string) {
 		return cluster.Query[string](b.T, b.dsn, `SELECT coalesce(sum(`+column+`), 0)::text
 			FROM rate_limit_counters('rule/`+limit+`', true, ARRAY['`+user+`'])`)
 	}
-	b.await("the settlements", func() bool { return counter("held") == "0" })
+	await.Until(b.T, "the settlements", func() bool { return counter("held") == "0" })
 	sender := user
 	if user == "orbit" || user == "blue" {
 		sender = "bob"
 	}
 	want := fmt.Sprint((b.billionthsOf(sender) + 999) / 1000)
-	b.await("the counter of "+limit+" to be "+want, func() bool { return counter("count") == want })
+	await.Until(b.T, "the counter of "+limit+" to be "+want, func() bool { return counter("count") == want })
 }
 
 // billionthsOf returns what the requests of a user that passed have cost.

@@ -101,7 +101,7 @@ func (b *moneyBed) proveLevels() {
 		b.execute(fmt.Sprintf("SELECT rate_limit_delete_override('%s', '%s', user_id => '%s')", l.rule,
 			l.limit, l.user))
 		for proxy := range b.proxies {
-			b.await("bob's request to pass", func() bool {
+			await.Until(b.T, "bob's request to pass", func() bool {
 				return b.ask(proxy, "bob", 0).Status == http.StatusOK
 			})
 		}
@@ -172,7 +172,7 @@ func (b *moneyBed) proveUpgrade() {
 	cluster.Execute(b.T, b.dsn, payment)
 	start := time.Now()
 	for proxy := range b.proxies {
-		b.await("the upgrade", func() bool { return b.ask(proxy, "ann", 0).Status == http.StatusOK })
+		await.Until(b.T, "the upgrade", func() bool { return b.ask(proxy, "ann", 0).Status == http.StatusOK })
 	}
 	if took := time.Since(start) - late(); took > 1200*time.Millisecond {
 		b.Errorf("the upgrade holds at both proxies after %v, want 1.2 s", took)

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -69,10 +68,10 @@ func newRecipeEnv(t *testing.T, firstBlocks []block, asOwner bool) *recipeEnv {
 	if k.proxy == "" {
 		t.Fatal("the first section has no Caddyfile")
 	}
-	k.await("the tables", func() bool {
+	await.Until(k, "the tables", func() bool {
 		return k.text("SELECT to_regproc('rate_limit_about') IS NOT NULL") == "t"
 	})
-	k.await("the proxy's first report of the policy", func() bool {
+	await.Until(k, "the proxy's first report of the policy", func() bool {
 		return k.text("SELECT coalesce(bool_or(policy), false) FROM rate_limit_proxies") == "t"
 	})
 	k.shell = newShell(t, reader)
@@ -106,7 +105,7 @@ func (k *recipeEnv) startCaddy(config, dsn string) {
 		":8080 {", "http://"+k.proxy+" {\n\tbind 127.0.0.1",
 		"pg_ratelimit {\n\t\tpolicy", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n\t\tpolicy",
 		"127.0.0.1:9000", strings.TrimPrefix(upstream, "http://"))
-	harness.RunCaddy(k, "", harness.Caddy(k, root), config, "DATABASE_URL="+dsn).AwaitAddress(k, k.proxy)
+	harness.RunCaddy(k, "", harness.Caddy(k, root), k.proxy, config, "DATABASE_URL="+dsn)
 }
 
 // withOwnRoles returns SQL of the page with the roles of this recipe.
@@ -152,7 +151,7 @@ func (k *recipeEnv) awaitPolicyApplied() {
 	k.Helper()
 	last := k.text("SELECT coalesce(max(seq), 0) FROM rate_limit_changes")
 	version := regexp.MustCompile(`(?m)^caddy_pg_ratelimit_policy_version (\S+)$`)
-	k.await("the proxy to apply the policy", func() bool {
+	await.Until(k, "the proxy to apply the policy", func() bool {
 		match := version.FindStringSubmatch(harness.Ask(k, harness.Get(k.metrics)).Body)
 		var applied float64
 		if match != nil {
@@ -162,11 +161,6 @@ func (k *recipeEnv) awaitPolicyApplied() {
 		}
 		return match != nil && fmt.Sprint(int64(applied)) == last
 	})
-}
-
-func (k *recipeEnv) await(what string, f func() bool) {
-	k.Helper()
-	await.Within(k, 3*time.Minute, what, f)
 }
 
 // ask sends a request to the proxy. headers are names and values in turn.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -128,7 +129,7 @@ func usageOutlivesItsPeriod(k *recipeEnv) {
 			SELECT date_trunc('month', time, 'UTC') AS month, sum(settled) AS used FROM rate_limit_metrics
 			WHERE granularity = 'day' AND user_id = 'ann' AND prefix = 'rule/metered' GROUP BY 1) AS m`)
 	}
-	k.await("the history of this month", func() bool { return months() == "5" })
+	await.Until(k, "the history of this month", func() bool { return months() == "5" })
 	// A month passes.
 	k.sql("UPDATE rate_limit_metrics_day SET time = date_trunc('month', now(), 'UTC') - " +
 		"interval '1 day'")
@@ -136,7 +137,7 @@ func usageOutlivesItsPeriod(k *recipeEnv) {
 		"expires_at = expires_at - interval '1 month'")
 	check.Equal(k, "the status of a request in the next month",
 		k.ask("/", "X-Api-Key", k.shell.must("echo $ANN")[0]).Status, http.StatusOK)
-	k.await("the invoices after a month to be of 5, 1", func() bool { return months() == "5, 1" })
+	await.Until(k, "the invoices after a month to be of 5, 1", func() bool { return months() == "5, 1" })
 	// The cleanup of the proxies deletes what has expired.
 	k.sql("DELETE FROM rate_limit_durable")
 	check.Equal(k, "the invoices after a cleanup", months(), "5, 1")
@@ -173,7 +174,7 @@ func loginsBan(k *recipeEnv) {
 			refusals++
 		}
 	}
-	k.await("the refusals in the audit log", func() bool {
+	await.Until(k, "the refusals in the audit log", func() bool {
 		return k.text(`SELECT sum(count) FROM rate_limit_audit WHERE outcome = 'limited'
 			AND address = '192.0.2.9'`) == "10"
 	})
@@ -184,7 +185,7 @@ func loginsBan(k *recipeEnv) {
 	const bans = `SELECT string_agg(concat_ws(' ', network, reason, until > now() + interval '59 minutes'
 		AND until <= now() + interval '1 hour'), ', ' ORDER BY network) FROM rate_limit_bans`
 	check.Equal(k, "the bans", k.text(bans), "192.0.2.9/32 10 refusals by login t")
-	k.await("the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
+	await.Until(k, "the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
 	for _, address := range []string{"192.0.2.77", "192.0.2.11"} {
 		check.Equal(k, "the status of a login from "+address, post(address), http.StatusOK)
 	}
@@ -202,10 +203,10 @@ func loginsBan(k *recipeEnv) {
 // requests may have no decision.
 func goesOnAfterARestore(k *recipeEnv) {
 	ann := k.shell.must("echo $ANN")[0]
-	k.await("the limit of ann", func() bool {
+	await.Until(k, "the limit of ann", func() bool {
 		return k.ask("/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000"
 	})
-	k.await("the history", func() bool {
+	await.Until(k, "the history", func() bool {
 		return k.text(`SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
 			AND outcome = 'admitted')
 			AND EXISTS (SELECT FROM rate_limit_metrics_hour)
@@ -230,7 +231,7 @@ func goesOnWhereItMoved(k *recipeEnv) {
 			k.startCaddy(b.text, k.moved)
 		}
 	}
-	k.await("the limit of ann", func() bool {
+	await.Until(k, "the limit of ann", func() bool {
 		response := k.ask("/", "X-Api-Key", ann)
 		return response.Header.Get("X-RateLimit-Limit") == "1000" &&
 			response.Header.Get("X-RateLimit-Remaining") == "998"

@@ -126,7 +126,7 @@ func TestThePageDeniesNoRefusalThatItCounts(t *testing.T) {
 func openPage(t *testing.T, dsn, history string) *tab {
 	t.Helper()
 	address := harness.FreeAddress(t)
-	harness.RunCaddy(t, "the page", harness.Caddy(t, "../.."), fmt.Sprintf(`{
+	harness.RunCaddy(t, "the page", harness.Caddy(t, "../.."), address, fmt.Sprintf(`{
 	admin off
 	persist_config off
 }
@@ -139,7 +139,7 @@ http://%s {
 		insecure
 	}
 }
-`, address, dsn, history)).AwaitAddress(t, address)
+`, address, dsn, history))
 	return open(t, "http://"+address+"/", desktop)
 }
 

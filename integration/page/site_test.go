@@ -48,14 +48,13 @@ func startSite(t *testing.T, dsn string) *site {
 	}
 	caddy := harness.Caddy(t, "../..")
 	proxyAddress := harness.FreeAddress(t)
-	proxy := harness.RunCaddy(t, "edge-1", caddy, fmt.Sprintf(siteConfig, s.dsn, proxyAddress, "edge-1"))
+	harness.RunCaddy(t, "edge-1", caddy, proxyAddress, fmt.Sprintf(siteConfig, s.dsn, proxyAddress, "edge-1"))
 	s.proxy = "http://" + proxyAddress
 	address := harness.FreeAddress(t)
 	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy,
 		Args: []string{"pg-ratelimit", "page", "--listen", address, "--dsn", s.dsn}})
 	s.pagePID = page.PID()
 	page.AwaitAddress(t, address)
-	proxy.AwaitAddress(t, proxyAddress)
 	s.page = "http://" + address + "/"
 	return s
 }

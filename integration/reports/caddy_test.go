@@ -45,10 +45,8 @@ func startCaddy(t *testing.T, p proxy, upstream string) *proxy {
 		b.WriteString(strings.ReplaceAll(p.fill(s.caddyfile(), id), "UPSTREAM", upstream))
 		fmt.Fprintf(&b, "\treverse_proxy %s\n}\n", upstream)
 	})
-	p.Process = harness.RunCaddy(t, "", harness.Caddy(t, "../.."), b.String())
-	p.AwaitAddress(t, p.trusted)
-	loader := harness.RunCaddy(t, "the loader", harness.Caddy(t, "../.."), "{\n\tadmin "+p.loader+"\n}\n")
-	loader.AwaitAddress(t, p.loader)
+	p.Process = harness.RunCaddy(t, "", harness.Caddy(t, "../.."), p.trusted, b.String())
+	harness.RunCaddy(t, "the loader", harness.Caddy(t, "../.."), p.loader, "{\n\tadmin "+p.loader+"\n}\n")
 	return &p
 }
 

@@ -28,6 +28,12 @@ func Within(t testing.TB, timeout time.Duration, what string, condition func() b
 	}
 }
 
+// Until is Within three minutes, in which a real proxy does its work on a busy machine, too.
+func Until(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	Within(t, 3*time.Minute, what, condition)
+}
+
 // Pause sleeps for about d in many short sleeps. If the machine stalls, the pause is longer than d, because
 // the stall counts only as one short sleep.
 func Pause(d time.Duration) {

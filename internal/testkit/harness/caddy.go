@@ -8,20 +8,23 @@ import (
 	"testing"
 )
 
-// RunCaddy runs a Caddy with a Caddyfile until the test's end. program is its path, and name is its name in
-// messages, "" for caddy. The Caddy has its own folder for files.
-func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Process {
+// RunCaddy runs a Caddy with a Caddyfile until the test's end, and returns when it listens on address.
+// program is its path, and name is its name in messages, "" for caddy. The Caddy has its own folder for
+// files.
+func RunCaddy(t testing.TB, name, program, address, caddyfile string, env ...string) *Process {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "Caddyfile")
 	if err := os.WriteFile(file, []byte(caddyfile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Start(t, Program{
+	p := Start(t, Program{
 		Name: name, Path: program, Dir: dir,
 		Args: []string{"run", "--config", file, "--adapter", "caddyfile"},
 		Env:  append(env, "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir),
 	})
+	p.AwaitAddress(t, address)
+	return p
 }
 
 // LoadCaddyfile makes the Caddy with an admin endpoint load a Caddyfile, even if nothing has changed, and
