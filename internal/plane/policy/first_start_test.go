@@ -13,19 +13,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// emptyDB is a database without a policy, which takes a time to create one. Its other statements fail.
-type emptyDB struct {
+// firstStart is a database without a policy, which takes a time to create one. Its other statements fail.
+type firstStart struct {
 	creation  time.Duration
 	restoring bool
 	locked    time.Duration // for how long another session creates the tables
 	start     time.Time
 }
 
-func (d *emptyDB) Run(_ context.Context, _ time.Duration, statements []*pgdb.Statement) error {
+func (d *firstStart) run(ctx context.Context, _ time.Duration, statements []*pgdb.Statement) error {
+	if statements == nil { // Exec
+		health.Sleep(ctx, d.creation)
+		return pg.Outcome(ctx, ctx.Err())
+	}
 	for _, s := range statements {
 		s.Err = errors.New("no such table")
 		text := ""
@@ -45,31 +50,25 @@ func (d *emptyDB) Run(_ context.Context, _ time.Duration, statements []*pgdb.Sta
 	return nil
 }
 
-func (d *emptyDB) Exec(ctx context.Context, _ time.Duration, _ string) error {
-	health.Sleep(ctx, d.creation)
-	return pg.Outcome(ctx, ctx.Err())
-}
-
-func (*emptyDB) Close() {}
-
 // At the first start, a request waits while the tables of the policy are being created, until 5 s after the
 // begin, and is then refused, also if another session creates them. It does not wait during a restore.
 func TestRequestsWaitForTheFirstRules(t *testing.T) {
 	for name, test := range map[string]struct {
-		db   emptyDB
+		db   firstStart
 		want string
 	}{
-		"created in 3 s":  {emptyDB{creation: 3 * time.Second}, "overloaded false at 3.36s"},
-		"created in 10 s": {emptyDB{creation: 10 * time.Second}, "overloaded true at 5s"},
-		"a restore":       {emptyDB{creation: time.Hour, restoring: true}, "overloaded false at 240ms"},
-		"another session": {emptyDB{locked: 3 * time.Second}, "overloaded false at 3.36s"},
-		"it takes 10 s":   {emptyDB{locked: 10 * time.Second}, "overloaded true at 5s"},
-		"nobody":          {emptyDB{}, "overloaded false at 240ms"},
+		"created in 3 s":  {firstStart{creation: 3 * time.Second}, "overloaded false at 3.36s"},
+		"created in 10 s": {firstStart{creation: 10 * time.Second}, "overloaded true at 5s"},
+		"a restore":       {firstStart{creation: time.Hour, restoring: true}, "overloaded false at 240ms"},
+		"another session": {firstStart{locked: 3 * time.Second}, "overloaded false at 3.36s"},
+		"it takes 10 s":   {firstStart{locked: 10 * time.Second}, "overloaded true at 5s"},
+		"nobody":          {firstStart{}, "overloaded false at 240ms"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := health.New(t.Context(), func() float64 { return 0 },
 				func(context.Context, time.Duration) error { return nil })
-			p := policy.New(&test.db, policy.Settings{Health: h, DisableMigration: test.db.creation == 0})
+			p := policy.New(fakedb.Func(test.db.run),
+				policy.Settings{Health: h, DisableMigration: test.db.creation == 0})
 			defer p.Close()
 			start := time.Now()
 			test.db.start = start
