@@ -87,7 +87,7 @@ var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`
 // functions, views, triggers and comments, in an order in which each finds what it needs.
 var (
 	first = []string{"tables/lists.sql"}
-	again = []string{"begin.sql", "changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
+	again = []string{"answers/uncomment.sql", "changes/grants.sql", "tables/amounts.sql", "answers/usage.sql",
 		"tables/notices.sql", "tables/ledger.sql", "tables/totals.sql", "answers/ledger.sql",
 		"changes/forget.sql", "tables/nodes.sql", "tables/lost.sql", "answers/proxies.sql",
 		"tables/partitions.sql", "tables/metrics.sql", "answers/traffic.sql", "tables/record.sql",
@@ -98,7 +98,7 @@ var (
 		"tables/renames.sql", "tables/triggers.sql", "changes/functions.sql", "changes/prices.sql",
 		"changes/corrections.sql", "changes/rule_function.sql", "tables/proxy_functions.sql",
 		"answers/policy.sql", "answers/spent.sql", "answers/states.sql", "changes/commands.sql",
-		"changes/document.sql", "end.sql"}
+		"changes/document.sql", "answers/comments.sql", "end.sql"}
 	// others are not part of a migration: they read the state, are the migration, or are for Citus.
 	others = []string{"state.sql", "migration.sql", "tables/shards.sql"}
 )

@@ -1,5 +1,5 @@
--- These commands begin what is made again. Columns of views lose their comments here. The files of the views
--- give them their own, and end.sql the comments of tables.
+-- Columns of views lose their comments. The files of the views then give them their own, and comments.sql the
+-- comments of tables.
 
 DO $$
 DECLARE
