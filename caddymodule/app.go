@@ -29,9 +29,9 @@ type App struct {
 	store     settings.Connection
 	recorded  *settings.History // nil without History
 	metrics   *metrics
-	handles   []*host.Handle      // one for each handler
-	conflicts serve.Conflicts     // of all handlers
-	httpApp   func() (any, error) // returns the app http, once all apps are provisioned
+	handles   []*host.Handle  // one for each handler
+	conflicts serve.Conflicts // of all handlers
+	ctx       caddy.Context
 	settles   bool                // a handler has limits of tokens, or a policy
 	sources   []*host.DataSources // of each handler
 }
@@ -43,7 +43,7 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision sets up the app.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.httpApp = func() (any, error) { return ctx.AppIfConfigured("http") }
+	a.ctx = ctx
 	var err error
 	if a.store, err = a.storeSettings(); err != nil {
 		return err
@@ -143,10 +143,7 @@ func (a *App) Start() error {
 	for _, handle := range a.handles {
 		handle.Prepare()
 	}
-	if a.httpApp == nil {
-		return nil
-	}
-	loaded, err := a.httpApp()
+	loaded, err := a.ctx.AppIfConfigured("http")
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it the config has no handlers
 		if a.settles && app.GracePeriod == 0 {
 			caddy.Log().Named(logName).Warn("grace_period is not set, so a Caddy that stops waits for all " +

@@ -108,11 +108,11 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	for i, z := range h.Zones {
 		loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
-		if err != nil {
-			return fmt.Errorf("%s: match: %w", serve.ZoneName(i, string(z.Prefix)), err)
-		}
 		var matchers caddyhttp.MatcherSets
-		if err := matchers.FromInterface(loaded); err != nil {
+		if err == nil {
+			err = matchers.FromInterface(loaded)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: match: %w", serve.ZoneName(i, string(z.Prefix)), err)
 		}
 		if len(matchers) > 0 {

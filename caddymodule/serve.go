@@ -176,9 +176,8 @@ type facts struct {
 	respond.Outcome
 	decision ratelimit.Decision // a copy of Outcome.Decision
 	hit      ratelimit.Hit      // the hit of the outcome, or a hit on noLimit
-	exceeded string             // the prefix of a limit that let the request pass beyond its quota
 
-	exceededUnit option.Unit // of the limit of exceeded
+	exceeded, exceededBy string // see serve.Request.Exceeded
 }
 
 // noLimit is the limit of a request without hits.
@@ -194,10 +193,7 @@ func (f *facts) set(q *serve.Request) {
 	if f.Hit < len(q.Hits) && (f.Decision != nil || f.Status != 0) {
 		f.hit = q.Hits[f.Hit]
 	}
-	if f.ExceededBy > 0 {
-		f.exceeded = q.Hits[f.Exceeded].Limit.Prefix
-		f.exceededUnit = q.Terms[f.Exceeded].CostSource.UnitOf()
-	}
+	f.exceeded, f.exceededBy = q.Exceeded()
 }
 
 // value implements caddy.ReplacerFunc. A placeholder without a value is "", because Caddy leaves unknown
@@ -219,6 +215,8 @@ func (f *facts) value(name string) (any, bool) {
 		return f.hit.StoredKey(), true
 	case "exceeded":
 		return f.exceeded, true
+	case "exceeded_by":
+		return f.exceededBy, true
 	case "limit":
 		n, unit = f.decision.Quota, f.Unit
 	case "remaining":
@@ -228,9 +226,6 @@ func (f *facts) value(name string) (any, bool) {
 		known = known && !f.decision.Reset.IsZero()
 	case "retry_after":
 		n = f.RetrySeconds()
-		known = n > 0
-	case "exceeded_by":
-		n, unit = f.ExceededBy, f.exceededUnit
 		known = n > 0
 	default:
 		return nil, false
@@ -248,15 +243,15 @@ func (f *facts) addTo(span trace.Span) {
 		attribute.String("pg_ratelimit.reason", string(f.Reason)),
 		attribute.String("pg_ratelimit.prefix", f.hit.Limit.Prefix),
 		attribute.String("pg_ratelimit.key", f.hit.StoredKey())}
-	if f.Decision != nil {
+	amount := func(name string, n int64) attribute.KeyValue {
 		if f.Unit == option.Money {
-			attributes = append(attributes,
-				attribute.String("pg_ratelimit.limit", f.Unit.Amount(f.decision.Quota)),
-				attribute.String("pg_ratelimit.remaining", f.Unit.Amount(f.decision.Remaining)))
-		} else {
-			attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.decision.Quota),
-				attribute.Int64("pg_ratelimit.remaining", f.decision.Remaining))
+			return attribute.String(name, f.Unit.Amount(n))
 		}
+		return attribute.Int64(name, n)
+	}
+	if f.Decision != nil {
+		attributes = append(attributes, amount("pg_ratelimit.limit", f.decision.Quota),
+			amount("pg_ratelimit.remaining", f.decision.Remaining))
 	}
 	if wait := f.RetrySeconds(); wait > 0 {
 		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", wait))

@@ -55,9 +55,8 @@ func forward(h http.Header, q *serve.Request) {
 	if v.KeyID != 0 {
 		values[2] = strconv.FormatInt(v.KeyID, 10)
 	}
-	if by := q.Outcome.ExceededBy; by > 0 {
-		values[4] = q.Hits[q.Outcome.Exceeded].Limit.Prefix
-		values[5] = q.Terms[q.Outcome.Exceeded].CostSource.UnitOf().Amount(by)
+	if q.Outcome.ExceededBy > 0 {
+		values[4], values[5] = q.Exceeded()
 	}
 	for i, value := range values {
 		if value == "" {

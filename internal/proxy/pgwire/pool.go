@@ -25,8 +25,6 @@ type Options struct {
 	Renew func() (string, error)
 }
 
-var _ pgdb.DB = (*Pool)(nil)
-
 // Pool is a pgdb.DB over a bounded number of connections.
 type Pool struct {
 	cfg     *config

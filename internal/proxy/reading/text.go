@@ -26,6 +26,14 @@ type Parts struct {
 	Connection       bool     // the text is the address of the connection alone
 }
 
+// Merge adds the parts of a request for which other placeholders stand.
+func (p *Parts) Merge(other Parts) {
+	p.Secret = p.Secret || other.Secret
+	p.User = p.User || other.User
+	p.Host = p.Host || other.Host
+	p.Path = p.Path || other.Path
+}
+
 // piece is fixed text or a placeholder in a Text.
 type piece struct {
 	name    string // the name of the placeholder, "other", or "" for fixed text
@@ -111,9 +119,7 @@ func (t *Text) Add(name string) bool {
 		p.n = n
 		p.text = strconv.Itoa(n)
 	}
-	t.Secret = t.Secret || secret
-	t.Host = t.Host || base.fromHost
-	t.Path = t.Path || base.fromPath
+	t.Merge(Parts{Secret: secret, Host: base.fromHost, Path: base.fromPath})
 	t.Placeholders = append(t.Placeholders, p.name+p.text)
 	t.pieces = append(t.pieces, p)
 	t.summarize()
@@ -122,9 +128,7 @@ func (t *Text) Add(name string) bool {
 
 // AddOther appends a placeholder of one proxy. parts tells what it may contain.
 func (t *Text) AddOther(name string, value Other, parts Parts) {
-	t.Secret = t.Secret || parts.Secret
-	t.User = t.User || parts.User
-	t.Path = t.Path || parts.Path
+	t.Merge(parts)
 	t.Placeholders = append(t.Placeholders, name)
 	t.pieces = append(t.pieces, piece{name: "other", text: name, other: value, address: true})
 	t.summarize()

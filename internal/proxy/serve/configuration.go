@@ -7,7 +7,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Configuration is a handler's configuration as text, before Compile.
@@ -81,7 +80,7 @@ func (c *Configuration) Compile() (*Site, error) {
 	hasLimit := c.hasLimit()
 	if len(c.Zones) > 0 && hasLimit && c.Handler["limit"] == "" {
 		want := "set, because another setting of a limit is set here, which the zones do not use"
-		return nil, &ratelimit.FieldError{Field: "limit", Want: want}
+		return nil, option.Invalid("limit", "", want)
 	}
 	if hasLimit || len(c.Zones) == 0 && c.Policy == nil {
 		if err := c.add(s, c.Handler); err != nil {
@@ -136,7 +135,7 @@ func (c *Configuration) add(s *Site, values settings.Values) error {
 	z.Hit.Secret = z.Key.Secret
 	if strings.HasPrefix(z.Limit.Prefix, option.RulePrefix) {
 		want := "a name that does not begin with " + option.RulePrefix + ": the policy has counters there"
-		return &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
+		return option.Invalid("prefix", z.Limit.Prefix, want)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
 				want := fmt.Sprintf("another name, because %s has %s, and %s has %s: limits on the same "+
 					"rows need the same algorithm, window and unit, and the same events and burst "+
 					"for token_bucket and gcra", place, countingText(z), e.place, countingText(e.zone))
-				err = &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
+				err = option.Invalid("prefix", z.Limit.Prefix, want)
 			}
 		}
 		if isNew {

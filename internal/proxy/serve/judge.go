@@ -68,6 +68,16 @@ func Judge(all ...*Request) {
 	setShown(all)
 }
 
+// Exceeded returns the prefix of the limit that let a request pass beyond its quota, and how much is beyond it,
+// or "" without such a limit.
+func (q *Request) Exceeded() (prefix, amount string) {
+	o := &q.Outcome
+	if o.ExceededBy == 0 {
+		return "", ""
+	}
+	return q.Hits[o.Exceeded].Limit.Prefix, q.Terms[o.Exceeded].CostSource.UnitOf().Amount(o.ExceededBy)
+}
+
 // countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
 // used beyond the quota.
 func countQuota(d *ratelimit.Decision, quota int64) int64 {

@@ -92,17 +92,12 @@ func match(s *Site, q *Request) error {
 		}
 		q.matched = append(q.matched, matched)
 	}
-	sets := s.sets.Load().(*limitSets)
-	q.Limits = sets.of[string(q.matched)]
+	sets := s.sets.Load().(map[string]*LimitSet)
+	q.Limits = sets[string(q.matched)]
 	if q.Limits == nil {
 		q.Limits = addLimitSet(s, q.matched)
 	}
 	return nil
-}
-
-// limitSets has the sets of the combinations that requests have matched. It is immutable.
-type limitSets struct {
-	of map[string]*LimitSet // by Request.matched
 }
 
 // addLimitSet adds the set of a combination to Site.sets, and returns it.
@@ -116,10 +111,10 @@ func addLimitSet(s *Site, matched []byte) *LimitSet {
 	set := newLimitSet(s, zones)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sets := &limitSets{of: map[string]*LimitSet{string(matched): set}}
-	if old := s.sets.Load().(*limitSets).of; len(old) < maxSets {
+	sets := map[string]*LimitSet{string(matched): set}
+	if old := s.sets.Load().(map[string]*LimitSet); len(old) < maxSets {
 		for name, one := range old {
-			sets.of[name] = one
+			sets[name] = one
 		}
 	}
 	s.sets.Store(sets)

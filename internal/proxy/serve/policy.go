@@ -1,10 +1,10 @@
 package serve
 
 import (
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/reading"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Policy is the compiled policy settings of a Site.
@@ -37,7 +37,7 @@ func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error)
 		text, err := parse(name, configured)
 		if err == nil && text.Fixed && (name == "api_key" || name == "user") {
 			want := "text with a placeholder, such as {header.X-Api-Key}: all requests would have the same"
-			return nil, &ratelimit.FieldError{Field: name, Value: configured, Want: want}
+			return nil, option.Invalid(name, configured, want)
 		}
 		return text, err
 	}
@@ -65,8 +65,7 @@ func newPolicy(values settings.Values, parse reading.ParseText) (*Policy, error)
 		p.key = p.Keys[0].Header
 		p.needsKey = !set.Anonymous
 	} else if text := values["without_key"]; text != "" && !set.Anonymous {
-		want := "left out: requests have no key"
-		return nil, &ratelimit.FieldError{Field: "without_key", Value: text, Want: want}
+		return nil, option.Invalid("without_key", text, "left out: requests have no key")
 	}
 	if p.Tier != nil {
 		p.tier = ""

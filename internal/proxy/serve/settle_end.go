@@ -116,8 +116,7 @@ func setUnits(all []*Settling) {
 			} else {
 				one.outcome = t.kind
 				if t.wrong != nil {
-					one.err = &ratelimit.FieldError{Field: one.source.Text, Value: t.wrong.Value,
-						Want: t.wrong.Want}
+					one.err = option.Invalid(one.source.Text, t.wrong.Value, t.wrong.Want)
 				}
 			}
 			switch {
@@ -219,7 +218,6 @@ func (s *Settling) tell(one *settledHit) {
 // charged cost.
 func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	source := one.source
-	wrong := &ratelimit.FieldError{Field: "settle " + source.Text}
 	switch {
 	case source.Bytes:
 		return s.sent, SettledSame, nil
@@ -236,9 +234,8 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	case s.status >= http.StatusInternalServerError:
 		return 0, SettledSame, nil // an upstream that has failed has done nothing
 	case source.Path != nil && s.body != nil && s.body.Invalid != "":
-		wrong.Value = s.body.Invalid
-		wrong.Want = "a body that can be read"
-		return one.Cost, SettledInvalid, wrong
+		return one.Cost, SettledInvalid,
+			option.Invalid("settle "+source.Text, s.body.Invalid, "a body that can be read")
 	case one.values == nil:
 		return one.Cost, SettledMissing, nil
 	}
@@ -250,7 +247,6 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	if len(text) > maxShown {
 		text = text[:maxShown] + "…"
 	}
-	wrong.Value = text
-	wrong.Want = "a whole number from 0 to 9007199254740992 in the response"
-	return one.Cost, SettledInvalid, wrong
+	return one.Cost, SettledInvalid, option.Invalid("settle "+source.Text, text,
+		"a whole number from 0 to 9007199254740992 in the response")
 }

@@ -81,7 +81,7 @@ type Site struct {
 	matches bool          // one of Zones does not apply to all requests
 
 	mu        sync.Mutex    // held to replace sets, and guards unsettled
-	sets      atomic.Value  // a *limitSets
+	sets      atomic.Value  // a map[string]*LimitSet, by Request.matched, which does not change
 	unsettled []host.Runner // Settlings of responses that have ended and wait: see settleSoon
 }
 
@@ -138,13 +138,6 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 	return opened, nil
 }
 
-// hide adds to Hidden the parts of a request from which a secret is taken.
-func (s *Site) hide(secret *reading.Text) {
-	s.Hidden.User = s.Hidden.User || secret.User
-	s.Hidden.Host = s.Hidden.Host || secret.Host
-	s.Hidden.Path = s.Hidden.Path || secret.Path
-}
-
 // Prepare computes the sets of limits, and the parts of a request in Hidden, from which the policy's API key
 // or a key with hash_key is taken. With on_error local, it turns on the local decisions of the store. Callers
 // call Prepare once, after the fields are set and before the first request.
@@ -165,17 +158,17 @@ func (s *Site) Prepare() {
 		s.Clients = &reading.Clients{}
 	}
 	s.Clients.Unknown = func() { warnOfUnknown(s) }
-	s.sets.Store(&limitSets{})
+	s.sets.Store(map[string]*LimitSet{})
 	s.matches = false
 	for _, z := range s.Zones {
 		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.CostSource.CountsTokens()
 		if z.HashKey != nil && *z.HashKey {
-			s.hide(z.Key.Text)
+			s.Hidden.Merge(z.Key.Text.Parts)
 		}
 	}
 	if s.Policy != nil {
 		for _, key := range s.Policy.Keys {
-			s.hide(key)
+			s.Hidden.Merge(key.Parts)
 		}
 	}
 	s.all = newLimitSet(s, s.Zones)

@@ -4,7 +4,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // DSNs holds the DSNs of a configuration.
@@ -71,8 +70,7 @@ func partSource(
 		err = failure
 	}
 	if err == nil && at.DSN == settings.MemoryDSN {
-		want := settings.WantPostgres + why
-		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
+		err = option.Invalid("dsn", settings.MemoryDSN, settings.WantPostgres+why)
 	}
 	if err != nil && dsn.DSN != "" {
 		err = &PartError{Part: part, Name: name, Err: err}

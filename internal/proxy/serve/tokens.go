@@ -10,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -111,7 +112,7 @@ func notify(all []*Request) {
 	if len(all) == 0 {
 		return
 	}
-	store, ok := all[0].Site.Store.(notifier) // all sites share it
+	inPostgres, ok := all[0].Site.Store.(*store.Store) // all sites share it
 	if !ok {
 		return
 	}
@@ -128,16 +129,13 @@ func notify(all []*Request) {
 				at := float64(t.Quota) * float64(percent)
 				// What is used beyond the quota is unknown here.
 				if used >= at && used-float64(h.Cost)*100 < at || percent > 100 && d.Remaining == 0 {
-					store.Notify(noticeOf(t, h.Limit, h.StoredKey()))
+					inPostgres.Notify(noticeOf(t, h.Limit, h.StoredKey()))
 					break
 				}
 			}
 		}
 	}
 }
-
-// notifier is a store that makes notices.
-type notifier interface{ Notify(n *batch.Notice) }
 
 // priced has the cost of a model, with its price.
 type priced struct {

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // maxShown is the longest name of a model that people read, in bytes.
@@ -30,7 +30,6 @@ func nameUnpriced(q *Request) {
 	s := q.Site
 	if dropped, ok := s.models.AllowName(time.Now(), time.Minute, name); ok {
 		s.Log(host.Line{Level: host.Warn, Text: "a request is refused, because its model has no price",
-			Err:     &ratelimit.FieldError{Field: "model", Value: name, Want: "one with a price"},
-			Dropped: dropped})
+			Err: option.Invalid("model", name, "one with a price"), Dropped: dropped})
 	}
 }

@@ -150,7 +150,7 @@ func checkRows(zones []*Zone) (at int, err error) {
 				!reading.Differ(z.Key, earlier.Key) {
 				want := "another name: an earlier limit on the same request counts under it in the same " +
 					"table, where the two keys could be the same"
-				return i, &ratelimit.FieldError{Field: "prefix", Value: z.Limit.Prefix, Want: want}
+				return i, option.Invalid("prefix", z.Limit.Prefix, want)
 			}
 		}
 	}
