@@ -28,22 +28,11 @@ type Fields struct {
 // Errors selects the error in the body of a refusal.
 type Errors string
 
-// The values of Errors.
+// The values of Errors, except text, as in {"error":"Too many requests","retryAfter":27}.
 const (
 	ErrorsByRequest Errors = ""       // an object for clients of language models, else a text
-	ErrorsText      Errors = "text"   // a text, as in {"error":"Too many requests","retryAfter":27}
 	ErrorsObject    Errors = "object" // an object with a message, a type and a code
 )
-
-// readErrors reads Settings.Errors.
-func readErrors(dst *Settings, text string) error {
-	dst.Errors = Errors(text)
-	switch dst.Errors {
-	case ErrorsByRequest, ErrorsText, ErrorsObject:
-		return nil
-	}
-	return errWant
-}
 
 // DefaultTier is the tier of requests without another tier.
 const DefaultTier = "anonymous"

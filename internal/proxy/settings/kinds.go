@@ -55,7 +55,7 @@ func parseSize(text string) (int64, error) {
 	return parseNumber(text, most)
 }
 
-// oneOf returns a setting with one of texts as its value. The first text is the default.
+// oneOf returns a setting with one of texts as its value. The first text, which may be "", is the default.
 func oneOf(name string, set func(dst *Settings, text string), texts ...string) Setting {
 	read := func(dst *Settings, text string) error {
 		text = option.Unquoted(text)
@@ -67,8 +67,15 @@ func oneOf(name string, set func(dst *Settings, text string), texts ...string) S
 		}
 		return errWant
 	}
-	lastIndex := len(texts) - 1
-	want := strings.Join(texts[:lastIndex], ", ") + " or " + texts[lastIndex]
+	named := texts
+	if named[0] == "" {
+		named = named[1:]
+	}
+	last := len(named) - 1
+	want := named[last]
+	if last > 0 {
+		want = strings.Join(named[:last], ", ") + " or " + want
+	}
 	return Setting{Name: name, Form: Words, Want: want, Read: read, Unset: texts[0]}
 }
 

@@ -89,13 +89,7 @@ var LimitTable = []Setting{
 var ZoneTable = []Setting{
 	// `off` keeps the limit out of the [fields](caddy.md#what-the-client-sees) of responses, so that
 	// they do not say what is left. Default: as the handler.
-	{Name: "fields", Want: "off", Read: func(dst *Settings, text string) error {
-		dst.Limit.Hidden = option.Unquoted(text) == "off"
-		if text != "" && !dst.Limit.Hidden {
-			return errWant
-		}
-		return nil
-	}},
+	oneOf("fields", func(dst *Settings, text string) { dst.Limit.Hidden = text == "off" }, "", "off"),
 }
 
 // HandlerTable has the settings of a handler or a middleware that do not belong to one limit. An adapter has
@@ -119,7 +113,7 @@ var HandlerTable = []Setting{
 	// The error in the body of a refusal: a `text` or an `object` with [a message, a type and a
 	// code](caddy.md#refusals-for-clients-of-language-models). Default: an object for clients of
 	// language models, else a text.
-	{Name: "errors", Want: "text or object", Read: readErrors, Unset: ""},
+	oneOf("errors", func(dst *Settings, text string) { dst.Errors = Errors(text) }, "", "text", "object"),
 	// Refuse calls of gRPC, gRPC-Web and Connect as [these protocols do](caddy.md#refusals-for-grpc),
 	// many of them with status 200. Set `off` where the proxy [only decides](programs.md) for another
 	// one, which would take 200 for leave to pass. Default: on.
