@@ -68,8 +68,8 @@ func Judge(all ...*Request) {
 	setShown(all)
 }
 
-// Exceeded returns the prefix of the limit that let a request pass beyond its quota, and how much is beyond it,
-// or "" without such a limit.
+// Exceeded returns the prefix of the limit that let a request pass beyond its quota, and how much is beyond
+// it, or "" without such a limit.
 func (q *Request) Exceeded() (prefix, amount string) {
 	o := &q.Outcome
 	if o.ExceededBy == 0 {
