@@ -195,7 +195,13 @@ func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 	}
 	maxWait := patience - q.Timeout // leaves a timeout for the batch
 	if maxWait == 0 {
-		maxWait = maxWaitInOutage(&q.pace, q.Timeout)
+		// While the server is silent, it leaves somewhat more than the time that recent batches took. A call
+		// that has waited for at most a fifth of its timeout always joins, because otherwise no batch might
+		// follow a slow one, and batchTime could not fall.
+		maxWait = q.Timeout - q.pace.batchTime*5/4
+		if maxWait < q.Timeout/5 {
+			maxWait = q.Timeout / 5
+		}
 	}
 	oldest := time.Now().Add(-maxWait)
 	late := 0
@@ -360,16 +366,4 @@ func (p *pace) setMaxHits(hits int) {
 	}
 	p.maxHits = hits
 	p.fullBatches = 0
-}
-
-// maxWaitInOutage returns the longest time that a call may have waited and still join a batch while the
-// server is silent. It leaves somewhat more for the batch than the time that recent batches took. A call that
-// has waited for at most a fifth of its timeout always joins, because otherwise no batch might follow a slow
-// one, and batchTime could not fall.
-func maxWaitInOutage(p *pace, timeout time.Duration) time.Duration {
-	wait := timeout - p.batchTime - p.batchTime/4
-	if wait < timeout/5 {
-		return timeout / 5
-	}
-	return wait
 }

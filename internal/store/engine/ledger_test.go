@@ -1,10 +1,12 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -107,6 +109,44 @@ func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
 	store.DecideBatch(calls)
 	check.Equal(t, "statements", atomic.LoadInt64(&statements), 1)
 	check.Equal(t, "used and held", s.usedAndHeld(), fmt.Sprint("0 ", 1+64*100+63*64/2))
+}
+
+// While many requests run, settlements wait up to 10 ms for others, with which they share a transaction.
+func TestSettlementsOfManyRequestsShareTransactions(t *testing.T) {
+	for running, want := range map[int]int{8: 8, 20: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			transactions := 0
+			answer := func(_ context.Context, statements []*pgdb.Statement) error {
+				for _, s := range statements {
+					switch {
+					case strings.Contains(s.SQL, "INSERT INTO rate_limit_processes"):
+						addRow(s, int8(1))
+					case strings.Contains(s.SQL, "INSERT INTO rate_limit_ledger"):
+						transactions++
+						addRow(s, []byte("new"))
+					case returnsRows(s):
+						addRow(s, int8(1), int8(1), fakeNow, int8(0), int8(0), int8(0), fakeNow)
+					}
+				}
+				return nil
+			}
+			store := newEngine(t, &fakeDB{answer: answer}, bareOptions)
+			l := budget(1 << 40)
+			var holds []*ratelimit.Hold
+			for range running {
+				hold, _ := reserve(t, store, l, 1)
+				holds = append(holds, hold)
+			}
+			for i := range 8 {
+				store.Ledger().Settle(bill(i, l, 1, holds[i]))
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(time.Second)
+			check.Equal(t, fmt.Sprint("transactions with ", running), transactions, want)
+			check.Equal(t, "settlements that are left", store.Ledger().Unsettled(), 0)
+			store.Close()
+		})
+	}
 }
 
 // A bill changes the rows of each algorithm in one statement. A row that was deleted meanwhile is made, with

@@ -28,6 +28,10 @@ const (
 	maxBatch = 200
 	// retryPause is the time after which a settlement is sent again that has failed by itself.
 	retryPause = 2 * time.Second
+	// gatherTime is the time for which a transaction waits for more settlements while more than fewRunning
+	// requests hold units, since one of many settlements takes less time for each.
+	gatherTime = 10 * time.Millisecond
+	fewRunning = 8
 )
 
 // item is a settlement that waits, or was sent without an answer, or without an ID a release.
@@ -52,6 +56,14 @@ func (l *Ledger) run() {
 		}))
 		<-pause.Done()
 		cancel()
+		l.mu.Lock()
+		gathers := len(l.held) > fewRunning && len(l.waiting) < maxBatch
+		l.mu.Unlock()
+		if gathers {
+			more, end := context.WithTimeout(l.Closing, gatherTime)
+			<-more.Done()
+			end()
+		}
 	}
 }
 
@@ -76,7 +88,9 @@ func (l *Ledger) step(now time.Time) bool {
 		return false
 	}
 	l.reacquire()
-	l.endFormer()
+	for _, one := range l.takeFormer() {
+		l.Name.EndOne(one)
+	}
 	return len(items) > 0
 }
 
@@ -109,7 +123,7 @@ func (l *Ledger) take(now time.Time) []*item {
 				c.Prefix = c.Limit.CountedAs
 			}
 			c.Held = 0
-			// Holds of an earlier name end with it: see endFormer.
+			// Holds of an earlier name end with it: see takeFormer.
 			if h := l.held[c.Hold]; h != nil && h.process == i.process {
 				c.Held = h.units
 			}
@@ -128,14 +142,16 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 		return false
 	}
 	l.unknown = nil
-	if failed := failure(statements); failed != nil {
-		l.retry(items, failed, now)
-		return true
+	for _, s := range statements {
+		if s.Err != nil && !errors.Is(s.Err, pgdb.ErrRolledBack) {
+			l.retry(items, s, now)
+			return true
+		}
 	}
 	added := len(entries.Result) > emptyResult
-	settled := int64(0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before := l.unsettled
 	for _, i := range items {
 		for c := range i.Charges {
 			// A settlement that came before has ended no hold of this one.
@@ -146,29 +162,16 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 				lease.ClearRefusal(l.Rows,
 					lease.RowID{Durable: one.Durable, Prefix: one.Prefix, Key: one.Key})
 			}
+			if one.Notice != nil && l.Notify != nil { // a release has none
+				l.Notify(one.Notice)
+			}
 		}
 		if i.ID != "" {
 			l.unsettled--
-			settled++
-			for c := range i.Charges {
-				if n := i.Charges[c].Notice; n != nil && l.Notify != nil {
-					l.Notify(n)
-				}
-			}
 		}
 	}
-	l.Settled(settled, nil)
+	l.Settled(int64(before-l.unsettled), nil)
 	return true
-}
-
-// failure returns the statement that failed a transaction, or nil.
-func failure(statements []*pgdb.Statement) *pgdb.Statement {
-	for _, s := range statements {
-		if s.Err != nil && !errors.Is(s.Err, pgdb.ErrRolledBack) {
-			return s
-		}
-	}
-	return nil
 }
 
 // retry sends the items of a transaction that has failed again, each by itself.
@@ -294,15 +297,8 @@ func (l *Ledger) reacquire() {
 	}
 }
 
-// endFormer ends earlier names, unless running requests or settlements that wait still hold units for one
-// of them, or a batch reserves for it.
-func (l *Ledger) endFormer() {
-	for _, one := range l.takeFormer() {
-		l.Name.EndOne(one)
-	}
-}
-
-// takeFormer removes and returns the names that endFormer ends.
+// takeFormer removes and returns earlier names that end, unless running requests or settlements that wait
+// still hold units for one of them, or a batch reserves for it.
 func (l *Ledger) takeFormer() []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
