@@ -39,15 +39,16 @@ func Add(w *Writer, r *Record) {
 		w.mu.Unlock()
 		return
 	}
-	addToMetrics(w, r, micros)
-	var wake func()
+	c := w.totals.cellOf(micros/60000000, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
+	if c != nil {
+		countRecord(w, c, r, micros)
+	} else if !r.Shadow {
+		w.stats.DroppedMetrics++
+	}
 	if audited {
-		wake = addRow(w, r, micros, weight)
+		addRow(w, r, micros, weight)
 	}
 	w.mu.Unlock()
-	if wake != nil {
-		wake()
-	}
 }
 
 // micros returns t in microseconds since 1970, or the current time if t is out of range: see maxMicros.
@@ -57,24 +58,6 @@ func (w *Writer) micros(t time.Time) int64 {
 		micros = w.settings.Now().UnixMicro()
 	}
 	return micros
-}
-
-// addToMetrics adds a record to the metrics. The caller holds the mutex.
-func addToMetrics(w *Writer, r *Record, micros int64) {
-	minute := micros / 60000000
-	c := w.totals.lastCell
-	if c == nil || c.minute != minute || c.key.user != r.User || c.key.keyID != r.KeyID ||
-		c.key.prefix != r.Prefix || c.key.endpoint != r.Endpoint || c.key.unit != r.Unit {
-		c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
-		if c == nil {
-			if !r.Shadow {
-				w.stats.DroppedMetrics++
-			}
-			return
-		}
-		w.totals.lastCell = c
-	}
-	countRecord(w, c, r, micros)
 }
 
 // countRecord adds a record to its cell c, and the charges of the record to the cell of each of its limits.
@@ -106,28 +89,30 @@ func countRecord(w *Writer, c *cell, r *Record, micros int64) {
 	}
 }
 
-// addRow adds a record to the audit log. If the pending rows now fill a parcel, addRow returns a function
-// that starts a flush, else nil. The caller holds the mutex during addRow, and releases the mutex before it
-// calls the returned function.
-func addRow(w *Writer, r *Record, micros int64, weight string) func() {
+// addRow adds a record to the audit log. If the pending rows now fill a parcel, it starts a flush. The caller
+// holds the mutex.
+func addRow(w *Writer, r *Record, micros int64, weight string) {
 	p := &w.pending
 	var k mergeKey
 	if r.Outcome != outcome.Admitted && merge(w, r, micros/1000000, &k) {
-		return nil
+		return
 	}
-	appendRow(p, r, micros, weight, w.settings.Address)
+	row := newAuditRow(r, micros, weight, w.settings.Address)
+	p.rows = append(p.rows, row)
+	w.held.rows++
+	w.held.records++
+	w.held.bytes += row.bytes
 	if r.Outcome != outcome.Admitted && len(r.Key) <= maxKey && len(r.User) <= maxKey &&
 		len(r.Tier) <= maxText {
 		addMerged(p, &k)
 	}
-	for len(p.rows) > 0 && (len(p.rows)+w.sendingSize.rows > w.maxPending ||
-		p.bytes+w.sendingSize.bytes > int64(w.maxPending)*pendingRowBytes) {
+	for len(p.rows) > 0 &&
+		(w.held.rows > w.maxPending || w.held.bytes > int64(w.maxPending)*pendingRowBytes) {
 		oldest := p.removeOldest(1)
-		w.stats.Dropped += oldest[0].numbers[auditCount]
-		oldest[0] = auditRow{} // so that its texts can be freed, although the array still has the row
+		w.stats.Dropped += w.release(oldest)
+		oldest[0] = tableRow{} // so that its texts can be freed, although the array still has the row
 	}
 	if len(p.rows) == w.parcelRows && !w.failing {
-		return w.wake
+		w.wake()
 	}
-	return nil
 }

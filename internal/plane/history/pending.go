@@ -3,7 +3,6 @@ package history
 import (
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
 )
 
@@ -22,10 +21,8 @@ type mergeKey struct {
 // pending holds the rows of the audit log that wait for the next parcel, oldest first. Rows are numbered
 // since the start of the Writer. The Writer's mutex guards pending.
 type pending struct {
-	rows        []auditRow
+	rows        []tableRow
 	firstNumber int64 // the number of rows[0]
-	records     int64 // the sum of the rows' counts
-	bytes       int64
 
 	// merged maps the refusals of second to the numbers of their rows. Rows with numbers below firstNumber
 	// were removed.
@@ -61,7 +58,7 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 		return false
 	}
 	p.rows[number-p.firstNumber].numbers[auditCount]++
-	p.records++
+	w.held.records++
 	return true
 }
 
@@ -89,25 +86,31 @@ func shareText(rowText, requestText string) string {
 	return strings.Clone(requestText)
 }
 
-// appendRow appends the row of a record.
-func appendRow(p *pending, r *Record, micros int64, weight string, mode option.AddressMode) {
-	p.rows = append(p.rows, auditRow{})
-	row := &p.rows[len(p.rows)-1]
-	row.fill(r, micros, weight, mode)
-	p.records++
-	p.bytes += row.bytes
-}
-
 // removeOldest removes and returns the oldest n rows.
-func (p *pending) removeOldest(n int) []auditRow {
+func (p *pending) removeOldest(n int) []tableRow {
 	rows := p.rows[:n:n]
-	for i := range rows {
-		p.records -= rows[i].numbers[auditCount]
-		p.bytes -= rows[i].bytes
-	}
 	p.rows = p.rows[n:]
 	p.firstNumber += int64(n)
 	return rows
+}
+
+// auditSize is the size of rows of the audit log.
+type auditSize struct {
+	rows    int
+	records int64 // in the rows, since equal refusals share one
+	bytes   int64 // of the texts of the rows
+}
+
+// release subtracts rows of the audit log, which are written or dropped, from those in memory. It returns the
+// number of their records. The caller holds the mutex.
+func (w *Writer) release(rows []tableRow) int64 {
+	records := sum(rows, auditCount)
+	w.held.records -= records
+	w.held.rows -= len(rows)
+	for i := range rows {
+		w.held.bytes -= rows[i].bytes
+	}
+	return records
 }
 
 // firstOf returns the number of the first row of a second, or end() if the second has no row.

@@ -59,7 +59,7 @@ type Record struct {
 	Audit option.Audit
 }
 
-// The numbers of an auditRow, by their index. A number below 0 is NULL.
+// The numbers of a row of the audit log, by their index. A number below 0 is NULL.
 const (
 	auditTime = iota // in microseconds since 1970
 	auditCost
@@ -73,7 +73,7 @@ const (
 	auditNumbers // the number of the constants above
 )
 
-// The texts of an auditRow, by their index. "" is NULL.
+// The texts of a row of the audit log, by their index. "" is NULL.
 const (
 	auditOutcome = iota
 	auditShadow  // "t" or "f"
@@ -95,7 +95,7 @@ const (
 )
 
 var audit = newTable(&table{
-	function: "rate_limit_record_audit", shared: []string{"node", "region"},
+	function: "rate_limit_record_audit", shared: []string{"region", "node"},
 	numbers: []string{
 		auditTime: "time", auditCost: "cost", auditCount: "count", auditQuota: "quota",
 		auditRemaining: "remaining", auditKeyID: "key_id", auditRetry: "retry_after_ms",
@@ -110,13 +110,6 @@ var audit = newTable(&table{
 	},
 })
 
-// auditRow is a row of the audit log that waits to be written.
-type auditRow struct {
-	numbers [auditNumbers]int64
-	texts   [auditTexts]string
-	bytes   int64 // of the texts
-}
-
 // orNull returns n, or -1 for 0. The negative number becomes NULL in the table.
 func orNull(n int64) int64 {
 	if n == 0 {
@@ -125,10 +118,10 @@ func orNull(n int64) int64 {
 	return n
 }
 
-// fill sets the row to the values of a record. fill copies the texts, because a substring keeps its whole
-// string in memory: a path without its query would still hold the query.
-func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.AddressMode) {
-	n := &row.numbers
+// newAuditRow returns the row of the audit log for a record. It copies the texts, because a substring keeps
+// its whole string in memory: a path without its query would still hold the query.
+func newAuditRow(r *Record, micros int64, weight string, mode option.AddressMode) tableRow {
+	n := make([]int64, auditNumbers)
 	n[auditTime] = micros
 	n[auditCost] = r.Cost
 	n[auditCount] = 1
@@ -145,7 +138,7 @@ func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.Ad
 	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
 		n[auditRetry] = (r.RetryAfter + 999999).Milliseconds()
 	}
-	t := row.texts[:]
+	t := make([]string, auditTexts)
 	prefix, limit := SplitPrefix(r.Prefix)
 	t[auditOutcome] = r.Outcome.String()
 	t[auditShadow] = "f"
@@ -175,7 +168,7 @@ func (row *auditRow) fill(r *Record, micros int64, weight string, mode option.Ad
 		t[i] = joined[start:end]
 		start = end
 	}
-	row.bytes = int64(start)
+	return tableRow{n, t, int64(start)}
 }
 
 // alsoText returns Record.Also as the literal of a text[].

@@ -20,12 +20,10 @@ func (w *Writer) write(ctx context.Context, flushAll bool) error {
 	}
 	w.mu.Lock()
 	end := w.pending.end()
-	now := w.settings.Now().Unix()
-	if !flushAll && now != w.delayedSecond && len(w.pending.rows) < w.parcelRows {
+	if !flushAll && len(w.pending.rows) < w.parcelRows {
 		// Leave the rows of the current second to the next flush, so that equal refusals can still merge into
 		// them.
-		end = w.pending.firstOf(now)
-		w.delayedSecond = now
+		end = w.pending.firstOf(w.settings.Now().Unix())
 	}
 	if flushAll || time.Since(w.cellsDueAt) >= totalsInterval {
 		w.cellsDue = w.totals.waitingCells
@@ -49,15 +47,15 @@ func (w *Writer) write(ctx context.Context, flushAll bool) error {
 	}
 }
 
-// nextParcel returns the parcel to send next, or nil if there is nothing to send. A new parcel has only rows
-// with numbers below end. If records were dropped since the last parcel, a parcel without rows and cells
+// nextParcel returns the parcel to send next, or nil if there is nothing to send. A new parcel has rows of the
+// nextParcel returns the parcel to send next, or nil if there is nothing to send. A new parcel has rows with
+// numbers below end, or else cells. If records were dropped since the last parcel, a parcel without rows
 // reports their number.
 func (w *Writer) nextParcel(end int64) *parcel {
 	if len(w.sending) > 0 {
 		return w.sending[0]
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	n := len(w.pending.rows)
 	if n > w.parcelRows {
 		n = w.parcelRows
@@ -65,15 +63,25 @@ func (w *Writer) nextParcel(end int64) *parcel {
 	if due := int(end - w.pending.firstNumber); n > due {
 		n = due
 	}
-	p := &parcel{cells: w.totals.removeCells(w.cellsDue)}
-	w.cellsDue -= len(p.cells)
+	p := &parcel{table: audit}
+	var cells []*cell
 	if n > 0 {
 		p.rows = w.pending.removeOldest(n)
+	} else {
+		cells = w.totals.removeCells(w.cellsDue)
 	}
-	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.droppedInDatabase {
+	dropped := w.stats.Dropped
+	w.mu.Unlock()
+	if cells != nil {
+		p.table = metrics
+		w.cellsDue -= len(cells)
+	}
+	for _, c := range cells { // without the mutex, because it takes long
+		p.rows = append(p.rows, c.row())
+	}
+	if len(p.rows) == 0 && dropped == w.droppedInDatabase {
 		return nil
 	}
-	w.sendingSize.add(p, 1)
 	w.sending = append(w.sending, p)
 	return p
 }
@@ -130,19 +138,20 @@ func intervalText(d time.Duration) string {
 }
 
 // send sends p, the first parcel of sending. If p was written, send removes p from sending. If p was
-// rejected, send replaces p by its halves, or drops it if it is a single row or cell. In these cases send
-// returns nil. After an error, p must be sent again.
+// rejected, send replaces p by its halves, or drops it if it is a single row. In these cases send returns nil.
+// After an error, p must be sent again.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++
 		p.number = w.number
 	}
 	w.mu.Lock()
-	dropped := w.stats.Dropped
-	total := parcelSize{records: w.stats.Written}
+	dropped, written := w.stats.Dropped, w.stats.Written
 	w.mu.Unlock()
-	total.add(p, 1)
-	statements := w.statements(p, total.records, dropped)
+	if p.table == audit {
+		written += sum(p.rows, auditCount)
+	}
+	statements := w.statements(p, written, dropped)
 	err := w.db.Run(ctx, sendTimeout, statements)
 	rejected, code, failure := resultOf(statements, err)
 	if failure == nil {
@@ -179,21 +188,14 @@ func (w *Writer) finish(p *parcel, dropped bool) {
 	w.sending = w.sending[1:]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sendingSize.add(p, -1)
-	var s parcelSize
-	s.add(p, 1)
-	if dropped {
-		w.drop(s)
-		return
+	switch {
+	case p.table == audit && dropped:
+		w.stats.Dropped += w.release(p.rows)
+	case p.table == audit:
+		w.stats.Written += w.release(p.rows)
+	case dropped:
+		w.stats.DroppedMetrics += sum(p.rows, cellRequests)
 	}
-	w.stats.Written += s.records
-}
-
-// drop counts the records and requests of parcels with the total size s as dropped. The caller holds the
-// mutex.
-func (w *Writer) drop(s parcelSize) {
-	w.stats.Dropped += s.records
-	w.stats.DroppedMetrics += s.requests
 }
 
 // resultOf returns the result of a transaction that writes a parcel. err is the error that DB.Run returned.

@@ -32,9 +32,19 @@ func newTable(t *table) *table {
 type tableRow struct {
 	numbers []int64
 	texts   []string
+	bytes   int64 // of the texts of a row of the audit log
 }
 
-// statement returns the statement that writes rows. args holds the values of the shared arguments.
+// sum returns the sum of a number of rows.
+func sum(rows []tableRow, number int) int64 {
+	n := int64(0)
+	for i := range rows {
+		n += rows[i].numbers[number]
+	}
+	return n
+}
+
+// statement returns the statement that writes rows. args has the values of the shared arguments.
 func (t *table) statement(args []any, rows []tableRow) *pgdb.Statement {
 	for i := range t.numbers {
 		values := make([]int64, len(rows))
@@ -50,5 +60,5 @@ func (t *table) statement(args []any, rows []tableRow) *pgdb.Statement {
 		}
 		args = append(args, values)
 	}
-	return &pgdb.Statement{SQL: t.sql, Args: args, Joined: true}
+	return &pgdb.Statement{SQL: t.sql, Args: args}
 }

@@ -70,7 +70,8 @@ func (c *cell) row() tableRow {
 	n[cellRequests] = c.requests()
 	prefix, limit := SplitPrefix(c.key.prefix)
 	durations := arrayText.Replace(fmt.Sprint(c.durations)) // native, in the interpreter faster than a loop
-	return tableRow{n[:], []string{c.key.user, prefix, limit, c.key.unit, c.key.endpoint, durations}}
+	texts := []string{c.key.user, prefix, limit, c.key.unit, c.key.endpoint, durations}
+	return tableRow{numbers: n[:], texts: texts}
 }
 
 // requests returns the number of requests. Records of shadow rules do not count, because each of their
@@ -92,14 +93,14 @@ type minute struct {
 // totals holds the metrics that wait for a parcel. The Writer's mutex guards totals.
 type totals struct {
 	minutes      map[int64]*minute
-	lastCell     *cell // the cell of the last record, or nil if that cell was taken
+	lastCell     *cell // the cell of the last record of AddBatch, or nil if that cell was taken
 	waitingCells int   // the number of waiting cells
 }
 
 func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
 
 // cellOf returns the cell of a key in a minute, which number counts since 1970, or nil if too many cells
-// wait. For speed, the caller first tries totals.lastCell.
+// wait.
 func (t *totals) cellOf(number int64, k cellKey) *cell {
 	m := t.minutes[number]
 	if m == nil {
@@ -211,10 +212,10 @@ func SetCost(w *Writer, s *RealCost) {
 	}
 }
 
-// removeCells removes and returns cells of one minute, at most limit and at most parcelCells.
+// removeCells removes and returns cells of one minute, at most limit and at most parcelRows.
 func (t *totals) removeCells(limit int) []*cell {
-	if limit > parcelCells {
-		limit = parcelCells
+	if limit > parcelRows {
+		limit = parcelRows
 	}
 	var cells []*cell
 	t.lastCell = nil

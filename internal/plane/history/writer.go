@@ -69,14 +69,14 @@ type Writer struct {
 	started     sync.Once
 	loops       sync.WaitGroup
 
-	mu          sync.Mutex // guards the fields below
-	pending     pending
-	totals      totals
-	sendingSize parcelSize // the size of the parcels in sending
-	failing     bool       // the last attempt failed
-	closed      bool
-	stats       Stats
-	wake        context.CancelFunc // starts the next flush
+	mu      sync.Mutex // guards the fields below
+	pending pending
+	totals  totals
+	held    auditSize // of the rows in pending and in sending
+	failing bool      // the last attempt failed
+	closed  bool
+	stats   Stats
+	wake    context.CancelFunc // starts the next flush
 
 	flushing          chan struct{} // holds a value during a flush, which owns the fields below
 	sending           []*parcel     // to send; the first may already be written
@@ -84,7 +84,6 @@ type Writer struct {
 	droppedInDatabase int64         // the value of rate_limit_writers.dropped
 	tables            schema.Preparation
 	retentionWritten  bool      // the retention was written
-	delayedSecond     int64     // the last flush left the rows of this second to the next flush
 	cellsDue          int       // the number of cells to write in this flush
 	cellsDueAt        time.Time // when all cells last became due
 	reportedAt        time.Time // the last call of OnError
@@ -226,7 +225,7 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending = w.pending.records + w.sendingSize.records
+	stats.Pending = w.held.records
 	return stats
 }
 
@@ -250,14 +249,23 @@ func (w *Writer) Close() {
 	_ = w.flush(ctx, true)
 	w.endLifetime()
 	w.loops.Wait()
+	w.flushing <- struct{}{}
+	defer func() { <-w.flushing }()
 	w.mu.Lock()
-	w.sendingSize.records += w.pending.records
-	for w.totals.waitingCells > 0 {
-		w.sendingSize.add(&parcel{cells: w.totals.removeCells(parcelCells)}, 1)
+	defer w.mu.Unlock()
+	w.stats.Dropped += w.held.records
+	for _, p := range w.sending {
+		if p.table == metrics {
+			w.stats.DroppedMetrics += sum(p.rows, cellRequests)
+		}
 	}
-	w.drop(w.sendingSize)
-	w.sendingSize = parcelSize{}
+	for w.totals.waitingCells > 0 {
+		for _, c := range w.totals.removeCells(parcelRows) {
+			w.stats.DroppedMetrics += c.requests()
+		}
+	}
+	w.held = auditSize{}
+	w.sending = nil
 	w.pending = pending{}
 	w.totals = newTotals()
-	w.mu.Unlock()
 }
