@@ -50,7 +50,11 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 		if _, err := ratelimit.NewLimiter(store, *o.Limit); err != nil {
 			return nil, err
 		}
-		o.Hits = hitsByAddress(*o.Limit)
+		limit := *o.Limit
+		o.Hits = func(r *http.Request) []ratelimit.Hit {
+			key := reading.Network(reading.Connection(r), 32, 64)
+			return []ratelimit.Hit{{Limit: &limit, Key: key, Cost: 1}}
+		}
 	}
 	if o.Timeout < 0 {
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
@@ -80,13 +84,4 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 			next.ServeHTTP(w, r)
 		})
 	}, nil
-}
-
-// hitsByAddress returns an Options.Hits that charges 1 to the address of the connection, or its /64 if it is
-// IPv6.
-func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {
-	return func(r *http.Request) []ratelimit.Hit {
-		key := reading.Network(reading.Connection(r), 32, 64)
-		return []ratelimit.Hit{{Limit: &limit, Key: key, Cost: 1}}
-	}
 }
