@@ -95,9 +95,9 @@ type corrections struct {
 }
 
 // add compares what a bill costs with what it costs by prices.
-func (all *corrections) add(s *policy.Snapshot, b *bill) {
+func (all *corrections) add(prices policy.Prices, b *bill) {
 	all.Requests++
-	lines, isPriced := rate(s, b)
+	lines, isPriced := rate(prices, b)
 	if !isPriced {
 		all.Unpriced++
 	}
@@ -187,18 +187,18 @@ FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::big
 }
 
 // eachBill calls f with the bills that MODEL and the flags select, and with all prices.
-func (c *invocation) eachBill(f func(s *policy.Snapshot, b *bill)) error {
-	var prices []policy.Price
+func (c *invocation) eachBill(f func(prices policy.Prices, b *bill)) error {
+	var rows []policy.Price
 	err := c.conn.QueryRow(c.ctx, "SELECT coalesce(json_agg("+policy.PriceSQL+"), '[]') "+
-		"FROM rate_limit_prices p").Scan(&prices)
+		"FROM rate_limit_prices p").Scan(&rows)
 	if err != nil {
 		return err
 	}
-	if len(prices) == 0 {
+	if len(rows) == 0 {
 		return errors.New("this database has no prices: corrections are made where the ledger is, and if " +
 			"the policy is on another server, the right prices are set there, too")
 	}
-	snapshot := policy.Compile(nil, nil, nil, 0).WithPrices(prices)
+	prices := policy.NewPrices(rows)
 	result, err := c.conn.Query(c.ctx, `SELECT json_build_object('id', b.id, 'time', b.time, 'tier', b.tier,
 	'lines', b.lines, 'users', ARRAY(SELECT DISTINCT coalesce(u, '') FROM unnest(b.user_id || b.ancestors) u))
 FROM rate_limit_bills(@from::timestamptz, coalesce(@until::timestamptz, 'infinity'), @MODEL) b`, c.values)
@@ -211,21 +211,21 @@ FROM rate_limit_bills(@from::timestamptz, coalesce(@until::timestamptz, 'infinit
 		if err := result.Scan(&b); err != nil {
 			return err
 		}
-		f(snapshot, &b)
+		f(prices, &b)
 	}
 	return result.Err()
 }
 
 // rate returns the lines of a bill with what they cost, as a proxy does, and whether each has a price.
-func rate(s *policy.Snapshot, b *bill) (lines []billLine, isPriced bool) {
-	at := cmp.Or(batch.PricedAt(b.ID), b.Time.UnixMicro())
-	own := policy.PriceOf(s, b.Lines[0].Model, at)
+func rate(prices policy.Prices, b *bill) (lines []billLine, isPriced bool) {
+	prices.At = cmp.Or(batch.PricedAt(b.ID), b.Time.UnixMicro())
+	own := prices.Of(b.Lines[0].Model)
 	var total policy.Total
 	lines, isPriced = slices.Clone(b.Lines), true
 	for i := range lines {
 		line := &lines[i]
 		line.Billionths = nil
-		price := cmp.Or(policy.PriceOf(s, line.Model, at), own)
+		price := cmp.Or(prices.Of(line.Model), own)
 		if price == nil {
 			isPriced = false
 			continue

@@ -128,7 +128,7 @@ func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error
 	if e.AddressAssumed != nil {
 		facts.Address = AssumedAddress
 	}
-	facts.Path, _ = policy.NormalPath(r.Path) // "" if the path is ambiguous
+	facts.Path = policy.NormalPath(r.Path) // "" if the path is ambiguous
 	e.Address, e.Path = facts.Address.String(), cmp.Or(facts.Path, r.Path)
 	var id *policy.Identity
 	var err error
@@ -152,7 +152,7 @@ func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error
 		return trace.Rules[i].Applies && !trace.Rules[j].Applies
 	})
 	e.Rules = trace.Rules
-	price := policy.PriceOf(snapshot, r.Model, e.At.UnixMicro())
+	price := policy.PricesAt(snapshot, e.At.UnixMicro()).Of(r.Model)
 	if price != nil {
 		e.Price = &price.Model
 	}

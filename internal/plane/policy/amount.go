@@ -36,8 +36,8 @@ type amount struct {
 const MaxCount = 1 << 61
 
 // newAmount compiles the amount of a limit from an override, or from the limit itself in the form of an
-// override. from is Terms.AmountSource.
-func newAmount(l *limit, o *Override, from string) (*amount, error) {
+// override.
+func newAmount(l *limit, o *Override) (*amount, error) {
 	quota := l.row.Limit
 	terms := *l.rule.terms
 	a := &amount{limit: &quota, terms: &terms, unlimited: o.Unlimited, tier: o.Tier, from: o.From,
@@ -47,7 +47,14 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 	terms.Hidden = l.row.Hidden
 	terms.Notify = l.row.Notify
 	terms.Quota = o.Events
-	terms.AmountSource = from
+	switch {
+	case o.KeyID != 0:
+		terms.AmountSource = "key"
+	case o.User != "":
+		terms.AmountSource = "user"
+	case o.Tier != "":
+		terms.AmountSource = "tier"
+	}
 	if l.tokens != nil {
 		terms.CostSource = l.tokens
 	}
@@ -82,14 +89,13 @@ func newAmount(l *limit, o *Override, from string) (*amount, error) {
 
 // addOverride adds the amount of an override to its limit's amounts in byLimit. It ignores the override if
 // the set does not have the limit, for example because the rule is disabled. Amounts for a key come before
-// amounts for a user. Of the same kind, the amount with the later start comes first. from is
-// Terms.AmountSource.
-func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from string) error {
+// amounts for a user. Of the same kind, the amount with the later start comes first.
+func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override) error {
 	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {
 		return nil
 	}
-	a, err := newAmount(l, o, from)
+	a, err := newAmount(l, o)
 	if err != nil {
 		return err
 	}
@@ -107,9 +113,8 @@ func (set *ruleSet) addOverride(byLimit map[*limit][]*amount, o *Override, from 
 // senderState holds the effect of a snapshot on an identity: bans, ends and overrides. It is immutable. An
 // Identity caches the state for the snapshot that used it last.
 type senderState struct {
-	set       *ruleSet
-	bans      *banSet
-	ban       *Ban   // nil without a ban; see senderBan
+	snapshot  *Snapshot
+	ban       *Ban   // of the ones of its key, its user and those above, the one that ends last; or nil
 	user, key string // as in the keys of counters
 
 	// A plain sender has a tier and a user, but no ban, overrides or billing period, and gets the memo's
@@ -122,8 +127,6 @@ type senderState struct {
 	overrides   map[*limit][]*amount
 	periodStart time.Time // Identity.PeriodStart
 	timeZone    string    // Identity.TimeZone
-
-	hasAbove bool // Identity.Ancestors is not empty
 }
 
 // anonymous is the state of a sender without an identity.
@@ -131,17 +134,16 @@ var anonymous = &senderState{}
 
 // newSenderState returns the state of an identity under a snapshot, and caches it in the identity.
 func newSenderState(s *Snapshot, id *Identity) *senderState {
-	set := s.set
 	state := &senderState{
-		set: set, bans: s.bans, user: userText(CountsAs(id.User, id.UserCountedAs)),
-		overrides:   map[*limit][]*amount{},
-		periodStart: id.PeriodStart, timeZone: id.TimeZone, hasAbove: len(id.Ancestors) > 0,
+		snapshot: s, user: userText(CountsAs(id.User, id.UserCountedAs)), overrides: map[*limit][]*amount{},
+		periodStart: id.PeriodStart, timeZone: id.TimeZone,
 	}
-	for _, one := range id.Ancestors {
-		state.ban = lastBan(state.ban, s.bans.bySender[Credential{User: one.User}])
+	for a := ParentOf(id); a != nil; a = ParentOf(a) {
+		state.ban = lastBan(state.ban, s.bans.bySender[Credential{User: a.User}])
 	}
 	// The own ban may be that of a user above, as bannedKeysSQL returns it.
-	state.ban = lastBan(state.ban, senderBan(s.bans, id))
+	state.ban = lastBan(state.ban, s.bans.bySender[Credential{Digest: id.Digest}])
+	state.ban = lastBan(state.ban, s.bans.bySender[Credential{User: id.User}])
 	countedAs := id.CountedAs
 	if countedAs == 0 {
 		countedAs = id.KeyID
@@ -150,15 +152,10 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 		state.key = strconv.FormatInt(countedAs, 10)
 	}
 	for i := range id.Overrides {
-		o := &id.Overrides[i]
-		from := "user"
-		if o.KeyID != 0 {
-			from = "key"
-		}
-		_ = set.addOverride(state.overrides, o, from) // an invalid override has no effect
+		_ = s.set.addOverride(state.overrides, &id.Overrides[i]) // an invalid override has no effect
 	}
 	state.adjusted = len(state.overrides) > 0 || !state.periodStart.IsZero()
-	if !state.adjusted && state.ban == nil && !state.hasAbove && id.Tier != "" && state.user != "" &&
+	if !state.adjusted && state.ban == nil && id.Parent == nil && id.Tier != "" && state.user != "" &&
 		(id.Known || id.Digest == "") {
 		state.plainUntil = noEnd
 		for _, end := range []int64{id.TierUntil, id.ExpiresAt, id.RevokedAt} {
@@ -207,15 +204,16 @@ func anchored(s *senderState, a *amount) *amount {
 		l.TimeZone = s.timeZone
 	}
 	key := anchorKey{l, a.terms.Quota, a.terms.AmountSource}
-	s.set.mu.Lock()
-	defer s.set.mu.Unlock()
-	shared := s.set.anchored[key]
+	set := s.snapshot.set
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	shared := set.anchored[key]
 	if shared == nil {
 		if l.Validate() != nil { // the time zone is unknown on this machine
 			l.TimeZone = a.limit.TimeZone
 		}
 		shared = &amount{limit: &l, terms: a.terms}
-		s.set.anchored[key] = shared
+		set.anchored[key] = shared
 	}
 	return shared
 }

@@ -54,28 +54,27 @@ func lastBan(a, b *Ban) *Ban {
 // networkBan returns the ban of the client's network, or nil. If several bans apply to the client's address,
 // it returns the ban that ends last. An unknown address is never banned.
 func networkBan(b *banSet, f *Facts) *Ban {
-	last := addressBan(b, f.Address)
-	if client := ClientOf(f.Address); client != f.Address {
-		last = lastBan(last, addressBan(b, client))
+	var last *Ban
+	for _, network := range networksOf(f.Address, b.prefixLengths) {
+		last = lastBan(last, b.byNetwork[network])
 	}
 	return last
 }
 
-func addressBan(b *banSet, address netip.Addr) *Ban {
-	var last *Ban
-	for _, bits := range b.prefixLengths {
+// networksOf returns the networks of some lengths that an address is in. Those of an address of NAT64 are also
+// the networks of the IPv4 address in it.
+func networksOf(address netip.Addr, lengths []int) []netip.Prefix {
+	networks := make([]netip.Prefix, 0, len(lengths))
+	for _, bits := range lengths {
 		if bits <= address.BitLen() {
 			network, _ := address.Prefix(bits)
-			last = lastBan(last, b.byNetwork[network])
+			networks = append(networks, network)
 		}
 	}
-	return last
-}
-
-// senderBan returns the ban of an identity's API key or user, or nil. If both are banned, it returns the ban
-// that ends last.
-func senderBan(b *banSet, id *Identity) *Ban {
-	return lastBan(b.bySender[Credential{Digest: id.Digest}], b.bySender[Credential{User: id.User}])
+	if client := ClientOf(address); client != address {
+		networks = append(networks, networksOf(client, lengths)...)
+	}
+	return networks
 }
 
 // refuseBanned reports whether one of two bans is in force at the time at. If so, it writes the refusal into

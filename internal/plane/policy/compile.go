@@ -27,21 +27,15 @@ type Unusable struct {
 type Snapshot struct {
 	set    *ruleSet
 	bans   *banSet
-	prices *priceList
-	fault  error // why this program can no longer use the tables, or nil
+	prices *priceList // nil without prices
+	fault  error      // why this program can no longer use the tables, or nil
 }
 
 // Compile returns a snapshot. overrides are the overrides for tiers; overrides for users and keys belong to
 // an Identity. The snapshot keeps the slices, which the caller must not change afterwards. remember is
 // Settings.MemoSize.
 func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
-	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0),
-		prices: newPriceList(nil)}
-}
-
-// WithPrices returns a snapshot with other prices, which it keeps.
-func (s *Snapshot) WithPrices(prices []Price) *Snapshot {
-	return &Snapshot{set: s.set, bans: s.bans, prices: newPriceList(prices)}
+	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0)}
 }
 
 // Unusable returns the rules and the overrides for tiers that cannot be used, sorted by rule. It must not be
@@ -102,7 +96,7 @@ func countedAs(row *Rule) string {
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
 	set := &ruleSet{limits: map[string]*limit{}, anchored: map[anchorKey]*amount{}}
 	if remember > 0 {
-		set.memo = newMemo(remember)
+		set.memo = &memo{capacity: remember, matches: map[combination]*matches{}}
 	}
 	for i := range rows {
 		row := &rows[i]
@@ -141,7 +135,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 	tiers := map[*limit][]*amount{}
 	for i := range overrides {
 		o := &overrides[i]
-		if err := set.addOverride(tiers, o, "tier"); err != nil {
+		if err := set.addOverride(tiers, o); err != nil {
 			override := "limit " + o.Limit + ", tier " + o.Tier
 			set.unusable = append(set.unusable, Unusable{Rule: o.Rule, Override: override, Err: err})
 		}
@@ -248,9 +242,6 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			&l.row.Limit); err != nil {
 			return nil, err
 		}
-		if l.tokens != nil && r.terms.CostSource != nil {
-			return nil, option.Invalid("settle", r.row.Settle, l.tokens.WantNone())
-		}
 		if l.tokens != nil {
 			r.tokens = true
 			l.row.Limit.Reserves = true
@@ -259,7 +250,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 		}
 		calendar := l.row.Limit.Calendar
 		l.periodic = r.countBy.perSender && (calendar == ratelimit.Month || calendar == ratelimit.Year)
-		l.own, err = newAmount(l, &Override{Events: l.row.Limit.Events, Unlimited: l.row.Unlimited}, "rule")
+		l.own, err = newAmount(l, &Override{Events: l.row.Limit.Events, Unlimited: l.row.Unlimited})
 		if err != nil {
 			return nil, err
 		}

@@ -18,8 +18,7 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 	user := "" // of m.userHits
 	if cache := s.set.memo; id != nil && cache != nil {
 		sender, _ := id.state.Load().(*senderState)
-		if sender != nil && sender.set == s.set && sender.bans == s.bans &&
-			now.UnixMicro() < sender.plainUntil {
+		if sender != nil && sender.snapshot == s && now.UnixMicro() < sender.plainUntil {
 			user = sender.user
 			cache.mu.RLock()
 			m = cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
@@ -40,6 +39,7 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 	v.Rule = stored.Rule
 	v.Endpoint = stored.Endpoint
 	v.Simple = stored.Simple
+	v.HasIndependent = stored.HasIndependent
 	v.Terms = append(v.Terms, stored.Terms...)
 	v.ShadowTerms = append(v.ShadowTerms, stored.ShadowTerms...)
 	v.Hits = append(v.Hits, stored.Hits...)
@@ -72,7 +72,7 @@ func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 			v.User = id.User
 			v.KeyID = id.KeyID
 			v.Sender = id
-			v.Tier = tierOf(id.Tier, id.TierUntil, f, at)
+			v.Tier = tierOf(id, f, at)
 		}
 	}
 	refusal := NotRefused
@@ -95,13 +95,14 @@ func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 			v.Reason = refusal
 			v.Status = 401
 		}
-		if id != nil && id.Known {
-			v.EndedSender = id
+		if v.Refused() && id != nil && id.Known {
+			v.User = id.User
+			v.KeyID = id.KeyID
 		}
 	default:
 		evaluateRules(s.set, f, sender, at, v)
-		if sender.hasAbove && !v.Refused() {
-			evaluateAbove(s, f, id.Ancestors, at, v)
+		if v.Sender != nil && v.Sender.Parent != nil && !v.Refused() {
+			evaluateAbove(s, f, at, v)
 		}
 	}
 	return sender, reason
@@ -110,45 +111,29 @@ func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 // stateOf returns the state of an identity under a snapshot.
 func stateOf(s *Snapshot, id *Identity) *senderState {
 	state, _ := id.state.Load().(*senderState)
-	if state == nil || state.set != s.set || state.bans != s.bans {
+	if state == nil || state.snapshot != s {
 		state = newSenderState(s, id)
 	}
 	return state
 }
 
-// stateAbove is like stateOf, for a user above the sender.
-func stateAbove(s *Snapshot, a *Ancestor) *senderState {
-	state, _ := a.state.Load().(*senderState)
-	if state == nil || state.set != s.set || state.bans != s.bans {
-		state = newSenderState(s, &Identity{User: a.User, UserCountedAs: a.UserCountedAs, Tier: a.Tier,
-			PeriodStart: a.PeriodStart, TimeZone: a.TimeZone, Overrides: a.Overrides})
-		a.state.Store(state)
-	}
-	return state
-}
-
-// tierOf returns the tier of a user that ends at until, at the time at.
-func tierOf(tier string, until int64, f *Facts, at int64) string {
-	if tier != "" && at < endOf(until) {
-		return tier
+// tierOf returns the tier of a user at the time at.
+func tierOf(id *Identity, f *Facts, at int64) string {
+	if id.Tier != "" && at < endOf(id.TierUntil) {
+		return id.Tier
 	}
 	return f.Tier
 }
 
 // evaluateAbove adds to the verdict on a request that of each user above its sender, as if that user had sent
 // the request: blocks, and limits by user.
-func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdict) {
+func evaluateAbove(s *Snapshot, f *Facts, at int64, v *Verdict) {
 	if v.trace != nil && v.Exempt {
 		v.trace.exempt = v.Rule
 	}
-	own := &Verdict{Hits: v.Hits, Terms: v.Terms}
-	shadows := &Verdict{} // has the hits of shadow rules, which come last
-	v.Hits = nil
-	v.Terms = nil
-	addLevel(v, shadows, own)
-	for _, a := range above {
-		one := &Verdict{User: a.User, Tier: tierOf(a.Tier, a.TierUntil, f, at), above: a.User, trace: v.trace}
-		evaluateRules(s.set, f, stateAbove(s, a), at, one)
+	for a := ParentOf(v.Sender); a != nil; a = ParentOf(a) {
+		one := &Verdict{User: a.User, Tier: tierOf(a, f, at), above: a.User, trace: v.trace}
+		evaluateRules(s.set, f, stateOf(s, a), at, one)
 		if one.Refused() {
 			t := &Terms{Rule: one.Rule, Status: one.Status, Message: one.Message, RetryAfter: one.RetryAfter}
 			refuse(v, one.Reason, t)
@@ -165,29 +150,16 @@ func evaluateAbove(s *Snapshot, f *Facts, above []*Ancestor, at int64, v *Verdic
 			v.Rule = one.Rule
 		}
 		v.ShadowTerms = append(v.ShadowTerms, one.ShadowTerms...)
-		addLevel(v, shadows, one)
+		for i, t := range one.Terms {
+			v.Terms = append(v.Terms, termsAt(a.User, t, v.Hits, one.Hits[i].Limit.Prefix))
+			v.Hits = append(v.Hits, one.Hits[i])
+		}
+		v.HasIndependent = v.HasIndependent || one.HasIndependent
 	}
-	v.Hits = append(v.Hits, shadows.Hits...)
-	v.Terms = append(v.Terms, shadows.Terms...)
 	v.Exempt = v.Exempt && len(v.Hits) == 0
 	v.Simple = len(v.Hits) > 0
 	for _, t := range v.Terms {
 		v.Simple = v.Simple && t.simple
-	}
-}
-
-// addLevel adds the hits of a level to a verdict, those of shadow rules to shadows.
-func addLevel(v, shadows, level *Verdict) {
-	for i, t := range level.Terms {
-		to := v
-		if t.Shadow {
-			to = shadows
-		}
-		if level.above != "" {
-			t = termsAt(level.above, t, to.Hits, level.Hits[i].Limit.Prefix)
-		}
-		to.Hits = append(to.Hits, level.Hits[i])
-		to.Terms = append(to.Terms, t)
 	}
 }
 
@@ -328,14 +300,11 @@ func exemptOrBlock(v *Verdict, r *rule) bool {
 	return true
 }
 
-// setAmounts sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits,
-// moves hits of shadow rules to the end and marks them Independent. A limit with the amount 0 refuses the
-// request.
+// setAmounts sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits, and
+// marks those of shadow rules as Independent. A limit with the amount 0 refuses the request.
 func setAmounts(sender *senderState, at int64, v *Verdict) {
 	simple := true
 	end := 0
-	var shadows []ratelimit.Hit
-	var terms []*Terms // terms[i] describes shadows[i]
 	for i, l := range v.limits {
 		a := l.own
 		if l.tiers != nil || sender.adjusted {
@@ -358,26 +327,18 @@ func setAmounts(sender *senderState, at int64, v *Verdict) {
 			refuse(v, NoQuota, a.terms)
 			return
 		}
-		if a.terms.Shadow {
-			hit := v.Hits[i]
-			hit.Limit = a.limit
-			hit.Independent = true
-			shadows = append(shadows, hit)
-			terms = append(terms, a.terms)
-			continue
-		}
 		if end < i {
 			v.Hits[end] = v.Hits[i]
 		}
 		v.Hits[end].Limit = a.limit
+		if a.terms.Shadow {
+			v.Hits[end].Independent = true
+			v.HasIndependent = true
+		}
 		end++
 		v.Terms = append(v.Terms, a.terms)
 		simple = simple && a.terms.simple
 	}
 	v.Hits = v.Hits[:end]
-	if terms != nil {
-		v.Hits = append(v.Hits, shadows...)
-		v.Terms = append(v.Terms, terms...)
-	}
-	v.Simple = simple && end > 0 && terms == nil
+	v.Simple = simple && end > 0
 }

@@ -158,12 +158,9 @@ func (c *IdentityCache) remove(sender Credential) {
 
 // usersOf returns the user of an identity, if it has one, and the users above.
 func usersOf(id *Identity) []string {
-	if id.User == "" {
-		return nil
-	}
-	users := []string{id.User}
-	for _, one := range id.Ancestors {
-		users = append(users, one.User)
+	var users []string
+	for ; id != nil && id.User != ""; id = ParentOf(id) {
+		users = append(users, id.User)
 	}
 	return users
 }

@@ -16,7 +16,7 @@ import (
 func TestChangeDuringLookupIsSeen(t *testing.T) {
 	d, m, p := newControlledPolicy(t)
 	for _, change := range []struct{ sql, want string }{
-		{"UPDATE rate_limit_api_keys SET revoked_at = now()", " anonymous 401 key_revoked"}, // by digest
+		{"UPDATE rate_limit_api_keys SET revoked_at = now()", "ann anonymous 401 key_revoked"}, // by digest
 		{"UPDATE rate_limit_api_keys SET revoked_at = NULL", "ann free"},
 		{"UPDATE rate_limit_users SET tier = 'pro'", "ann pro"}, // by user
 		{"DELETE FROM rate_limit_users", " anonymous 401 unknown_key"},

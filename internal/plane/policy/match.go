@@ -153,9 +153,8 @@ func findRules(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 // by tier, method, host and path. It sorts the whole list.
 func findByNetwork(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 	start := len(rules)
-	rules = appendRulesOf(idx, f.Address, rules)
-	if client := ClientOf(f.Address); client != f.Address {
-		rules = appendRulesOf(idx, client, rules)
+	for _, network := range networksOf(f.Address, idx.prefixLengths) {
+		rules = append(rules, idx.byNetwork[network]...)
 	}
 	if !f.Address.IsValid() {
 		rules = append(rules, idx.byNetwork[everyIPv4]...) // see matchesNetwork
@@ -164,17 +163,6 @@ func findByNetwork(idx *index, f *Facts, tier string, rules []*rule) []*rule {
 		return rules
 	}
 	return sortRules(keepMatching(rules, start, f, tier), 0)
-}
-
-// appendRulesOf appends to a list the rules that are filed under a network of an address.
-func appendRulesOf(idx *index, address netip.Addr, rules []*rule) []*rule {
-	for _, bits := range idx.prefixLengths {
-		if bits <= address.BitLen() {
-			network, _ := address.Prefix(bits)
-			rules = append(rules, idx.byNetwork[network]...)
-		}
-	}
-	return rules
 }
 
 // sortRules sorts rules[start:] by position and drops duplicates: the index finds a rule with two paths

@@ -32,10 +32,6 @@ type matches struct {
 	userHits []int
 }
 
-func newMemo(capacity int) *memo {
-	return &memo{capacity: capacity, matches: map[combination]*matches{}}
-}
-
 const (
 	// maxMemoBytes bounds the size of a combination in the memo, because a client chooses its texts.
 	maxMemoBytes = 512

@@ -141,7 +141,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		return "no_key 401"
 	}
 	families := make(map[string]bool)
-	hits, shadows := "", ""
+	hits := ""
 	for _, r := range matching {
 		exact := r.matchesExactly(f)
 		if r.Action != policy.ActionLimit || r.Family != "" && exact && families[r.Family] {
@@ -169,15 +169,11 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 					policytest.FormatShadow(v))
 			}
 			hit.Key = keys[i/len(r.Limits)]
-			if terms.Shadow {
-				shadows += policytest.FormatHit(hit, terms)
-			} else {
-				hits += policytest.FormatHit(hit, terms)
-			}
+			hits += policytest.FormatHit(hit, terms)
 		}
 	}
-	return fmt.Sprintf("user %q tier %q key %d:%s%s%s",
-		v.User, v.Tier, v.KeyID, hits, shadows, policytest.FormatShadow(v))
+	return fmt.Sprintf("user %q tier %q key %d:%s%s",
+		v.User, v.Tier, v.KeyID, hits, policytest.FormatShadow(v))
 }
 
 // withoutAnswer has the methods of requests that get no new answer of a model.

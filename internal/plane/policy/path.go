@@ -2,38 +2,34 @@ package policy
 
 import (
 	"encoding/hex"
-	"errors"
 	"net"
 	"net/netip"
 	"net/url"
 	"path"
+	"reflect"
 	"regexp"
 	"strings"
 )
 
-// ErrAmbiguousPath is returned by NormalPath for a path that names different resources on different servers.
-// The caller should refuse such a request with status 400.
-var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a " +
-	"backslash")
-
-// NormalPath returns the form of a request's path that rules match. escaped is the path as it was sent
-// (url.URL.EscapedPath). NormalPath decodes percent-encoding once, drops empty segments and a trailing slash,
-// and resolves dot segments, encoded or not. The result begins with a slash.
+// NormalPath returns the form of a request's path that rules match, or "" for an ambiguous path, which names
+// different resources on different servers. The caller should refuse such a request with AmbiguousPath.
+// escaped is the path as it was sent (url.URL.EscapedPath). NormalPath decodes percent-encoding once, drops
+// empty segments and a trailing slash, and resolves dot segments, encoded or not. The result begins with a
+// slash.
 //
 // Some servers read an encoded slash or a backslash as a slash, and others as part of a segment. NormalPath
 // replaces both by a backslash. A rule matches such a path if it matches one of the two readings, so a rule
 // for /api/* matches /api%2Fx, and a rule for /u/*/files matches /u/a%2Fb/files. A rule that exempts must
 // match both readings. If the path also has dot segments, the two kinds of server see different resources:
-// "/a/b%2F..%2F..%2Fc" is /c, or a resource below /a. A client could then choose which rule applies, so
-// NormalPath returns ErrAmbiguousPath.
+// "/a/b%2F..%2F..%2Fc" is /c, or a resource below /a. A client could then choose which rule applies, so the
+// path is ambiguous.
 //
-// Some servers ignore path parameters: the rest of a segment from a semicolon on. NormalPath returns
-// ErrAmbiguousPath for a path with parameters and dot segments; "..;x" counts as a dot segment. In other
-// paths, parameters stay in the result, and Evaluate refuses the request with AmbiguousPath if the verdict
-// depends on the parameters.
+// Some servers ignore path parameters: the rest of a segment from a semicolon on. A path with parameters and
+// dot segments is ambiguous; "..;x" counts as a dot segment. In other paths, parameters stay in the result,
+// and Evaluate refuses the request with AmbiguousPath if the verdict depends on the parameters.
 //
 // The result keeps the case of the path. See matchesPath for the rules that ignore it.
-func NormalPath(escaped string) (string, error) {
+func NormalPath(escaped string) string {
 	normal := encodedSlashes.Replace(escaped)
 	if strings.IndexByte(normal, '%') >= 0 {
 		normal = Unescape(normal)
@@ -42,9 +38,9 @@ func NormalPath(escaped string) (string, error) {
 		normal = "/" + normal
 	}
 	if strings.ContainsAny(normal, "\\;") && dotSegment.MatchString(normal) {
-		return "", ErrAmbiguousPath
+		return ""
 	}
-	return path.Clean(normal), nil
+	return path.Clean(normal)
 }
 
 var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
@@ -93,25 +89,22 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdi
 			above: v.above}
 		selectRules(match(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != v.Reason || other.Refusing != v.Refusing || other.Exempt != v.Exempt ||
-			!sameLimits(other.Terms, v.Terms) {
+			!reflect.DeepEqual(enforced(other.Terms), enforced(v.Terms)) {
 			return true
 		}
 	}
 	return false
 }
 
-// sameLimits reports whether two lists have the same terms. It ignores terms of shadow rules, which come
-// last.
-func sameLimits(a, b []*Terms) bool {
-	for i := 0; ; i++ {
-		ended := i == len(a) || a[i].Shadow
-		if ended != (i == len(b) || b[i].Shadow) || !ended && a[i] != b[i] {
-			return false
-		}
-		if ended {
-			return true
+// enforced returns the terms of rules that are enforced.
+func enforced(terms []*Terms) []*Terms {
+	var list []*Terms
+	for _, t := range terms {
+		if !t.Shadow {
+			list = append(list, t)
 		}
 	}
+	return list
 }
 
 // withoutParameters returns the readings of a normal path without its parameters, or nil if it has none.

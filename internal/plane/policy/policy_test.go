@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -54,10 +53,6 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 		return &r.Limits[0]
 	}
 	wrong := map[string]func(*policy.Rule){
-		`settle: "bytes": must be left out with unit tokens`: func(r *policy.Rule) {
-			tokens(r)
-			r.Settle = "bytes"
-		},
 		`unit: "words": must be requests, tokens,`: func(r *policy.Rule) { tokens(r).Unit = "words" },
 		`unit: "tokens": must be requests with gcra`: func(r *policy.Rule) {
 			tokens(r).Limit.Algorithm = ratelimit.GCRA
@@ -72,7 +67,6 @@ func TestInvalidRuleIsDisabledAlone(t *testing.T) {
 		`prefix: `:              func(r *policy.Rule) { r.Name = strings.Repeat("x", 250) },
 		`mode: "later"`:         func(r *policy.Rule) { r.Mode = "later" },
 		`action: "later"`:       func(r *policy.Rule) { r.Action = "later" },
-		`networks: `:            func(r *policy.Rule) { r.Networks = []netip.Prefix{{}} },
 		`tier: "x": must be`: func(r *policy.Rule) {
 			r.Err = &ratelimit.FieldError{Field: "tier", Value: "x", Want: "a tier"}
 		},

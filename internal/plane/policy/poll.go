@@ -37,13 +37,16 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	if p.closing.Err() != nil {
 		return ratelimit.ErrClosed
 	}
-	sent := time.Now()
-	err := batch.Try(func() error { return p.refresh(ctx) })
-	for err != nil && !errors.Is(err, ratelimit.ErrUnavailable) && p.snapshot() == nil &&
-		ctx.Err() == nil && p.closing.Err() == nil && p.isMigrating(ctx) {
-		health.Sleep(ctx, lockedPause)
+	var sent time.Time
+	var err error
+	for {
 		sent = time.Now()
 		err = batch.Try(func() error { return p.refresh(ctx) })
+		if err == nil || errors.Is(err, ratelimit.ErrUnavailable) || p.snapshot() != nil ||
+			ctx.Err() != nil || p.closing.Err() != nil || !p.isMigrating(ctx) {
+			break
+		}
+		health.Sleep(ctx, lockedPause)
 	}
 	p.creation.End()
 	if p.closing.Err() != nil {
@@ -217,9 +220,11 @@ func (p *Policy) load(ctx context.Context) error {
 			return err
 		}
 		next.set = newRuleSet(d.rules, d.overrides, next.set.rules, p.settings.MemoSize)
-		next.prices = newPriceList(d.prices)
+		next.prices = NewPrices(d.prices).list
 	}
-	p.compiled = &next
+	if next.set != p.compiled.set || next.bans != p.compiled.bans {
+		p.compiled = &next // else the states of senders stay valid
+	}
 	p.rows = rows
 	due.rules = false
 	due.bans = false
@@ -276,7 +281,7 @@ func limitsTier(set *ruleSet, tier string, at int64) bool {
 		}
 		ofAll := len(row.Hosts)+len(row.Paths)+len(row.Methods)+len(row.Networks) == 0
 		if contains(row.Tiers, tier) && (row.Action != ActionExempt || ofAll) ||
-			row.Action == ActionLimit && len(row.Tiers) == 0 && ofAll && countsAnonymous(row.CountBy) {
+			row.Action == ActionLimit && len(row.Tiers) == 0 && ofAll && countsAnonymous(&r.countBy) {
 			return true
 		}
 	}
@@ -285,12 +290,11 @@ func limitsTier(set *ruleSet, tier string, at int64) bool {
 
 // countsAnonymous reports whether a request without a user and an API key has all that a rule counts by. Its
 // network stands for a user that is the last alternative.
-func countsAnonymous(countBy []string) bool {
-	for _, names := range countBy {
-		has := false
-		alternatives := strings.Split(names, "|")
-		for i, name := range alternatives {
-			has = has || name != "key" && (name != "user" || i == len(alternatives)-1)
+func countsAnonymous(by *counterBy) bool {
+	for _, part := range by.parts {
+		has := part[len(part)-1].name == "user"
+		for _, d := range part {
+			has = has || d.name != "key" && d.name != "user"
 		}
 		if !has {
 			return false

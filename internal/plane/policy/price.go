@@ -60,8 +60,8 @@ var neighbors = [option.PartCount][]int{
 	option.ImageOutput:    {option.Output},
 }
 
-// Prepare sets what follows from Rates, and reports whether they have the prices that each row has.
-func (p *Price) Prepare() bool {
+// Prepare sets what follows from Rates.
+func (p *Price) Prepare() {
 	p.Free = true
 	steps := map[string][]int64{"": {0}} // by tier
 	for name, rate := range p.Rates {
@@ -92,40 +92,48 @@ func (p *Price) Prepare() bool {
 			}
 		}
 	}
-	return p.Rates["input"] != "" && p.Rates["output"] != ""
 }
 
 // ratesOf returns the prices of a tier for input above all of steps, of which the last is 0.
 func (p *Price) ratesOf(tier string, steps []int64) []*big.Rat {
-	var ofTier, others []string // each a prefix and a suffix of the names in Rates
-	for _, step := range steps {
-		suffix := "@" + strconv.FormatInt(step, 10)
-		if step == 0 {
-			suffix = ""
-		}
-		if tier != "" {
-			ofTier = append(ofTier, tier+".", suffix)
-		}
-		others = append(others, "", suffix)
+	prefixes := []string{tier + ".", ""} // of the names in Rates
+	if tier == "" {
+		prefixes = prefixes[1:]
 	}
-	names := ofTier
-	names = append(names, others...)
 	factor, hasFactor := new(big.Rat).SetString(p.Rates[tier+"."])
 	rates := make([]*big.Rat, option.PartCount)
 	for part := range option.PartNames {
-		text, at := p.rateOf(part, names)
+		text, prefix := p.rateOf(part, prefixes, steps)
 		rate, ok := new(big.Rat).SetString(text)
 		if !ok {
 			continue
 		}
 		if part >= option.Search {
 			rate.Mul(rate, million)
-		} else if at >= len(ofTier) && hasFactor {
+		} else if prefix == "" && hasFactor {
 			rate.Mul(rate, factor)
 		}
 		rates[part] = rate
 	}
 	return rates
+}
+
+// rateOf returns the price of a part, and the prefix of its name. A search or a request may have none.
+func (p *Price) rateOf(part int, prefixes []string, steps []int64) (string, string) {
+	for _, prefix := range prefixes {
+		for _, step := range steps {
+			suffix := ""
+			if step > 0 {
+				suffix = "@" + strconv.FormatInt(step, 10)
+			}
+			for _, other := range append([]int{part}, neighbors[part]...) {
+				if rate := p.Rates[prefix+option.PartNames[other]+suffix]; rate != "" {
+					return rate, prefix
+				}
+			}
+		}
+	}
+	return "", ""
 }
 
 // Cost returns the exact cost of parts in a tier, in millionths. Requests call it, so it makes few calls.
@@ -152,22 +160,6 @@ func (p *Price) Cost(parts option.Parts, tier string) *big.Rat {
 		}
 	}
 	return sum
-}
-
-// rateOf returns the price of a part, and the index of its names. A search or a request may have none.
-func (p *Price) rateOf(part int, names []string) (string, int) {
-	for i := 0; i < len(names); i += 2 {
-		if rate := p.Rates[names[i]+option.PartNames[part]+names[i+1]]; rate != "" {
-			return rate, i
-		}
-		for _, other := range neighbors[part] {
-			if rate := p.Rates[names[i]+option.PartNames[other]+names[i+1]]; rate != "" {
-				return rate, i
-			}
-		}
-	}
-	after := len(names)
-	return "", after
 }
 
 // Dearer returns the tier, of standard and the asked one, in which parts cost more.
@@ -235,22 +227,26 @@ func (t *Total) Add(cost *big.Rat) int64 {
 	return t.Billionths - before
 }
 
-// priceList finds the prices of models.
+// Prices finds the prices of models at one moment. The zero Prices has none.
+type Prices struct {
+	list *priceList
+	At   int64 // in microseconds since the Unix epoch
+}
+
+// priceList has all prices. It is immutable.
 type priceList struct {
 	exact    map[string][]*Price // by name; the price that began last comes first
 	patterns []string            // the longest first
 	free     []*Price            // those that are Free
 }
 
-// newPriceList compiles prices, which it keeps and sorts.
-func newPriceList(rows []Price) *priceList {
+// NewPrices compiles prices, which it keeps and sorts. The caller sets At.
+func NewPrices(rows []Price) Prices {
 	list := &priceList{exact: map[string][]*Price{}}
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].From > rows[j].From })
 	for i := range rows {
 		p := &rows[i]
-		if !p.Prepare() {
-			continue // impossible: constraints check the rows
-		}
+		p.Prepare()
 		if p.Free {
 			list.free = append(list.free, p)
 		}
@@ -261,25 +257,24 @@ func newPriceList(rows []Price) *priceList {
 	}
 	patterns := list.patterns
 	sort.SliceStable(patterns, func(i, j int) bool { return len(patterns[i]) > len(patterns[j]) })
-	return list
+	return Prices{list: list}
 }
 
-// PriceOf returns the price of a model at the time at, in microseconds since the Unix epoch, or nil if it has
-// none. A name goes before patterns, and a longer pattern before a shorter one.
-func PriceOf(s *Snapshot, model string, at int64) *Price {
-	if model = option.ModelName(model); model == "" {
+// Of returns the price of a model, or nil if it has none. A name goes before patterns, and a longer pattern
+// before a shorter one.
+func (p Prices) Of(model string) *Price {
+	if model = option.ModelName(model); model == "" || p.list == nil {
 		return nil
 	}
-	list := s.prices
 	if !strings.HasSuffix(model, "*") {
-		if p := priceAt(list.exact[model], at); p != nil {
-			return p
+		if price := priceAt(p.list.exact[model], p.At); price != nil {
+			return price
 		}
 	}
-	for _, pattern := range list.patterns {
+	for _, pattern := range p.list.patterns {
 		if strings.HasPrefix(model, pattern[:len(pattern)-1]) {
-			if p := priceAt(list.exact[pattern], at); p != nil {
-				return p
+			if price := priceAt(p.list.exact[pattern], p.At); price != nil {
+				return price
 			}
 		}
 	}
@@ -295,22 +290,17 @@ func priceAt(prices []*Price, at int64) *Price {
 	return nil
 }
 
-// Prices finds the prices of one moment.
-type Prices struct {
-	snapshot *Snapshot // nil has no prices
-	At       int64     // in microseconds since the Unix epoch
-}
-
-// Of is like PriceOf.
-func (p Prices) Of(model string) *Price {
-	if p.snapshot == nil {
-		return nil
-	}
-	return PriceOf(p.snapshot, model, p.At)
-}
+// PricesAt returns the prices of a snapshot at the time at, in microseconds since the Unix epoch.
+func PricesAt(s *Snapshot, at int64) Prices { return Prices{s.prices, at} }
 
 // Prices returns the prices in force.
-func (p *Policy) Prices() Prices { return Prices{p.snapshot(), p.settings.Now().UnixMicro()} }
+func (p *Policy) Prices() Prices {
+	now := Prices{At: p.settings.Now().UnixMicro()}
+	if s := p.snapshot(); s != nil {
+		now.list = s.prices
+	}
+	return now
+}
 
 // HasFree reports whether a price is in force that is Free.
 func (p *Policy) HasFree() bool {

@@ -24,21 +24,23 @@ func TestModelsFindTheirPrices(t *testing.T) {
 		return policy.Price{Model: model, From: from, Until: until, Rates: map[string]string{"input": input,
 			"output": "0"}}
 	}
-	s := policy.Compile(nil, nil, nil, 0).WithPrices([]policy.Price{price("gpt-4o*", "1", 0, 0),
+	prices := policy.NewPrices([]policy.Price{price("gpt-4o*", "1", 0, 0),
 		price("gpt-4o-mini", "2", 0, 0), price("gpt-*", "3", 0, 0), price("new", "4", 0, 0),
 		price("new", "5", day, 0), price("old*", "6", 0, day), price("o*", "7", 0, 0),
 		price("\u212a*", "8", 0, 0)})
+	prices.At = day
 	for model, want := range map[string]string{"gpt-4o": "1", "GPT-4o": "1", "gpt-4o-mini": "2",
 		"gpt-4o-mini-2024": "1", "gpt-5": "3", "gpt-4o*": "1", "\tGPT-4O-MINI\u00a0": "2",
 		" ": "-", "kimi": "-", "\u212aIMI": "8", "new": "5", "old-1": "7", "claude": "-", "": "-", "*": "-"} {
 		got := "-"
-		if p := policy.PriceOf(s, model, day); p != nil {
+		if p := prices.Of(model); p != nil {
 			got = p.Rates["input"]
 		}
 		check.Equal(t, model, got, want)
 	}
-	check.Equal(t, "before the day", policy.PriceOf(s, "new", day-1).Rates["input"], "4")
-	check.Equal(t, "before the end", policy.PriceOf(s, "old-1", day-1).Rates["input"], "6")
+	prices.At--
+	check.Equal(t, "before the day", prices.Of("new").Rates["input"], "4")
+	check.Equal(t, "before the end", prices.Of("old-1").Rates["input"], "6")
 }
 
 // ratesOf returns Price.Rates of a text such as "input=1 output=2".
@@ -52,13 +54,9 @@ func ratesOf(text string) map[string]string {
 }
 
 // priceWith returns a price with rates.
-func priceWith(t *testing.T, rates map[string]string) *policy.Price {
-	t.Helper()
-	rows := []policy.Price{{Model: "m", Rates: rates}}
-	p := policy.PriceOf(policy.Compile(nil, nil, nil, 0).WithPrices(rows), "m", 0)
-	if p == nil {
-		t.Fatalf("no price with %v", rates)
-	}
+func priceWith(rates map[string]string) *policy.Price {
+	p := &policy.Price{Rates: rates}
+	p.Prepare()
 	return p
 }
 
@@ -74,7 +72,7 @@ func TestBillsOfAllPartsAreExact(t *testing.T) {
 		parts[option.Input] = max(parts[option.Input], 0)
 		parts[option.Output] = max(parts[option.Output], 0) + a.Sent()
 		want, _ := new(big.Rat).SetString(a.Money.String())
-		got := priceWith(t, prices[a.PriceOf]).Cost(parts, a.Tier)
+		got := priceWith(prices[a.PriceOf]).Cost(parts, a.Tier)
 		check.Equal(t, name, got.Mul(got, big.NewRat(1, 1000000)).FloatString(15), want.FloatString(15))
 	}
 	check.Equal(t, "the number of bills", n, 42)
@@ -92,7 +90,7 @@ func TestPartsCostTheirPrices(t *testing.T) {
 		words := strings.Fields(text)
 		switch kind {
 		case "rates":
-			p = priceWith(t, ratesOf(text))
+			p = priceWith(ratesOf(text))
 			return ""
 		case "cost":
 			var parts option.Parts

@@ -20,6 +20,7 @@ type row struct {
 	Ban      *Ban
 	Price    *Price
 	Identity *Identity
+	Above    []*Identity // the users above Identity, the nearest first
 
 	// A poll returns one row with Head, and one row with Kind and Ref for each change.
 	Head      *head
@@ -133,6 +134,11 @@ func readIdentities(db pgdb.DB, tasks []*lookup) error {
 			continue
 		}
 		task.identity = r.Identity
+		below := r.Identity
+		for _, above := range r.Above {
+			below.Parent = above
+			below = above
+		}
 		if r.err != nil {
 			task.err = fmt.Errorf("%s: %w", what, r.err)
 		}

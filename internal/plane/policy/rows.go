@@ -85,8 +85,9 @@ type Identity struct {
 	User string
 	// UserCountedAs, unless it is "", is the name by which User counts and is in the ledger.
 	UserCountedAs string
-	// Ancestors are the users above User, the nearest first. Their limits by user apply, too.
-	Ancestors []*Ancestor
+	// Parent is the *Identity of the user above User, or nil: see ParentOf. The limits by user of all users
+	// above apply, too.
+	Parent any `json:"-"`
 	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
 	Tier string
 	// TierUntil is the time from which Facts.Tier replaces Tier, in microseconds since the Unix epoch. 0
@@ -108,23 +109,19 @@ type Identity struct {
 	state atomic.Value // a *senderState
 }
 
-// Ancestor is a user above another one, with the fields of an Identity. It is a type of its own, because
-// Yaegi cannot decode a type that contains itself.
-type Ancestor struct {
-	User, UserCountedAs string
-	Tier                string
-	TierUntil           int64
-	PeriodStart         time.Time
-	TimeZone            string
-	Overrides           []Override
-
-	state atomic.Value // a *senderState
-}
-
 // CountsAs returns the name by which a user counts.
 func CountsAs(user, countedAs string) string {
 	if countedAs != "" {
 		return countedAs
 	}
 	return user
+}
+
+// ParentOf returns the user above that of an identity, or nil. In a type that refers to itself, Yaegi would
+// take other types of this package for two.
+func ParentOf(id *Identity) *Identity {
+	if id.Parent == nil {
+		return nil
+	}
+	return id.Parent.(*Identity)
 }

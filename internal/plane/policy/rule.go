@@ -127,9 +127,6 @@ func (r *rule) compileConditions() error {
 	networks := row.Networks
 	row.Networks = nil
 	for _, network := range networks {
-		if !network.IsValid() {
-			return option.Invalid("networks", network.String(), "networks such as 192.0.2.0/24")
-		}
 		row.Networks = append(row.Networks, normalNetwork(network))
 	}
 	r.dynamic = row.Networks != nil || row.From != 0 || row.Until != 0
@@ -320,8 +317,8 @@ func (c *Conditions) Match(method, host, escaped string) bool {
 	if !permits(c.rule.methods, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false
 	}
-	path, err := NormalPath(escaped)
-	if err != nil || matchesPath(c.rule, path) {
+	path := NormalPath(escaped)
+	if path == "" || matchesPath(c.rule, path) {
 		return true
 	}
 	for _, without := range withoutParameters(path) {

@@ -147,28 +147,26 @@ var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Dig
 	'CountedAs', k.counted_as, 'ExpiresAt', ` + timeSQL("k.expires_at") + `,
 	'RevokedAt', ` + timeSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
 	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + timeSQL("u.tier_until") + ` END,
-	` + userSQL("u", "u.user_id", "o.key_id = k.id OR o.user_id = k.user_id") + aboveSQL + `))::text
+	` + userSQL("u", "o.key_id = k.id OR o.user_id = k.user_id") + `), ` + aboveSQL + `)::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id
 	JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
 SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
 	'TierUntil', ` + timeSQL("u.tier_until") + `,
-	` + userSQL("u", "a.user_id", "o.user_id = u.user_id") + aboveSQL + `))::text
-FROM unnest($2::text[]) AS a(user_id)
-	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
+	` + userSQL("u", "o.user_id = u.user_id") + `), ` + aboveSQL + `)::text
+FROM rate_limit_users u JOIN unnest($2::text[]) AS a(user_id) USING (user_id)` + wholeSQL + `::text`
 
-// aboveSQL is the field Ancestors of the row u of a user.
-var aboveSQL = `, 'Ancestors', CASE WHEN u.parent IS NOT NULL THEN (
+// aboveSQL is the field Above for the row u of a user.
+var aboveSQL = `'Above', CASE WHEN u.parent IS NOT NULL THEN (
 	SELECT json_agg(json_build_object('Tier', p.tier, 'TierUntil', ` + timeSQL("p.tier_until") + `,
-		` + userSQL("p", "p.user_id", "o.user_id = p.user_id") + `) ORDER BY l.place)
+		` + userSQL("p", "o.user_id = p.user_id") + `) ORDER BY l.place)
 	FROM rate_limit_lineage(u.user_id) l JOIN rate_limit_users p ON p.user_id = l.user_id
 	WHERE l.place > 0) END`
 
 // userSQL returns the fields that keys and users share, for the row of a user. condition selects the
 // overrides o.
-func userSQL(row, user, condition string) string {
-	return `'User', ` + user + `, 'Known', ` + row + `.user_id IS NOT NULL,
-		'UserCountedAs', ` + row + `.counted_as,
+func userSQL(row, condition string) string {
+	return `'User', ` + row + `.user_id, 'Known', true, 'UserCountedAs', ` + row + `.counted_as,
 		'PeriodStart', ` + row + `.period_start::text || 'T00:00:00Z',
 		'TimeZone', CASE WHEN ` + row + `.period_start IS NOT NULL
 			THEN rate_limit_known_zone(` + row + `.time_zone) END,

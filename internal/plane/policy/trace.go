@@ -34,29 +34,26 @@ type TracedRule struct {
 	Level    *string     `json:"level"` // the user above to whom the rule applies; nil for the sender
 }
 
-// add adds a rule to the trace.
-func (t *Trace) add(row *Rule, applies bool, why string) {
+// traced describes a rule in a trace.
+func traced(row *Rule, applies bool, why string) TracedRule {
 	var family *string
 	if row.Family != "" {
 		family = &row.Family
 	}
-	t.Rules = append(t.Rules,
-		TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, nil})
+	return TracedRule{row.Name, row.Action, family, row.Priority, row.Mode, applies, why, nil}
 }
 
 // addAbove adds the rules that apply to a request as that of a user above its sender.
 func (t *Trace) addAbove(v *Verdict) {
-	rules := t.Rules
 	last := ""
 	for _, l := range v.limits { // the limits of a rule are adjacent
 		if l.rule.row.Name != last {
 			last = l.rule.row.Name
-			t.add(&l.rule.row, true, "matches")
-			t.Rules[len(t.Rules)-1].Level = &v.above
+			one := traced(&l.rule.row, true, "matches")
+			one.Level = &v.above
+			t.above = append(t.above, one)
 		}
 	}
-	t.above = append(t.above, t.Rules[len(rules):]...)
-	t.Rules = rules
 }
 
 // Explain is like EvaluateIdentity, and also returns a trace of the evaluation. If f.Path is "", the path is
@@ -112,15 +109,15 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		default:
 			why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}
-		t.add(&r.row, applies, why)
+		t.Rules = append(t.Rules, traced(&r.row, applies, why))
 	}
 	for _, w := range s.set.unusable {
 		if w.row != nil {
-			t.add(w.row, false, "it cannot be used: "+w.Err.Error())
+			t.Rules = append(t.Rules, traced(w.row, false, "it cannot be used: "+w.Err.Error()))
 		}
 	}
 	for _, row := range s.set.off {
-		t.add(row, false, "mode: off")
+		t.Rules = append(t.Rules, traced(row, false, "mode: off"))
 	}
 	t.Rules = append(t.Rules, t.above...)
 	return v, t

@@ -167,8 +167,8 @@ type Terms struct {
 // Verdict is the decision of the policy on a request. The next Evaluate with the same Verdict reuses its
 // memory.
 type Verdict struct {
-	// User, Tier and KeyID describe the sender. User is "" for an anonymous request, and KeyID is 0 without a
-	// key.
+	// User, Tier and KeyID describe the sender, also of a request that is refused because its API key is
+	// revoked or has expired. User is "" for an anonymous request, and KeyID is 0 without a key.
 	User, Tier string
 	KeyID      int64
 
@@ -192,11 +192,7 @@ type Verdict struct {
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
 
-	// EndedSender is the sender of a request that is refused, if its API key is revoked or has expired, else
-	// nil. It must not be changed.
-	EndedSender *Identity
-
-	// Sender is the identity of the sender, or nil. It must not be changed.
+	// Sender is the identity of the sender, or nil, also if its API key is not valid. It must not be changed.
 	Sender *Identity
 
 	// Level is the user above the sender for whom a rule or a ban refuses the request, or "" for the sender.
@@ -205,10 +201,11 @@ type Verdict struct {
 	// Exempt reports that no limit of the policy applies.
 	Exempt bool
 
-	// Hits are the hits to take, all or nothing. Hits of shadow rules come last and are Independent. Terms[i]
-	// describes Hits[i].
-	Hits  []ratelimit.Hit
-	Terms []*Terms
+	// Hits are the hits to take, all or nothing. Terms[i] describes Hits[i]. HasIndependent reports that some
+	// are of shadow rules, which are Independent.
+	Hits           []ratelimit.Hit
+	Terms          []*Terms
+	HasIndependent bool
 
 	// Simple reports that there are hits, and that each comes from an enforced rule with status 429, without
 	// overage, Settle, InFlight, Hidden, Notify, Message and RetryAfter.

@@ -117,9 +117,8 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f.Host = reading.HostOf(r)
 	f.Path = r.URL.EscapedPath()
 	if path.Clean("/"+f.Path) != f.Path || strings.ContainsAny(f.Path, "%\\;") {
-		normal, err := policy.NormalPath(f.Path)
-		f.Path = normal
-		if err != nil {
+		f.Path = policy.NormalPath(f.Path)
+		if f.Path == "" {
 			reason = policy.AmbiguousPath
 		}
 	}

@@ -165,9 +165,6 @@ func senderOf(q *Request) (string, int64) {
 		return user, 0
 	}
 	p := &q.Verdict
-	if p.EndedSender != nil {
-		return p.EndedSender.User, p.EndedSender.KeyID
-	}
 	if p.User != "" {
 		user = p.User
 	}
@@ -190,12 +187,8 @@ func setDetails(r *history.Record, q *Request) {
 		path = reading.NormalizePath(q.HTTP.URL.EscapedPath())
 	}
 	key := q.Key
-	switch q.Outcome.Reason {
-	case policy.KeyExpired, policy.KeyRevoked, policy.AmbiguousPath:
-	default:
-		if q.Verdict.KeyID == 0 && q.Outcome.Err == nil {
-			key = ""
-		}
+	if q.Verdict.KeyID == 0 && q.Outcome.Err == nil && q.Outcome.Reason != policy.AmbiguousPath {
+		key = ""
 	}
 	r.Method = q.HTTP.Method
 	if q.Upload != nil {

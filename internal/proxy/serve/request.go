@@ -220,8 +220,7 @@ func Fill(requests []*Request) {
 			c.Hits = append(c.Hits[:0], hits...)
 			c.Decisions = c.Decisions[:0]
 			c.Err = nil
-			// Hits of the policy that are Independent come last.
-			c.HasIndependent = q.Limits.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Independent
+			c.HasIndependent = q.Limits.Shadow || q.Asked && q.Verdict.HasIndependent
 		}
 	}
 }

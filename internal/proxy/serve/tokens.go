@@ -84,14 +84,14 @@ func setBills(all []*Request, bills []*batch.Bill) {
 		one := bills[k]
 		one.Day = decided / (24 * 3600 * 1000000)
 		v := &q.Verdict
-		if q.Asked && v.User != "" && v.EndedSender == nil {
+		if q.Asked && v.User != "" {
 			one.User, one.KeyID = v.User, v.KeyID
 		} else if q.Asked || q.Site.UserOf != nil {
 			one.User, one.KeyID = senderOf(q)
 		}
 		if id := v.Sender; q.Asked && id != nil && one.User == id.User {
 			one.User = policy.CountsAs(id.User, id.UserCountedAs)
-			for _, above := range id.Ancestors {
+			for above := policy.ParentOf(id); above != nil; above = policy.ParentOf(above) {
 				one.Ancestors = append(one.Ancestors, policy.CountsAs(above.User, above.UserCountedAs))
 			}
 		}
