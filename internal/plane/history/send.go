@@ -47,7 +47,6 @@ func (w *Writer) write(ctx context.Context, flushAll bool) error {
 	}
 }
 
-// nextParcel returns the parcel to send next, or nil if there is nothing to send. A new parcel has rows of the
 // nextParcel returns the parcel to send next, or nil if there is nothing to send. A new parcel has rows with
 // numbers below end, or else cells. If records were dropped since the last parcel, a parcel without rows
 // reports their number.
@@ -138,8 +137,8 @@ func intervalText(d time.Duration) string {
 }
 
 // send sends p, the first parcel of sending. If p was written, send removes p from sending. If p was
-// rejected, send replaces p by its halves, or drops it if it is a single row. In these cases send returns nil.
-// After an error, p must be sent again.
+// rejected, send replaces p by its halves, or drops it if it is a single row. In these cases send returns
+// nil. After an error, p must be sent again.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++

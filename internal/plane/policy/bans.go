@@ -61,8 +61,8 @@ func networkBan(b *banSet, f *Facts) *Ban {
 	return last
 }
 
-// networksOf returns the networks of some lengths that an address is in. Those of an address of NAT64 are also
-// the networks of the IPv4 address in it.
+// networksOf returns the networks of some lengths that an address is in. For an address of NAT64, they are
+// also those of the IPv4 address in it.
 func networksOf(address netip.Addr, lengths []int) []netip.Prefix {
 	networks := make([]netip.Prefix, 0, len(lengths))
 	for _, bits := range lengths {
