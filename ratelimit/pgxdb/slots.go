@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
@@ -54,15 +53,14 @@ func (d *DB) acquire(ctx context.Context, timeout time.Duration) (*pgxpool.Conn,
 			d.release(conn)
 			return nil, fmt.Errorf(
 				"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
-		case ctx.Err() != nil || d.connections() == 0 &&
-			(serverError(err).Code != pg.TooManyConnections || retries == maxLoginRetries):
+		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || retries == maxLoginRetries):
 			d.slots <- struct{}{}
 			return nil, d.withCause(ctx, err)
 		case d.connections() > 0:
 			d.withhold()
 		default:
 			retries++
-			health.Sleep(ctx, time.Duration(rand.Int64N(int64(withholdTime)))) // others try at other times
+			wait(ctx, time.Duration(rand.Int64N(int64(withholdTime)))) // others try at other times
 			d.slots <- struct{}{}
 		}
 	}
@@ -88,6 +86,19 @@ func (d *DB) withhold() {
 			d.slots <- struct{}{}
 		}
 	})
+}
+
+// isTooMany reports whether a server refused a login because of too many connections.
+func isTooMany(err error) bool {
+	return serverError(err).Code == pg.TooManyConnections
+}
+
+// wait waits for a time, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // connections returns the number of open connections.

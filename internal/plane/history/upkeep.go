@@ -1,13 +1,13 @@
 package history
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -41,10 +41,16 @@ FROM (SELECT now() FROM u HAVING bool_and(what <> 'busy')) AS f(now), rate_limit
 // upkeepLoop runs the upkeep until the Writer is closed. The first upkeep comes after a random delay, so that
 // the processes do not run it at the same time.
 func (w *Writer) upkeepLoop() {
-	health.Sleep(w.closing, time.Duration(rand.Int63n(int64(upkeepInterval))))
-	for w.closing.Err() == nil {
+	interval := time.Duration(rand.Int63n(int64(upkeepInterval)))
+	for {
+		ctx, cancel := context.WithTimeout(w.closing, interval)
+		<-ctx.Done()
+		cancel()
+		if w.closing.Err() != nil {
+			return
+		}
+		interval = upkeepInterval
 		w.reportUpkeep(w.runUpkeep())
-		health.Sleep(w.closing, upkeepInterval)
 	}
 }
 
