@@ -96,18 +96,14 @@ func (p *Page) options(policy, history host.DataSource) (o page.Options, err err
 	if o.DSN, err = databaseDSN("dsn", p.dsn); err != nil {
 		return o, err
 	}
-	if p.Policy != "" {
+	if o.Policy, err = policy.Current(); p.Policy != "" {
 		o.Policy, err = databaseDSN("policy", p.Policy)
-	} else {
-		o.Policy, err = policy.Current()
 	}
 	if err != nil {
 		return o, err
 	}
-	if p.History != "" {
+	if o.History, err = history.Current(); p.History != "" {
 		o.History, err = databaseDSN("history", p.History)
-	} else {
-		o.History, err = history.Current()
 	}
 	return o, err
 }

@@ -167,18 +167,16 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
 	// The last two settings make each scan return the rows in physical order: only one process scans the
 	// table, and it begins at the first page.
-	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, patience.Milliseconds())),
-		"statement_timeout = 0",
-		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off",
-		"timezone = 'UTC'",
-		"synchronize_seqscans = off", "max_parallel_workers_per_gather = 0"} {
-		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
-			return err
-		}
+	_, err := conn.Exec(ctx, fmt.Sprintf("SET lock_timeout = %d; SET statement_timeout = 0; "+
+		"SET idle_session_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET jit = off; "+
+		"SET timezone = 'UTC'; SET synchronize_seqscans = off; SET max_parallel_workers_per_gather = 0",
+		max(1, patience.Milliseconds())))
+	if err != nil {
+		return err
 	}
 	// With this setting, the server detects that this process was killed, and releases the lock. An error is
 	// ignored, because servers on some systems do not support the setting.
-	_, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
+	_, err = conn.Exec(ctx, "SET client_connection_check_interval = '1s'")
 	if err != nil && ctx.Err() != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -58,7 +59,8 @@ func newS3(target string) (Destination, error) {
 	creds := credentials.NewChainCredentials(
 		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
 			&credentials.IAM{Client: &http.Client{Timeout: roleTimeout}}})
-	region, lookup := firstEnv("AWS_REGION", "AWS_DEFAULT_REGION"), minio.BucketLookupAuto
+	region, lookup := cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")),
+		minio.BucketLookupAuto
 	if endpoint != defaultEndpoint {
 		lookup = minio.BucketLookupPath
 		if region == "" {
@@ -78,30 +80,17 @@ const defaultEndpoint = "s3.amazonaws.com"
 
 // endpoint returns the host of the server, and whether it uses TLS.
 func endpoint() (host string, secure bool, err error) {
-	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"} {
-		value := os.Getenv(name)
-		if value == "" {
-			continue
-		}
-		u, err := url.Parse(value)
-		if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
-			u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
-			return "", false, &ratelimit.FieldError{Field: name,
-				Want: "https:// or http:// with a host and, if need be, a port"}
-		}
-		return u.Host, u.Scheme == "https", nil
+	name := "AWS_ENDPOINT_URL_S3"
+	if os.Getenv(name) == "" {
+		name = "AWS_ENDPOINT_URL"
 	}
-	return defaultEndpoint, true, nil
-}
-
-// firstEnv returns the first environment variable that is set, or "".
-func firstEnv(names ...string) string {
-	for _, name := range names {
-		if value := os.Getenv(name); value != "" {
-			return value
-		}
+	u, err := url.Parse(cmp.Or(os.Getenv(name), "https://"+defaultEndpoint))
+	if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", false, &ratelimit.FieldError{Field: name,
+			Want: "https:// or http:// with a host and, if need be, a port"}
 	}
-	return ""
+	return u.Host, u.Scheme == "https", nil
 }
 
 func (s *s3) String() string { return scheme + path.Join(s.bucket, s.prefix) }

@@ -73,17 +73,24 @@ WHERE n.ctid = @row::tid RETURNING CASE WHEN n.taken_at IS NOT NULL THEN 'delive
 	|| to_char(n.try_at, 'YYYY-MM-DD HH24:MI:SSZ') || ': ' || n.error END`
 )
 
+// delivery is what the command prints about a notice that it has tried.
+type delivery struct {
+	Rule    string `json:"rule"`
+	Limit   string `json:"limit_name"`
+	Key     string `json:"key"`
+	Percent int    `json:"percent"`
+	Result  string `json:"result"`
+	silent  bool   // there was no response
+}
+
 // notice is a row of rate_limit_notices as it is sent.
 type notice struct {
-	ID       string          `json:"id"`
-	Rule     string          `json:"rule"`
-	Limit    string          `json:"limit_name"`
-	Key      string          `json:"key"`
-	Percent  int             `json:"percent"`
-	Used     json.RawMessage `json:"used"`
-	Quota    json.RawMessage `json:"quota"`
-	Currency string          `json:"currency"`
-	ResetsAt string          `json:"resets_at"`
+	delivery
+	ID       string
+	Used     json.RawMessage
+	Quota    json.RawMessage
+	Currency string
+	ResetsAt string `json:"resets_at"`
 }
 
 // deliver sends notices until none is due or several in a row have no response, or with --follow until a
@@ -158,16 +165,6 @@ func (c *invocation) deliver() error {
 	return nil
 }
 
-// delivery is what the command prints about a notice that it has tried.
-type delivery struct {
-	Rule    string `json:"rule"`
-	Limit   string `json:"limit_name"`
-	Key     string `json:"key"`
-	Percent int    `json:"percent"`
-	Result  string `json:"result"`
-	silent  bool   // there was no response
-}
-
 // deliverNext sends a notice that is due, and notes the result in the transaction that has locked it. The
 // result is nil if none is due.
 func (c *invocation) deliverNext(posting context.Context, until *string) (result *delivery, err error) {
@@ -200,7 +197,8 @@ func (c *invocation) deliverNext(posting context.Context, until *string) (result
 			text := err.Error()
 			failure = &text
 		}
-		result = &delivery{n.Rule, n.Limit, n.Key, n.Percent, "", !answered}
+		n.silent = !answered
+		result = &n.delivery
 		return c.conn.QueryRow(c.ctx, triedNoticeSQL,
 			pgx.NamedArgs{"row": row, "error": failure}).Scan(&result.Result)
 	})

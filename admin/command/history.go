@@ -250,7 +250,7 @@ ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @nu
 		case prefix != "" && !strings.HasPrefix(prefix, option.RulePrefix):
 			c.emptyText = "There are no counters."
 			return c.list("SELECT @prefix AS prefix, " + counterColumns + `
-FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable) AS c
+FROM ` + counterRows + `(@prefix, t.durable) AS c
 WHERE c.expires_at > now()
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key
 LIMIT @number::bigint`)
@@ -270,6 +270,9 @@ const counterNoun = "counter of"
 const counterColumns = `c.key, t.durable, c.count, c.prev_count, c.window_start,
 	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.held, c.expires_at`
 
+// counterRows begins a call of rate_limit_counters that reads both tables.
+const counterRows = "(VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters"
+
 var getCommand = commandSpec{
 	use: "get PREFIX KEY", noun: counterNoun,
 	short: "Shows a counter",
@@ -280,9 +283,7 @@ get per-key - < key.txt`,
 	sql: "SELECT @PREFIX AS prefix, " + strings.Replace(counterColumns, "c.held",
 		"coalesce(u.held, c.held) AS held", 1) + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at, u.unit
-FROM (VALUES (true), (false)) AS t(durable)
-CROSS JOIN LATERAL rate_limit_counters(rate_limit_counted_prefix(@PREFIX), t.durable,
-	rate_limit_stored_keys(@KEY)) AS c
+FROM ` + counterRows + `(rate_limit_counted_prefix(@PREFIX), t.durable, rate_limit_stored_keys(@KEY)) AS c
 LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_part(@PREFIX, '/', 2)
 	AND u.limit_name = split_part(@PREFIX, '/', 3) AND u.key = c.key
 	AND u.key = ANY (rate_limit_stored_keys(@KEY))`,
@@ -297,8 +298,8 @@ What is held by running requests is charged when they end. The users above a use
 	failIfEmpty: true,
 	runGo: func(c *invocation) error {
 		counter := `SELECT c.key, coalesce(c.count, cardinality(c.hits), c.slots) AS used, c.held,
-	NULL AS quota, NULL AS unit FROM (VALUES (true), (false)) AS t(durable)
-CROSS JOIN LATERAL rate_limit_counters(@PREFIX, t.durable, rate_limit_stored_keys(@KEY)) AS c`
+	NULL AS quota, NULL AS unit
+FROM ` + counterRows + `(@PREFIX, t.durable, rate_limit_stored_keys(@KEY)) AS c`
 		levels := ""
 		if strings.HasPrefix(c.name(), option.RulePrefix) {
 			counter = `SELECT u.key, u.used, u.held, u.quota, u.unit FROM rate_limit_used u

@@ -88,7 +88,7 @@ func explainRequest(c *invocation) error {
 		return err
 	}
 	defer db.Close()
-	e, err := explain.Explain(c.ctx, db, request)
+	e, err := explain.Explain(c.ctx, c.conn, db, request)
 	if err != nil {
 		return err
 	}

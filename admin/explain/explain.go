@@ -24,12 +24,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/outcome"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -119,8 +119,8 @@ type Limit struct {
 }
 
 // Explain evaluates a request at the time r.At. It always uses the rules, bans and identities that the
-// database has now. Explain may close db.
-func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error) {
+// database of conn and db has now. Explain may close db.
+func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Explanation, error) {
 	facts := r.Facts
 	facts.Host, facts.Address = policy.NormalHost(r.Host), r.Address.Unmap().WithZone("")
 	e := &Explanation{At: r.At, Model: nilIfZero(r.Model),
@@ -156,7 +156,7 @@ func Explain(ctx context.Context, db *pgxdb.DB, r *Request) (*Explanation, error
 	if price != nil {
 		e.Price = &price.Model
 	}
-	if e.Limits, err = explainLimits(ctx, db, v, price != nil && price.Free); err != nil {
+	if e.Limits, err = explainLimits(ctx, conn, db, v, price != nil && price.Free); err != nil {
 		return nil, err
 	}
 	for i, terms := range trace.Terms {
@@ -226,7 +226,8 @@ func (e *Explanation) conclude(v *policy.Verdict) {
 const peekTimeout = 10 * time.Second
 
 // explainLimits peeks at the counters of a verdict's limits. Limits in money let a free request pass.
-func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bool) ([]Limit, error) {
+func explainLimits(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, v *policy.Verdict, free bool) (
+	[]Limit, error) {
 	limits := []Limit{}
 	if len(v.Hits) == 0 {
 		return limits, nil
@@ -254,7 +255,11 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bo
 		}
 		l := newLimit(&hits[i], v.Terms[i], &decisions[i])
 		if hits[i].Limit.Reserves {
-			held, err := heldOf(ctx, db, &hits[i])
+			var held int64
+			err := conn.QueryRow(ctx, "SELECT coalesce(sum(held), 0)::bigint "+
+				"FROM rate_limit_counters($1, $2, ARRAY[$3])",
+				cmp.Or(hits[i].Limit.CountedAs, hits[i].Limit.Prefix), hits[i].Limit.Durable,
+				hits[i].StoredKey()).Scan(&held)
 			if err != nil {
 				return nil, err
 			}
@@ -263,25 +268,6 @@ func explainLimits(ctx context.Context, db *pgxdb.DB, v *policy.Verdict, free bo
 		limits = append(limits, l)
 	}
 	return limits, nil
-}
-
-// heldOf returns the units that running requests hold in the row of a hit.
-func heldOf(ctx context.Context, db *pgxdb.DB, h *ratelimit.Hit) (int64, error) {
-	prefix := cmp.Or(h.Limit.CountedAs, h.Limit.Prefix)
-	s := &pgdb.Statement{SQL: `SELECT coalesce(sum(held), 0)::bigint
-		FROM rate_limit_counters($1::text, $2::bigint = 1, ARRAY[$3::text])`,
-		Args: []any{prefix, int64(0), h.StoredKey()}, Unnamed: true}
-	if h.Limit.Durable {
-		s.Args[1] = int64(1)
-	}
-	if err := cmp.Or(db.Run(ctx, peekTimeout, []*pgdb.Statement{s}), s.Err); err != nil {
-		return 0, err
-	}
-	held := pg.Bigints(s.Result)
-	if len(held) != 1 {
-		return 0, pg.ErrColumns
-	}
-	return held[0], nil
 }
 
 // amount returns a number of units of a limit as people read it.
