@@ -44,21 +44,11 @@ WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.u
 		short: "Lists the users; with a history, also the requests of each today and this month",
 		flags: []flag{
 			{name: "tier", usage: "only users of this tier"},
-			{name: "sort", value: "name", kind: oneOf("name", "last"),
-				usage: "name, or last: users without requests first"},
 			linesFlag("100"),
 		},
-		runGo: func(c *invocation) error {
-			order := ""
-			if c.flag("sort") == "last" { // without this flag, the statement must work without a history
-				order = `(SELECT max(h.last_request) FROM rate_limit_metrics h
-		WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, `
-			}
-			return c.list(`SELECT u.user_id, u.tier, u.parent, u.state, r.*
-FROM (SELECT u.* FROM rate_limit_user_states u
-	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY ` + order + `u.user_id LIMIT @number::bigint) AS u
-LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`)
-		},
+		sql: `SELECT u.user_id, u.tier, u.parent, u.state, r.* FROM (SELECT u.* FROM rate_limit_user_states u
+	WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY u.user_id LIMIT @number::bigint) AS u
+LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`,
 	}, {
 		use:   "set USER SETTING=VALUE ...",
 		short: "Creates a user, or changes its settings",
