@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 35
+	revision = 36
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 35) AND (state.revision >= 35 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 36) AND (state.revision >= 36 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -1291,17 +1291,15 @@ END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
-	place text;
 	known boolean;
 BEGIN
-	FOREACH place IN ARRAY '{users,metrics}'::text[] LOOP
-		CONTINUE WHEN NOT rate_limit_may_read(place);
-		EXECUTE format('SELECT EXISTS (SELECT FROM rate_limit_%s WHERE user_id = $1)', place) INTO known USING $1;
-		IF known THEN
-			RETURN;
-		END IF;
-	END LOOP;
-	IF NOT EXISTS (SELECT FROM rate_limit_totals_of($1, '-infinity', 'infinity')) THEN
+	IF rate_limit_may_read('users') THEN
+		known := EXISTS (SELECT FROM rate_limit_users u WHERE u.user_id = $1);
+	END IF;
+	IF known IS NOT TRUE AND rate_limit_may_read('metrics') THEN
+		known := EXISTS (SELECT FROM rate_limit_metrics m WHERE m.user_id = $1);
+	END IF;
+	IF known IS NOT TRUE AND NOT EXISTS (SELECT FROM rate_limit_totals_of($1, '-infinity', 'infinity')) THEN
 		RAISE EXCEPTION 'user: %: must be in the policy, the metrics or the ledger', to_json($1) USING ERRCODE = 'no_data_found';
 	END IF;
 END $$;
@@ -3749,12 +3747,12 @@ BEGIN
 		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed,notify}' OR num_nonnulls(algorithm, burst, durable, on_exceed, notify) > 0);
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	PERFORM rate_limit_refuse(CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
-		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: the rule has no limit with a window', burst)
-		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: the rule has no limit with a window or a calendar', to_json(on_exceed))
-		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL) THEN format('notify: %s: the rule has no limit with a fixed window or a calendar', to_json(notify))
-		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END)
-		FROM rate_limit_rule_limits l WHERE l.rule = name;
+	PERFORM rate_limit_refuse(format('%s: %s: the rule has no limit%s', g.field, g.value, g.place)) FROM (VALUES ('algorithm', to_json(algorithm), ' with a window'),
+			('burst', to_json(burst), ' with a window'),
+			('on_exceed', to_json(on_exceed), ' with a window or a calendar'),
+			('notify', to_json(notify), ' with a fixed window or a calendar'),
+			('durable', CASE WHEN durable THEN to_json(durable) END, '')) AS g(field, value, place)
+		WHERE NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = name AND to_jsonb(l) -> g.field = g.value::jsonb) AND g.value IS NOT NULL;
 	RETURN result;
 END $$;
 --;
@@ -3913,7 +3911,7 @@ CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50) RE
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT max(l.time), l.corrected_by, l.reason, l.model,
 			date_trunc(''month'', l.corrects_time, ''UTC''), count(DISTINCT l.corrects),
-			round((sum(l.money) + coalesce(sum(l.remainder), 0) * 0.001) * 0.000001, 9), count(*) OVER ()
+			rate_limit_money(sum(l.money), sum(l.remainder)), count(*) OVER ()
 		FROM (%s) l WHERE l.money <> 0 OR l.remainder <> 0
 		GROUP BY l.day, 2, 3, 4, 5 ORDER BY 1 DESC, 2, 3, 4, 5 LIMIT $1',
 		rate_limit_ledger_source(datemultirange(daterange((date_trunc('month', now() AT TIME ZONE 'UTC') - interval '1 month')::date, 'infinity')), 'AND corrects IS NOT NULL')) USING $1;
@@ -4271,8 +4269,8 @@ END $$;
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 DECLARE
-	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)' WHEN 'delete' THEN '$[*] ? (@.document == null)'
-			ELSE '$[*] ? (@.at != null && @.document != null)' END::jsonpath);
+	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.have == null)'
+		WHEN 'delete' THEN '$[*] ? (@.document == null)' ELSE '$[*] ? (@.document != null)' END::jsonpath);
 	s record;
 BEGIN
 	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
@@ -4285,12 +4283,15 @@ BEGIN
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys' OR c.name = 'parent')
 				ELSE c.key IS NULL END GROUP BY c.relation;
-	PERFORM rate_limit_write(format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s' WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
-		WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL' ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
-		ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
-		'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
+	PERFORM rate_limit_write(format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
+		WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s, %s AND h.document <> d.document'
+		WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL' ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s, %6$s'
+		ELSE 'DELETE FROM %s x USING %4$s, %6$s' END, s.relation, s.names, s.row,
+		'jsonb_to_recordset($1) AS d(key jsonb, document jsonb)',
 		format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, %L)) t', s.relation, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
-			WHERE c.section = rate_limit_policy_write.section AND c.is_reference))), chosen, section);
+			WHERE c.section = rate_limit_policy_write.section AND c.is_reference)),
+		format('rate_limit_policy_rows(%L) AS h WHERE x.ctid = h.at AND h.key = d.key', section)), chosen,
+		section);
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false, force boolean DEFAULT false)
@@ -4311,7 +4312,7 @@ BEGIN
 	FOR part IN SELECT c.section, string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ') AS defaults FROM rate_limit_policy_columns c WHERE lists ? c.section
 		GROUP BY c.place, c.section ORDER BY c.place LOOP
 		EXECUTE format('SELECT jsonb_build_object(%s)', part.defaults) INTO defaults;
-		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'have', h.document, 'document', w.document, 'name', coalesce(w.name, h.name)) ORDER BY coalesce(w.key, h.key)) INTO found
+		SELECT jsonb_agg(jsonb_build_object('key', coalesce(w.key, h.key), 'have', h.document, 'document', w.document, 'name', coalesce(w.name, h.name)) ORDER BY coalesce(w.key, h.key)) INTO found
 			FROM rate_limit_policy_rows(part.section) h FULL JOIN jsonb_to_recordset(lists -> part.section) AS w(name text, key jsonb, document jsonb) ON w.key = h.key
 			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
 				OR (lists ? 'users' OR NOT h.document ? 'user_id') AND (lists ? 'keys' OR NOT h.document ? 'key_id'));
@@ -4337,17 +4338,10 @@ BEGIN
 		PERFORM rate_limit_policy_write('rules', 'delete', plan -> 'rules');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
 		PERFORM rate_limit_policy_write('users', 'clear', jsonb_path_query_array(plan -> 'users', '$[*] ? (@.have.parent != null)'));
-		PERFORM rate_limit_policy_write('users', 'delete', (SELECT jsonb_agg(jsonb_build_object('at', h.at, 'name', d.name, 'document', NULL)) FROM rate_limit_policy_rows('users') h
-				JOIN jsonb_to_recordset(plan -> 'users') AS d(name text, document jsonb) USING (name)
-				WHERE d.document IS NULL)) WHERE plan -> 'users' @? '$[*] ? (@.document == null)';
+		PERFORM rate_limit_policy_write('users', 'delete', plan -> 'users');
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
-			found := plan -> part.section;
-			IF part.section IN ('keys', 'overrides') OR part.section = 'users' AND found @? '$[*] ? (@.document.parent != null || @.have.parent != null)' THEN
-				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found FROM rate_limit_policy_rows(part.section) h
-					JOIN jsonb_to_recordset(lists -> part.section) AS w(name text, key jsonb, document jsonb) ON w.key = h.key WHERE h.document <> w.document;
-			END IF;
-			PERFORM rate_limit_policy_write(part.section, 'update', found);
+			PERFORM rate_limit_policy_write(part.section, 'update', plan -> part.section);
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,tiers,prices}'::text[]) AS s;
 		PERFORM rate_limit_refuse(f.fault, 'foreign_key_violation') FROM ( SELECT format('rule "%s": %s', f.name, f.fault) AS fault FROM (
@@ -4465,7 +4459,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 35,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 36,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -132,18 +132,15 @@ END $$;
 -- The policy and the history may be on other servers.
 CREATE OR REPLACE FUNCTION rate_limit_require_user(user_id text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 DECLARE
-	place text;
 	known boolean;
 BEGIN
-	FOREACH place IN ARRAY '{users,metrics}'::text[] LOOP
-		CONTINUE WHEN NOT rate_limit_may_read(place);
-		EXECUTE format('SELECT EXISTS (SELECT FROM rate_limit_%s WHERE user_id = $1)', place) INTO known
-			USING $1;
-		IF known THEN
-			RETURN;
-		END IF;
-	END LOOP;
-	IF NOT EXISTS (SELECT FROM rate_limit_totals_of($1, '-infinity', 'infinity')) THEN
+	IF rate_limit_may_read('users') THEN
+		known := EXISTS (SELECT FROM rate_limit_users u WHERE u.user_id = $1);
+	END IF;
+	IF known IS NOT TRUE AND rate_limit_may_read('metrics') THEN
+		known := EXISTS (SELECT FROM rate_limit_metrics m WHERE m.user_id = $1);
+	END IF;
+	IF known IS NOT TRUE AND NOT EXISTS (SELECT FROM rate_limit_totals_of($1, '-infinity', 'infinity')) THEN
 		RAISE EXCEPTION 'user: %: must be in the policy, the metrics or the ledger', to_json($1)
 			USING ERRCODE = 'no_data_found';
 	END IF;

@@ -101,7 +101,7 @@ RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT max(l.time), l.corrected_by, l.reason, l.model,
 			date_trunc(''month'', l.corrects_time, ''UTC''), count(DISTINCT l.corrects),
-			round((sum(l.money) + coalesce(sum(l.remainder), 0) * 0.001) * 0.000001, 9), count(*) OVER ()
+			rate_limit_money(sum(l.money), sum(l.remainder)), count(*) OVER ()
 		FROM (%s) l WHERE l.money <> 0 OR l.remainder <> 0
 		GROUP BY l.day, 2, 3, 4, 5 ORDER BY 1 DESC, 2, 3, 4, 5 LIMIT $1',
 		rate_limit_ledger_source(datemultirange(daterange((date_trunc('month', now() AT TIME ZONE 'UTC')

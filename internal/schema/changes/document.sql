@@ -279,15 +279,16 @@ END $$;
 -- Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides and
 -- the parents of users. The error is about the row that the server refuses.
 --
--- One statement changes all rows of a list. An element of the list has the ctid of its row as at (NULL: a new
--- row), the document (NULL: a row to delete), and the name. API keys refer to each other, and so do users, so
--- INSERT leaves these references to an UPDATE.
+-- One statement changes all rows of a list. An element of the list has the key and the name of a row, its
+-- document (NULL: a row to delete), and have, its document before (NULL: a new row). Each statement finds the
+-- rows by their keys, because earlier ones have changed their places. API keys refer to each other, and so do
+-- users, so INSERT leaves these references to an UPDATE, which changes all rows that still differ.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 DECLARE
-	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)'
-		WHEN 'delete' THEN '$[*] ? (@.document == null)'
-			ELSE '$[*] ? (@.at != null && @.document != null)' END::jsonpath);
+	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how
+		WHEN 'insert' THEN '$[*] ? (@.have == null)'
+		WHEN 'delete' THEN '$[*] ? (@.document == null)' ELSE '$[*] ? (@.document != null)' END::jsonpath);
 	s record;
 BEGIN
 	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
@@ -303,14 +304,16 @@ BEGIN
 			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys' OR c.name = 'parent')
 				ELSE c.key IS NULL END GROUP BY c.relation;
 	PERFORM rate_limit_write(format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
-		WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
+		WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s, %s AND h.document <> d.document'
 		WHEN 'clear' THEN 'UPDATE %s x SET ' || CASE section WHEN 'users' THEN 'parent = NULL'
-			ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s WHERE x.ctid = d.at'
-		ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
-		'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
+			ELSE 'events = NULL, burst = NULL' END || ' FROM %4$s, %6$s'
+		ELSE 'DELETE FROM %s x USING %4$s, %6$s' END, s.relation, s.names, s.row,
+		'jsonb_to_recordset($1) AS d(key jsonb, document jsonb)',
 		format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, %L)) t', s.relation,
 			(SELECT array_agg(c.name) FROM rate_limit_policy_columns c
-			WHERE c.section = rate_limit_policy_write.section AND c.is_reference))), chosen, section);
+			WHERE c.section = rate_limit_policy_write.section AND c.is_reference)),
+		format('rate_limit_policy_rows(%L) AS h WHERE x.ctid = h.at AND h.key = d.key', section)), chosen,
+		section);
 END $$;
 
 -- Changes the policy to match a document of rate_limit_policy, and returns the differences: a new or deleted
@@ -347,8 +350,9 @@ BEGIN
 			', ') AS defaults FROM rate_limit_policy_columns c WHERE lists ? c.section
 		GROUP BY c.place, c.section ORDER BY c.place LOOP
 		EXECUTE format('SELECT jsonb_build_object(%s)', part.defaults) INTO defaults;
-		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'have', h.document, 'document', w.document, 'name',
-				coalesce(w.name, h.name)) ORDER BY coalesce(w.key, h.key)) INTO found
+		SELECT jsonb_agg(jsonb_build_object('key', coalesce(w.key, h.key), 'have', h.document,
+				'document', w.document, 'name', coalesce(w.name, h.name)) ORDER BY coalesce(w.key, h.key))
+			INTO found
 			FROM rate_limit_policy_rows(part.section) h FULL JOIN jsonb_to_recordset(lists -> part.section)
 				AS w(name text, key jsonb, document jsonb) ON w.key = h.key
 			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune
@@ -386,26 +390,12 @@ BEGIN
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
 		PERFORM rate_limit_policy_write('users', 'clear', jsonb_path_query_array(plan -> 'users',
 			'$[*] ? (@.have.parent != null)'));
-		-- If the level of a user changes, so do the rows of the users below. A new user can count by the name
-		-- of one that is deleted.
-		PERFORM rate_limit_policy_write('users', 'delete', (SELECT jsonb_agg(jsonb_build_object('at', h.at,
-				'name', d.name, 'document', NULL)) FROM rate_limit_policy_rows('users') h
-				JOIN jsonb_to_recordset(plan -> 'users') AS d(name text, document jsonb) USING (name)
-				WHERE d.document IS NULL)) WHERE plan -> 'users' @? '$[*] ? (@.document == null)';
+		-- A new user can count by the name of one that is deleted.
+		PERFORM rate_limit_policy_write('users', 'delete', plan -> 'users');
 		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
 			ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
-			found := plan -> part.section;
-			-- Earlier statements have changed the ctid of rows, and new keys have no references yet, so find
-			-- these rows again.
-			IF part.section IN ('keys', 'overrides') OR part.section = 'users'
-				AND found @? '$[*] ? (@.document.parent != null || @.have.parent != null)' THEN
-				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found
-					FROM rate_limit_policy_rows(part.section) h
-					JOIN jsonb_to_recordset(lists -> part.section) AS w(name text, key jsonb, document jsonb)
-						ON w.key = h.key WHERE h.document <> w.document;
-			END IF;
-			PERFORM rate_limit_policy_write(part.section, 'update', found);
+			PERFORM rate_limit_policy_write(part.section, 'update', plan -> part.section);
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
 			FROM unnest('{keys,tiers,prices}'::text[]) AS s;

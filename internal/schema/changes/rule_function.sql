@@ -70,17 +70,13 @@ BEGIN
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name
 		AND NOT amounts ? l.name;
 	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	PERFORM rate_limit_refuse(CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL)
-			THEN format('algorithm: %s: the rule has no limit with a window', to_json(algorithm))
-		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL)
-			THEN format('burst: %s: the rule has no limit with a window', burst)
-		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL)
-			THEN format('on_exceed: %s: the rule has no limit with a window or a calendar',
-				to_json(on_exceed))
-		WHEN NOT coalesce(bool_or(l.notify = notify), notify IS NULL)
-			THEN format('notify: %s: the rule has no limit with a fixed window or a calendar',
-				to_json(notify))
-		WHEN durable AND count(*) = 0 THEN 'durable: true: the rule has no limit' END)
-		FROM rate_limit_rule_limits l WHERE l.rule = name;
+	PERFORM rate_limit_refuse(format('%s: %s: the rule has no limit%s', g.field, g.value, g.place))
+		FROM (VALUES ('algorithm', to_json(algorithm), ' with a window'),
+			('burst', to_json(burst), ' with a window'),
+			('on_exceed', to_json(on_exceed), ' with a window or a calendar'),
+			('notify', to_json(notify), ' with a fixed window or a calendar'),
+			('durable', CASE WHEN durable THEN to_json(durable) END, '')) AS g(field, value, place)
+		WHERE NOT EXISTS (SELECT FROM rate_limit_rule_limits l
+			WHERE l.rule = name AND to_jsonb(l) -> g.field = g.value::jsonb) AND g.value IS NOT NULL;
 	RETURN result;
 END $$;
