@@ -2,6 +2,7 @@ package history_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/fakedb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -138,6 +140,25 @@ func TestRejectedRowStopsNoOther(t *testing.T) {
 	if len(reports) != 1 || !strings.Contains(reports[0], "dropped 1 records") {
 		t.Errorf("reported errors: got %q, want one about 1 dropped record", reports)
 	}
+}
+
+// A flush ends though the database rejects each parcel, and even the report of what was dropped.
+func TestFlushEndsIfAllIsRejected(t *testing.T) {
+	reject := func(_ context.Context, _ time.Duration, statements []*pgdb.Statement) error {
+		for _, s := range statements {
+			s.Err, s.Code = errors.New("invalid byte sequence"), "22021"
+		}
+		return nil
+	}
+	w := history.New(fakedb.Func(reject), history.Settings{DisableMigration: true})
+	defer w.Close()
+	for i := 0; i < 3; i++ {
+		history.Add(w, &history.Record{Time: baseTime.Add(time.Duration(i) * time.Second), Audit: auditAll})
+	}
+	if err := w.Flush(context.Background()); err == nil {
+		t.Error("Flush: got nil, want an error")
+	}
+	check.Equal(t, "dropped", w.Stats().Dropped, 3)
 }
 
 // A flush waits for a locked row for only one second, because decisions may use the same connection. No

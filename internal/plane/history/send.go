@@ -166,7 +166,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		failure = fmt.Errorf("%s: %w", pg.EncodingHint, failure)
 	}
 	wrapped := fmt.Errorf("writing the history: %w", failure)
-	if !rejected {
+	if !rejected || len(p.rows) == 0 { // a parcel without rows would follow itself
 		return wrapped
 	}
 	w.mu.Lock()
