@@ -104,7 +104,7 @@ type auditSize struct {
 // release subtracts rows of the audit log, which are written or dropped, from those in memory. It returns the
 // number of their records. The caller holds the mutex.
 func (w *Writer) release(rows []tableRow) int64 {
-	records := sum(rows, auditCount)
+	records := sumRecords(rows)
 	w.held.records -= records
 	w.held.rows -= len(rows)
 	for i := range rows {

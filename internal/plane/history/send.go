@@ -148,7 +148,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	dropped, written := w.stats.Dropped, w.stats.Written
 	w.mu.Unlock()
 	if p.table == audit {
-		written += sum(p.rows, auditCount)
+		written += sumRecords(p.rows)
 	}
 	statements := w.statements(p, written, dropped)
 	err := w.db.Run(ctx, sendTimeout, statements)
@@ -193,7 +193,7 @@ func (w *Writer) finish(p *parcel, dropped bool) {
 	case p.table == audit:
 		w.stats.Written += w.release(p.rows)
 	case dropped:
-		w.stats.DroppedMetrics += sum(p.rows, cellRequests)
+		w.stats.DroppedMetrics += sumRecords(p.rows)
 	}
 }
 

@@ -35,11 +35,11 @@ type tableRow struct {
 	bytes   int64 // of the texts of a row of the audit log
 }
 
-// sum returns the sum of a number of rows.
-func sum(rows []tableRow, number int) int64 {
+// sumRecords returns the number of records in rows, which has the same place in both tables.
+func sumRecords(rows []tableRow) int64 {
 	n := int64(0)
 	for i := range rows {
-		n += rows[i].numbers[number]
+		n += rows[i].numbers[auditCount]
 	}
 	return n
 }

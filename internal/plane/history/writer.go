@@ -256,7 +256,7 @@ func (w *Writer) Close() {
 	w.stats.Dropped += w.held.records
 	for _, p := range w.sending {
 		if p.table == metrics {
-			w.stats.DroppedMetrics += sum(p.rows, cellRequests)
+			w.stats.DroppedMetrics += sumRecords(p.rows)
 		}
 	}
 	for w.totals.waitingCells > 0 {

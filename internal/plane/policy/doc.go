@@ -47,7 +47,7 @@
 // Snapshot also has a memo. For a tier, method, host and path the memo holds the rules that match. Most
 // senders have no override. If all these get the same verdict, the memo also holds that verdict. The memo
 // saves searches of the index, which are slow in the interpreter. An evaluation allocates no memory if all
-// rules count by user.
+// rules count by user and none is for networks.
 //
 // The package runs compiled and interpreted; internal/testkit/imports describes the rules for such code. In
 // the interpreter, the cost of a call grows with the number of expressions in the function, executed or not.
