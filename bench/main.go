@@ -85,7 +85,7 @@ func main() {
 }
 
 // run measures the rows with names that match the regular expression pattern, and prints the results. If
-// withFurther is set, run also measures the further rows that match. Unless docs is "", run also writes the
+// withMore is set, run also measures the further rows that match. Unless docs is "", run also writes the
 // results into that folder.
 func (b *bench) run(pattern string, withMore bool, docs string) (err error) {
 	defer catch(&err)

@@ -252,7 +252,7 @@ func allRows() (rows []*row) {
 }
 
 // choose returns the rows for which selects returns true, and each base of these rows that has no base of its
-// own. Unless withFurther is set, choose leaves out the further rows, which need the flag -all.
+// own. Unless withMore is set, choose leaves out the further rows, which need the flag -all.
 func choose(rows []*row, selects func(name string) bool, withMore bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {

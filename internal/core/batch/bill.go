@@ -82,7 +82,7 @@ type Line struct {
 	EstimatedMoney json.Number `json:"estimated_money,omitempty"`
 }
 
-// Exact returns the number of units that thousandths of a unit are.
+// Exact returns a number of thousandths as a number of units: 2500 as 2.5.
 func Exact(thousandths int64) json.Number {
 	text := strconv.FormatInt(thousandths/1000, 10)
 	if rest := thousandths % 1000; rest != 0 {
@@ -97,8 +97,8 @@ type Charge struct {
 	Key     string           `json:"key"` // the stored key
 	Subject string           `json:"-"`   // Hit.Subject
 	Unit    string           `json:"unit"`
-	Units   int64            `json:"-"` // for money rounded up
-	Rest    int64            `json:"-"` // the billionths by which Units is too much
+	Units   int64            `json:"-"` // for money rounded up: 3 if it is 2.5
+	Rest    int64            `json:"-"` // the thousandths of a unit by which Units is too much, such as 500
 	Cost    int64            `json:"-"` // what the hit was charged, or may hold
 	Hold    *ratelimit.Hold  `json:"-"` // the Hold of the hit, which need not hold anything
 	Notice  *Notice          `json:"-"` // nil makes none

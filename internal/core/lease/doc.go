@@ -1,5 +1,5 @@
 // Package lease remembers rows of the tables, so that a process can decide many hits without the database. An
-// engine has one Set. Each Row in the Set holds any of these:
+// engine has one Set. Each Cached of the Set holds any of these:
 //
 //   - A refusal: the row as it was when it refused a hit. It refuses further hits that cannot pass yet, and
 //     makes transactions peek at the row before they charge it.
@@ -11,7 +11,7 @@
 //
 // The rows are divided into stripes, each with a mutex and an equal part of Options.Max. Half of Options.Max
 // bounds the rows with a lease, and the other half the rows without one, so a flood of used-up keys evicts no
-// lease. With States, there may be five times as many rows without a lease.
+// lease. After KeepLocal, there may be five times as many rows without a lease.
 //
 // Times of type int64 are microseconds of Now, a monotonic clock that starts at Set.Born, unless a comment
 // names the server's clock. The package has functions instead of methods because the interpreter of Traefik

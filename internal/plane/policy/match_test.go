@@ -17,7 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
+// The long form: go test -run TestManyRules ./internal/plane/policy -rules 10000 -requests 1000000
 var (
 	ruleCount    = flag.Int("rules", 1000, "rules in TestManyRulesEqualNaiveLoop")
 	requestCount = flag.Int("requests", 3000, "requests in TestManyRulesEqualNaiveLoop")

@@ -3,7 +3,7 @@
 // the database, serves the request, and sends the response.
 //
 // A Configuration is the text of a handler's settings. Compile turns it into a Site with Zones, its limits. A
-// LimitSet is a combination of zones that apply together. Handle takes a Request through all steps: Begin,
+// LimitSet is a combination of zones that apply together. Decide takes a Request through all steps: Begin,
 // ReadUpload, Fill, Take and deliver. In Traefik a queue calls Fill and Deliver for all requests of a
 // batch. An Upload is the body of a request to a language model. A Flight holds it, and the slots of a
 // request, until its end. A Settling charges the cost that its response reports.

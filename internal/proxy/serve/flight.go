@@ -34,8 +34,8 @@ func hasHolds(hits []ratelimit.Hit) bool {
 	return false
 }
 
-// attach sets the Hold of each hit of some requests on a limit that is in_flight or reserves. Further calls
-// for the same hits set the same Holds.
+// attach sets the Hold of each hit of some requests on a limit that is in_flight or reserves. If a
+// request has two such hits, a further call sets the first Hold in the first one and the second in the other.
 func attach(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	for _, k := range some {
 		f := requests[k].Flight

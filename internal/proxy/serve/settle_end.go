@@ -13,7 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// settleWithin is the time for which a settlement waits for others, with which it takes less time.
+// settleWithin is the time for which a settlement waits for others, with which it takes the interpreter less
+// time. It may then wait gatherTime in the ledger (store/ledger/send.go), for a transaction with others.
 const settleWithin = 10 * time.Millisecond
 
 // fewRunning is the number of requests up to which none waits: a client that sends one request after another

@@ -24,7 +24,7 @@ type tokens struct {
 	reader   *usage.Reader // nil before the response
 	usage    usage.Usage   // set at the end of the response
 
-	// Set by setCost: what the response has cost, by model, or nil if it is free; the tier of the prices;
+	// Set by setCosts: what the response has cost, by model, or nil if it is free; the tier of the prices;
 	// from fill on their tokens of input and output, and what they cost together, in billionths; whether all
 	// is an estimate; how that differs from the charge; and why it is an estimate.
 	shares    []priced

@@ -46,7 +46,7 @@ func requestOf(t *testing.T, line string, headers []string) (*serve.Request, *ht
 //	call GRPC VERSION LINE ~ HEADERS  a refused request, for a setting grpc and a version of HTTP: two
 //	                                  statuses, of the response and the outcome, the type, and the length
 func TestSpecialRequestsAreRecognized(t *testing.T) {
-	golden.ReplayLines(t, "testdata/requests.txt", func(t *testing.T, kind, text string) string {
+	golden.ReplayLines(t, "testdata/upgrades.txt", func(t *testing.T, kind, text string) string {
 		headers := strings.Split(text, " ~ ")
 		words := strings.SplitN(headers[0], " ", 2)
 		if kind == "upgrade" {

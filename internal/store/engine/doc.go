@@ -24,9 +24,13 @@
 //   - A row occurs at most once in a statement, and all statements lock rows in the same order.
 //   - No lock in the database is held from one round trip to the next.
 //
-// The files, from the top down: store.go, queue.go, decide.go, locks.go, round.go, jobs.go, transaction.go,
+// The files, from the top down: engine.go, queue.go, decide.go, locks.go, round.go, jobs.go, transaction.go,
 // slots.go, apply.go, finish.go, leases.go, memory.go, lanes.go, plan.go, group.go, cleanup.go, server.go,
 // setup.go, replaced.go, stats.go.
+//
+// The tests of this package also test ledger, slots, process and statement of internal/store, by what they
+// decide in a real database. Those of the ledger are in ledger_test.go, reserve_test.go and
+// simulation_holds_test.go, and settle_test.go compares the steps in SQL with those in Go.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package engine

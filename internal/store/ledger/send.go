@@ -29,7 +29,8 @@ const (
 	// retryPause is the time after which a settlement is sent again that has failed by itself.
 	retryPause = 2 * time.Second
 	// gatherTime is the time for which a transaction waits for more settlements while more than fewRunning
-	// requests hold units, since one of many settlements takes less time for each.
+	// requests hold units, since one of many settlements takes less time for each. In Traefik, serve may have
+	// waited before (settleWithin), to save time of the interpreter.
 	gatherTime = 10 * time.Millisecond
 	fewRunning = 8
 )

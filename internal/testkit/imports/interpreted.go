@@ -35,16 +35,14 @@ package imports
 //   - A promoted field if a field before the embedded struct has a type with a field of that name: Yaegi
 //     takes that one. Embed first.
 //   - n, ok := m[k], and n, ok := v.(T): n stays as it was if ok is false. In a loop it is _. If v is a
-// struct
-//     without fields, such as http.NoBody, v.(T) panics.
+//     struct without fields, such as http.NoBody, v.(T) panics.
 //   - The arguments and the receiver of a deferred call, and of a method that go starts: Yaegi evaluates them
 //     when the call runs, so nothing may set them in the meantime. The same holds for the receiver of a
 //     method value, and for a variable that was assigned to an interface of ours.
 //   - A struct literal that is assigned to a variable: it makes a new variable, which its closures and its
 //     pointers would not see. A literal may be assigned to a field or an element.
 //
-// hazards_test.go has further constructs, and values_test.go the
-// ones that need the types of the code.
+// hazards_test.go has further constructs, and values_test.go the ones that need the types of the code.
 
 // Interpreted lists the packages of this module that Traefik interprets: everything that
 // traefikplugin imports.

@@ -3,10 +3,13 @@ package imports
 import (
 	"go/doc"
 	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 )
 
@@ -39,4 +42,23 @@ func TestPageListsEachPackage(t *testing.T) {
 	}
 	golden.CheckPage(t, root+"/docs/generated/packages.md", "testdata/packages.md",
 		map[string]string{"PACKAGES": rows})
+}
+
+var fileName = regexp.MustCompile(`\w+\.go\b`)
+
+// A comment that lists the files of its package has all of them, except tests and doc.go.
+func TestPackagesListTheirFiles(t *testing.T) {
+	files, lists := map[string][]string{}, map[string][]string{}
+	for _, s := range sources(t) {
+		if name := path.Base(s.path); !s.isTest() && name != "doc.go" {
+			files[s.dir] = append(files[s.dir], name)
+		}
+		if _, list, ok := strings.Cut(s.Doc.Text(), "The files, from the top down: "); ok {
+			list, _, _ = strings.Cut(list, "\n\n")
+			lists[s.dir] = slices.Sorted(slices.Values(fileName.FindAllString(list, -1)))
+		}
+	}
+	for dir, list := range lists {
+		check.Equal(t, "the files that the comment of "+dir+" lists", list, files[dir])
+	}
 }
