@@ -34,9 +34,14 @@ func TestPageFollowsRequestsThroughTheCode(t *testing.T) {
 		map[string]string{"WAYS": strings.TrimPrefix(page, "\n")})
 }
 
-// commentOf returns the first sentence of the comment of a function or method in a file.
+// commentOf returns the first sentence of the comment of a function or method in a file of Go or SQL.
 func commentOf(t *testing.T, path, name string) string {
 	t.Helper()
+	if strings.HasSuffix(path, ".sql") {
+		before, _, _ := strings.Cut(readFile(t, path), "\nCREATE OR REPLACE FUNCTION "+name+"(")
+		comment := before[strings.LastIndex(before, "\n\n")+2:]
+		return new(doc.Package).Synopsis(strings.TrimPrefix(strings.ReplaceAll(comment, "\n-- ", " "), "-- "))
+	}
 	for _, s := range sources(t) {
 		for _, d := range s.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && s.path == path && f.Name.Name == name {
