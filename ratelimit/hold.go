@@ -17,15 +17,15 @@ type Hold struct {
 
 // Release releases the units, or arranges for that if the hit is still being decided. It does
 // not block. Further calls, and calls on a nil Hold, do nothing.
-func (s *Hold) Release() {
-	if s == nil {
+func (h *Hold) Release() {
+	if h == nil {
 		return
 	}
-	s.mu.Lock()
-	frees := s.frees
-	s.frees = nil
-	s.released = true
-	s.mu.Unlock()
+	h.mu.Lock()
+	frees := h.frees
+	h.frees = nil
+	h.released = true
+	h.mu.Unlock()
 	for i := range frees {
 		frees[i]()
 	}
@@ -33,13 +33,13 @@ func (s *Hold) Release() {
 
 // Acquire records that the store admitted the hit. Release calls free, or Hold does if Release was
 // called already. Only stores call Hold.
-func (s *Hold) Acquire(free func()) {
-	s.mu.Lock()
-	released := s.released
+func (h *Hold) Acquire(free func()) {
+	h.mu.Lock()
+	released := h.released
 	if !released {
-		s.frees = append(s.frees, free)
+		h.frees = append(h.frees, free)
 	}
-	s.mu.Unlock()
+	h.mu.Unlock()
 	if released {
 		free()
 	}
@@ -47,12 +47,12 @@ func (s *Hold) Acquire(free func()) {
 
 // Lose records that the slot is lost and calls Lost once unless the slot was released. Only
 // stores call Lose.
-func (s *Hold) Lose() {
-	s.mu.Lock()
-	first := !s.lost && !s.released && s.Lost != nil
-	s.lost = true
-	s.mu.Unlock()
+func (h *Hold) Lose() {
+	h.mu.Lock()
+	first := !h.lost && !h.released && h.Lost != nil
+	h.lost = true
+	h.mu.Unlock()
 	if first {
-		s.Lost()
+		h.Lost()
 	}
 }

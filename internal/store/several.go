@@ -74,8 +74,8 @@ func (s *Store) divide(hits []ratelimit.Hit) []*shardHits {
 
 // temporaryHold returns a Hold for a hit until its request is decided; transferHold then transfers its slots
 // to the caller's Hold.
-func temporaryHold(s *ratelimit.Hold) *ratelimit.Hold {
-	return &ratelimit.Hold{Lost: func() { s.Lose() }}
+func temporaryHold(of *ratelimit.Hold) *ratelimit.Hold {
+	return &ratelimit.Hold{Lost: func() { of.Lose() }}
 }
 
 // transferHolds transfers the acquired slots to the caller's Holds. If the request does not pass, it releases

@@ -52,27 +52,27 @@ type cleaner struct {
 }
 
 // startCleanup starts a cleanup, unless one is running or has just run. now is that of statement.Clock.
-func (s *Engine) startCleanup(now int64) {
-	c := &s.cleaner
-	if s.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
+func (e *Engine) startCleanup(now int64) {
+	c := &e.cleaner
+	if e.closing.Err() != nil || !atomic.CompareAndSwapInt32(&c.running, 0, 1) {
 		return
 	}
 	go func() {
-		err := batch.Try(func() error { return s.cleanUp(now) })
-		if s.closing.Err() == nil && !errors.Is(err, errLost) {
-			s.report(err)
+		err := batch.Try(func() error { return e.cleanUp(now) })
+		if e.closing.Err() == nil && !errors.Is(err, errLost) {
+			e.report(err)
 		}
-		health.Sleep(s.closing, cleanupPause)
+		health.Sleep(e.closing, cleanupPause)
 		atomic.StoreInt32(&c.running, 0)
 	}()
 }
 
 // cleanUp deletes the expired rows of the next prefix, until a statement deletes fewer than cleanupRows, or
 // cleanupRounds statements have run.
-func (s *Engine) cleanUp(now int64) error {
-	c := &s.cleaner
-	next := &pgdb.Statement{SQL: s.texts.NextPrefix(c.durable), Args: []any{c.prefix}, Unnamed: true}
-	if err := s.runCleanup(next); err != nil {
+func (e *Engine) cleanUp(now int64) error {
+	c := &e.cleaner
+	next := &pgdb.Statement{SQL: e.texts.NextPrefix(c.durable), Args: []any{c.prefix}, Unnamed: true}
+	if err := e.runCleanup(next); err != nil {
 		return err
 	}
 	if next.Rows == 0 || len(next.Result) < 4 {
@@ -86,10 +86,10 @@ func (s *Engine) cleanUp(now int64) error {
 		age = ownAge
 	}
 	for round := 0; round < cleanupRounds; round++ {
-		holds := s.slots.Name.Taken() || s.ledger.Name.Taken()
-		statement := &pgdb.Statement{SQL: s.texts.Cleanup(c.durable, holds),
+		holds := e.slots.Name.Taken() || e.ledger.Name.Taken()
+		statement := &pgdb.Statement{SQL: e.texts.Cleanup(c.durable, holds),
 			Args: []any{statement.Clock(now, 0), c.prefix, age.Microseconds()}, Unnamed: true}
-		if err := s.runCleanup(statement); err != nil {
+		if err := e.runCleanup(statement); err != nil {
 			return err
 		}
 		if deleted := pg.Bigints(statement.Result); len(deleted) != 1 || deleted[0] < cleanupRows {
@@ -100,11 +100,11 @@ func (s *Engine) cleanUp(now int64) error {
 }
 
 // runCleanup runs one statement.
-func (s *Engine) runCleanup(statement *pgdb.Statement) error {
-	statements := []*pgdb.Statement{{SQL: s.texts.Index, Joined: true}, statement}
-	err := s.db.Run(s.closing, cleanupTimeout, statements)
-	if s.closing.Err() == nil {
-		countErrors(s.stats, statements, err)
+func (e *Engine) runCleanup(statement *pgdb.Statement) error {
+	statements := []*pgdb.Statement{{SQL: e.texts.Index, Joined: true}, statement}
+	err := e.db.Run(e.closing, cleanupTimeout, statements)
+	if e.closing.Err() == nil {
+		countErrors(e.stats, statements, err)
 	}
 	if err == nil && len(lostTransactions(statements)) > 0 {
 		return errLost

@@ -134,7 +134,7 @@ type Engine struct {
 	queues    []*batch.Queue            // all queues
 }
 
-// New returns a store on db, and closes db in its Close. It does not use the network yet. The error is a
+// New returns an engine on db, and closes db in its Close. It does not use the network yet. The error is a
 // *ratelimit.FieldError if an option is out of range or db is nil.
 func New(db pgdb.DB, options Options) (*Engine, error) {
 	if db == nil {
@@ -155,7 +155,7 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 	if o.DisableMigration && o.Discover == nil {
 		server.ready = 1
 	}
-	s := &Engine{
+	e := &Engine{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now,
 		cleaner: cleaner{probability: o.CleanupProbability, random: o.Random},
 		workers: o.Workers, close: cancel, lost: o.Lost, leave: o.Leave,
@@ -163,18 +163,18 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 	}
 	server.rows = lease.New(lease.Options{Max: maxRows / o.Shards, Refusals: !o.DisableRememberedRefusals,
 		Horizon: o.LeaseHorizon, MinHits: o.LeaseHits, Hash: o.Hash})
-	s.openLanes() // needs no mutex, because no other goroutine has s yet
+	e.openLanes() // needs no mutex, because no other goroutine has e yet
 	holds := process.Options{
 		Closing: closing, Health: server.health, DB: db, Texts: texts, Report: o.Report, Run: server.run,
-		Send: func(c *batch.Call) { batch.Send(s.lanes[laneOf(c.Hits)].queue, c, time.Now()) },
+		Send: func(c *batch.Call) { batch.Send(e.lanes[laneOf(c.Hits)].queue, c, time.Now()) },
 	}
-	s.slots = slots.New(holds, func(j *batch.Job) { s.addJob(j, 0) })
-	s.ledger = ledger.New(ledger.Options{Options: holds, Rows: s.rows, Write: s.writeSettlements,
-		Upkeep: o.Upkeep, Notify: o.Notify, Settled: s.settled, Now: s.unixNow})
-	server.replaced = s.ledger.Uncertain
-	s.idleCalls.New = func() any { return batch.NewCall() }
-	s.idleBuffers.New = func() any { return &buffers{} }
-	return s, nil
+	e.slots = slots.New(holds, func(j *batch.Job) { e.addJob(j, 0) })
+	e.ledger = ledger.New(ledger.Options{Options: holds, Rows: e.rows, Write: e.writeSettlements,
+		Upkeep: o.Upkeep, Notify: o.Notify, Settled: e.settled, Now: e.unixNow})
+	server.replaced = e.ledger.Uncertain
+	e.idleCalls.New = func() any { return batch.NewCall() }
+	e.idleBuffers.New = func() any { return &buffers{} }
+	return e, nil
 }
 
 // Report passes a failure to OnError, unless it is nil. A panic of OnError does not end the program.
@@ -185,32 +185,32 @@ func (o Options) Report(err error) {
 }
 
 // Health returns the health of the server of the store.
-func (s *Engine) Health() *health.Health { return s.health }
+func (e *Engine) Health() *health.Health { return e.health }
 
 // Unavailable returns an error that wraps ratelimit.ErrUnavailable while the database makes no decisions, and
 // nil otherwise. Only a request detects that the database has stopped answering.
-func (s *Engine) Unavailable() error { return s.health.Unavailable() }
+func (e *Engine) Unavailable() error { return e.health.Unavailable() }
 
 // Call decides hits as ratelimit.Store.Take, or with reset as ratelimit.Store.Reset: from memory, or in a
 // batch. arrived is the time from which health.Health.Patience counts. The hits must be valid, and decisions
 // as long as hits; a reset needs no decisions.
-func (s *Engine) Call(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
+func (e *Engine) Call(ctx context.Context, arrived time.Time, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
-		return s.health.Ended(ctx) // nothing is charged
+		return e.health.Ended(ctx) // nothing is charged
 	}
-	c := s.idleCalls.Get().(*batch.Call)
+	c := e.idleCalls.Get().(*batch.Call)
 	c.Prepare(hits, reset)
-	unavailable := s.unavailable(timeout)
+	unavailable := e.unavailable(timeout)
 	reusable := true
 	var err error
 	switch {
-	case decideFromMemory(s, []*batch.Call{c}, unavailable) > 0:
+	case decideFromMemory(e, []*batch.Call{c}, unavailable) > 0:
 		err = c.Err
 	case unavailable != nil:
 		err = unavailable
 	default:
-		reusable, err = batch.Enter(ctx, s.queueFor(timeout, laneOf(hits)), c, arrived)
+		reusable, err = batch.Enter(ctx, e.queueFor(timeout, laneOf(hits)), c, arrived)
 	}
 	if err == nil {
 		copy(decisions, c.Decisions)
@@ -222,34 +222,34 @@ func (s *Engine) Call(ctx context.Context, arrived time.Time, timeout time.Durat
 			c.Hits[i].Subject = ""
 			c.Hits[i].Hold = nil
 		}
-		s.idleCalls.Put(c)
+		e.idleCalls.Put(c)
 	}
 	return err
 }
 
 // Held returns the number of slots of a row that the requests of this process hold, including those of
 // AcquireLocal.
-func (s *Engine) Held(row lease.RowID) int64 { return s.slots.CountRow(row) }
+func (e *Engine) Held(row lease.RowID) int64 { return e.slots.CountRow(row) }
 
 // AcquireLocal counts the slots or the units of a hit that was admitted without the database, until its Hold
 // is released. The database holds the units once it answers.
-func (s *Engine) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
+func (e *Engine) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
 	if h.Limit.Reserves {
-		s.ledger.Acquire(0, h, row)
+		e.ledger.Acquire(0, h, row)
 	} else {
-		s.slots.AcquireLocal(row, h)
+		e.slots.AcquireLocal(row, h)
 	}
 }
 
 // Ledger returns the ledger of the store.
-func (s *Engine) Ledger() *ledger.Ledger { return s.ledger }
+func (e *Engine) Ledger() *ledger.Ledger { return e.ledger }
 
 // unixNow returns Options.Now in Unix microseconds, or 0 for the clock of the server.
-func (s *Engine) unixNow() int64 {
-	if s.now == nil {
+func (e *Engine) unixNow() int64 {
+	if e.now == nil {
 		return 0
 	}
-	return s.now().UnixMicro()
+	return e.now().UnixMicro()
 }
 
 // closeTimeout bounds the flush of jobs in Close, and each batch without requests.
@@ -257,49 +257,49 @@ const closeTimeout = time.Second
 
 // Close implements ratelimit.Store. It waits up to a second for calls in flight, and up to another second for
 // the refund of leased units.
-func (s *Engine) Close() {
-	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
+func (e *Engine) Close() {
+	if !atomic.CompareAndSwapInt32(&e.closed, 0, 1) {
 		return
 	}
 	for until := time.Now().Add(time.Second); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if !s.isBusy() {
+		if !e.isBusy() {
 			break
 		}
 	}
-	lease.EndAll(s.rows)
-	s.refundLeases()
-	s.Flush()
-	s.refundLeases() // the units of charges that were sent since EndAll
-	s.Flush()
-	s.ledger.Close()
-	s.slots.Name.End()
-	s.close()
-	for _, l := range s.lanes {
+	lease.EndAll(e.rows)
+	e.refundLeases()
+	e.Flush()
+	e.refundLeases() // the units of charges that were sent since EndAll
+	e.Flush()
+	e.ledger.Close()
+	e.slots.Name.End()
+	e.close()
+	for _, l := range e.lanes {
 		batch.Close(l.backlog)
 	}
-	if s.leave != nil {
-		s.leave()
+	if e.leave != nil {
+		e.leave()
 	}
-	s.db.Close()
+	e.db.Close()
 }
 
 // Flush sends the jobs and the settlements that wait, unless the database is unavailable or takes too long.
-func (s *Engine) Flush() {
+func (e *Engine) Flush() {
 	flushed := time.Now().Add(closeTimeout)
-	for _, l := range s.lanes {
+	for _, l := range e.lanes {
 		batch.Flush(l.backlog, time.Until(flushed))
 		for batch.Busy(l.queue) && time.Now().Before(flushed) {
 			time.Sleep(time.Millisecond) // a batch may have taken jobs before
 		}
 	}
-	s.ledger.Flush()
+	e.ledger.Flush()
 }
 
 // isBusy reports whether any worker is busy.
-func (s *Engine) isBusy() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.queues {
+func (e *Engine) isBusy() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, q := range e.queues {
 		if batch.Busy(q) {
 			return true
 		}

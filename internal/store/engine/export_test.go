@@ -17,31 +17,31 @@ import (
 const ServerSQL = serverSQL
 
 // Take implements ratelimit.Store.
-func (s *Engine) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+func (e *Engine) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	return s.Call(ctx, time.Now(), timeout, hits, decisions, false)
+	return e.Call(ctx, time.Now(), timeout, hits, decisions, false)
 }
 
 // Reset implements ratelimit.Store.
-func (s *Engine) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return s.Call(ctx, time.Now(), timeout, hits, nil, true)
+func (e *Engine) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return e.Call(ctx, time.Now(), timeout, hits, nil, true)
 }
 
 // DecideBatch decides calls as one batch. Tests use it because they cannot form thousands of batches by the
 // timing of calls.
-func (s *Engine) DecideBatch(calls []*batch.Call) {
+func (e *Engine) DecideBatch(calls []*batch.Call) {
 	storeKeys(calls)
 	now := time.Now()
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	for _, j := range batch.Collect(s.lanes[1].backlog, true, true) {
-		batch.Add(s.lanes[0].backlog, j, time.Hour)
+	for _, j := range batch.Collect(e.lanes[1].backlog, true, true) {
+		batch.Add(e.lanes[0].backlog, j, time.Hour)
 	}
-	s.mu.Lock()
-	side := s.newQueue(time.Minute, 0, nil, nil)
-	s.mu.Unlock()
-	d := &decider{engine: s, side: side, backlog: s.lanes[0].backlog}
+	e.mu.Lock()
+	side := e.newQueue(time.Minute, 0, nil, nil)
+	e.mu.Unlock()
+	d := &decider{engine: e, side: side, backlog: e.lanes[0].backlog}
 	d.queue = batch.NewQueue(batch.Options{Timeout: time.Minute}, d)
 	decideInDatabase(d, append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
@@ -51,8 +51,8 @@ const OnPurpose = statement.OnPurpose
 
 // TakeFirst clears all remembered rows, so that the next transaction takes before it peeks, as in a new
 // store. Without it, the result of a schedule would depend on earlier schedules.
-func (s *Engine) TakeFirst() {
-	lease.Clear(s.rows)
+func (e *Engine) TakeFirst() {
+	lease.Clear(e.rows)
 }
 
 // CleanupSQL returns the statement that deletes expired rows of the unlogged table. slots is set if the
@@ -60,14 +60,14 @@ func (s *Engine) TakeFirst() {
 func CleanupSQL(slots bool) string { return statement.New(nil).Cleanup(false, slots) }
 
 // AddSettlement adds a settlement to the next batch of requests.
-func (s *Engine) AddSettlement(c *batch.Charge) {
-	s.settleWait = time.Hour
-	s.Settle(c)
+func (e *Engine) AddSettlement(c *batch.Charge) {
+	e.settleWait = time.Hour
+	e.Settle(c)
 }
 
 // Waiting returns the number of jobs that wait.
-func (s *Engine) Waiting() int32 {
-	return atomic.LoadInt32(&s.lanes[0].backlog.Waiting) + atomic.LoadInt32(&s.lanes[1].backlog.Waiting)
+func (e *Engine) Waiting() int32 {
+	return atomic.LoadInt32(&e.lanes[0].backlog.Waiting) + atomic.LoadInt32(&e.lanes[1].backlog.Waiting)
 }
 
 // Meaning describes a statement on rows. Parameters are the names of the arguments after the keys.

@@ -17,59 +17,59 @@ import (
 const defaultSettleWait = 5 * time.Millisecond
 
 // Settle corrects a charge in the background. It does nothing if the database did not make the charge.
-func (s *Engine) Settle(c *batch.Charge) {
+func (e *Engine) Settle(c *batch.Charge) {
 	if c.Source != ratelimit.FromPostgres && c.Source != ratelimit.FromLease ||
 		c.Limit.Algorithm == ratelimit.InFlight {
 		return
 	}
 	key := strings.Clone(c.Key) // it may be a part of a long request
-	s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
+	e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
 		Claim: c.DecidedAt, Window: algorithm.WindowOf(c.Limit, c.DecidedAt, c.Reset),
-		End: func(_ int64, err error) { s.settled(1, err) }},
-		s.settleWait)
+		End: func(_ int64, err error) { e.settled(1, err) }},
+		e.settleWait)
 }
 
 // Charge charges, in the background, units of a durable limit that were admitted without the database. It
 // charges at most the free quota, and creates a missing row. end is called once with the charged units. If it
 // gets an error, the database may have charged all units.
-func (s *Engine) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
-	s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
+func (e *Engine) Charge(l *ratelimit.Limit, key string, units int64, end func(charged int64, err error)) {
+	e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: l, Key: key, Cost: units}, Partial: true,
 		End: func(charged int64, err error) {
-			s.settled(1, err)
+			e.settled(1, err)
 			end(charged, err)
-		}}, s.settleWait)
+		}}, e.settleWait)
 }
 
 // writeSettlements returns the statements that settle charges for a process on limits that reserve: one for
 // each algorithm and table, in the order in which all processes lock rows. One loop has all of a charge,
 // because an interpreter would pay for each call.
-func (s *Engine) writeSettlements(charges []*batch.Charge, process int64, sync bool,
+func (e *Engine) writeSettlements(charges []*batch.Charge, process int64, sync bool,
 	lockWait time.Duration) []*pgdb.Statement {
 	p := newPlan(nil, len(charges), false)
 	for _, c := range charges {
 		id := lease.RowID{Durable: c.Durable, Prefix: c.Prefix, Key: c.Key}
-		e := p.latest[id]
-		if e == nil {
-			e = &entry{kind: statement.Settle, id: id, holder: process,
+		one := p.latest[id]
+		if one == nil {
+			one = &entry{kind: statement.Settle, id: id, holder: process,
 				view: algorithm.View{Limit: c.Limit}}
-			p.latest[id] = e
+			p.latest[id] = one
 			g := p.recent[c.Limit]
 			if g == nil {
 				g = groupFor(p, 0, statement.Key{Kind: statement.Settle,
 					Definition: algorithm.CountingOf(c.Limit), Durable: c.Durable, Sync: sync}, false)
 				p.recent[c.Limit] = g
 			}
-			g.entries = append(g.entries, e)
+			g.entries = append(g.entries, one)
 		}
-		e.n += c.Units
-		e.held += c.Held
-		if e.rest += c.Rest; e.rest >= 1000 {
-			e.rest -= 1000
-			e.n--
+		one.n += c.Units
+		one.held += c.Held
+		if one.rest += c.Rest; one.rest >= 1000 {
+			one.rest -= 1000
+			one.n--
 		}
 	}
 	sortGroups(p.groups)
-	return p.write(s.texts, 0, lockWait)
+	return p.write(e.texts, 0, lockWait)
 }
 
 // job is a job of a batch while it is decided. The worker owns it.

@@ -25,6 +25,6 @@ func laneOf(hits []ratelimit.Hit) int {
 }
 
 // addJob adds a job to the backlog of its lane, see batch.Add.
-func (s *Engine) addJob(j *batch.Job, wait time.Duration) {
-	batch.Add(s.lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
+func (e *Engine) addJob(j *batch.Job, wait time.Duration) {
+	batch.Add(e.lanes[laneOf([]ratelimit.Hit{j.Hit})].backlog, j, wait)
 }

@@ -64,45 +64,45 @@ func (w *work) addLeasedUnits(c *batch.Call) {
 }
 
 // startMaintenance starts maintainLeases, unless it was started before.
-func (s *Engine) startMaintenance() {
-	if atomic.CompareAndSwapInt32(&s.maintained, 0, 1) {
-		go s.maintainLeases()
+func (e *Engine) startMaintenance() {
+	if atomic.CompareAndSwapInt32(&e.maintained, 0, 1) {
+		go e.maintainLeases()
 	}
 }
 
 // maintainLeases ends and charges leases until the store is closed.
-func (s *Engine) maintainLeases() {
-	closing := s.closing
-	s.report(batch.PanicError(func() {
+func (e *Engine) maintainLeases() {
+	closing := e.closing
+	e.report(batch.PanicError(func() {
 		for closing.Err() == nil {
-			health.Sleep(closing, lease.SweepInterval(s.rows))
-			for _, row := range lease.Sweep(s.rows) {
-				s.chargeLease(row)
+			health.Sleep(closing, lease.SweepInterval(e.rows))
+			for _, row := range lease.Sweep(e.rows) {
+				e.chargeLease(row)
 			}
-			s.refundLeases()
+			e.refundLeases()
 		}
 	}))
 }
 
 // chargeLease charges the units of NextCharge for a row's lease in the background, unless the row had a
 // recent lock timeout. row may be nil.
-func (s *Engine) chargeLease(row *lease.Cached) {
-	if row == nil || lease.HadLockTimeout(s.rows, row.ID) {
+func (e *Engine) chargeLease(row *lease.Cached) {
+	if row == nil || lease.HadLockTimeout(e.rows, row.ID) {
 		return
 	}
-	if l, n := lease.NextCharge(s.rows, row); n > 0 {
-		s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: l, Key: row.ID.Key, Cost: n}, Row: row,
+	if l, n := lease.NextCharge(e.rows, row); n > 0 {
+		e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: l, Key: row.ID.Key, Cost: n}, Row: row,
 			After: true, Partial: true}, 0)
 	}
 }
 
 // refundLeases refunds units of leases in the background. It holds the mutex of checkIdentity, which could
 // otherwise miss a refund that is no longer in the Set and not yet in the backlog.
-func (s *Engine) refundLeases() {
-	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
-	for _, r := range lease.Refunds(s.rows) {
-		s.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
+func (e *Engine) refundLeases() {
+	e.server.mu.Lock()
+	defer e.server.mu.Unlock()
+	for _, r := range lease.Refunds(e.rows) {
+		e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
 			Claim: r.Claim, Window: r.Claim}, 0)
 	}
 }

@@ -27,18 +27,18 @@ func budget(events int64) *ratelimit.Limit {
 		Durable: true, Reserves: true}
 }
 
-// reserve reserves units of a limit, and returns the slot and the decision.
+// reserve reserves units of a limit, and returns its Hold and the decision.
 func reserve(t failer, store ratelimit.Store, l *ratelimit.Limit, units int64) (*ratelimit.Hold,
 	ratelimit.Decision) {
-	slot := &ratelimit.Hold{}
-	return slot, takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Hold: slot})
+	hold := &ratelimit.Hold{}
+	return hold, takeOne(t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: units, Hold: hold})
 }
 
 // bill returns the bill number n of a request on one limit.
-func bill(n int, l *ratelimit.Limit, units int64, slot *ratelimit.Hold) *batch.Bill {
+func bill(n int, l *ratelimit.Limit, units int64, hold *ratelimit.Hold) *batch.Bill {
 	return &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(n), User: "u",
 		Lines:   []batch.Line{{Model: "m", Input: units}},
-		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Hold: slot}}}
+		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Hold: hold}}}
 }
 
 // usedAndHeld returns the columns count and held of the row of a budget.

@@ -14,11 +14,11 @@ import (
 )
 
 // unavailable returns the reason why no batch can decide calls with a timeout now, or nil.
-func (s *Engine) unavailable(timeout time.Duration) error {
-	if atomic.LoadInt32(&s.closed) != 0 {
+func (e *Engine) unavailable(timeout time.Duration) error {
+	if atomic.LoadInt32(&e.closed) != 0 {
 		return ratelimit.ErrClosed
 	}
-	err := s.health.Unavailable()
+	err := e.health.Unavailable()
 	if err == nil && timeout <= 0 {
 		err = ratelimit.ErrTimeout // a caller may compute it from a past deadline
 	}
@@ -29,12 +29,12 @@ func (s *Engine) unavailable(timeout time.Duration) error {
 // passes if leases have units for all its hits, and is refused if a refusal of one of its hits is remembered.
 // unavailable is the reason why the database cannot decide the other calls, or nil. decideFromMemory returns
 // the number of decided calls, with those that fail by ErrOwes.
-func decideFromMemory(s *Engine, calls []*batch.Call, unavailable error) int {
+func decideFromMemory(e *Engine, calls []*batch.Call, unavailable error) int {
 	storeKeys(calls)
 	decided := 0
 	mayHaveRows := false // whether any call may have a remembered row, or become busy enough for a lease
 	leasesSuffice := false
-	rows := s.rows
+	rows := e.rows
 	empty := atomic.LoadInt64(&rows.RowCount) == 0
 	minHits := int32(rows.MinHits)
 	var demand []int32         // nil before the first call with leases
@@ -85,7 +85,7 @@ func decideFromMemory(s *Engine, calls []*batch.Call, unavailable error) int {
 		atomic.StoreInt32(&rows.Credit, int32(decided*lease.CreditPerHit))
 	}
 	if mayHaveRows && decided < len(calls) {
-		decided += s.failOwing(calls, unavailable) + s.refuseRemembered(calls, unavailable)
+		decided += e.failOwing(calls, unavailable) + e.refuseRemembered(calls, unavailable)
 	}
 	return decided
 }
@@ -95,9 +95,9 @@ var ErrOwes = fmt.Errorf("%w for a row while it lacks charges of this process", 
 
 // failOwing sets ErrOwes for the undecided calls with a row that owes, and returns their number. During an
 // outage, when unavailable is not nil, no call needs this error.
-func (s *Engine) failOwing(calls []*batch.Call, unavailable error) int {
+func (e *Engine) failOwing(calls []*batch.Call, unavailable error) int {
 	failed := 0
-	if unavailable != nil || atomic.LoadInt64(&s.rows.OwingCount) == 0 {
+	if unavailable != nil || atomic.LoadInt64(&e.rows.OwingCount) == 0 {
 		return 0
 	}
 	for _, c := range calls {
@@ -105,7 +105,7 @@ func (s *Engine) failOwing(calls []*batch.Call, unavailable error) int {
 			continue
 		}
 		for _, row := range c.Rows {
-			if row != nil && lease.Owes(s.rows, row) {
+			if row != nil && lease.Owes(e.rows, row) {
 				c.Err = ErrOwes
 				failed++
 				break
@@ -149,7 +149,7 @@ func storeKeys(calls []*batch.Call) {
 // refuseRemembered refuses the calls with a remembered refusal, and returns their number. otherwise is the
 // error that the other calls get, or nil if they are not decided yet. With an error, refusals also count that
 // are too old to be trusted while the database answers.
-func (s *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
+func (e *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
 	if errors.Is(otherwise, ratelimit.ErrClosed) {
 		return 0
 	}
@@ -171,7 +171,7 @@ func (s *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
 				refused++
 				break
 			}
-			if refusable(c, h) && lease.Refuses(s.rows, row, h, outage, &last.decision) {
+			if refusable(c, h) && lease.Refuses(e.rows, row, h, outage, &last.decision) {
 				last.row = row
 				last.limit = h.Limit
 				last.cost = h.Cost
@@ -185,22 +185,22 @@ func (s *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
 		}
 	}
 	if refused > 0 {
-		atomic.AddInt64(&s.stats[RefusedFromMemory], int64(refused))
+		atomic.AddInt64(&e.stats[RefusedFromMemory], int64(refused))
 	}
 	return refused
 }
 
 // Remembers reports whether a remembered refusal refuses a hit, and then sets its decision.
-func (s *Engine) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
+func (e *Engine) Remembers(h *ratelimit.Hit, d *ratelimit.Decision) bool {
 	hits := []ratelimit.Hit{*h}
 	hits[0].Key = h.StoredKey()
-	rows := lease.Find(s.rows, hits, nil)
-	outage := s.health.Unavailable() != nil
-	if len(rows) == 0 || rows[0] == nil || h.Peek || atomic.LoadInt32(&s.closed) != 0 ||
-		!lease.Refuses(s.rows, rows[0], &hits[0], outage, d) {
+	rows := lease.Find(e.rows, hits, nil)
+	outage := e.health.Unavailable() != nil
+	if len(rows) == 0 || rows[0] == nil || h.Peek || atomic.LoadInt32(&e.closed) != 0 ||
+		!lease.Refuses(e.rows, rows[0], &hits[0], outage, d) {
 		return false
 	}
-	atomic.AddInt64(&s.stats[RefusedFromMemory], 1)
+	atomic.AddInt64(&e.stats[RefusedFromMemory], 1)
 	return true
 }
 
@@ -227,4 +227,4 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 }
 
 // Leases returns the rows that the store remembers.
-func (s *Engine) Leases() *lease.Set { return s.rows }
+func (e *Engine) Leases() *lease.Set { return e.rows }

@@ -20,18 +20,18 @@ type queueKey struct {
 
 // queueFor returns the queue for a timeout in a lane. After maxTimeouts different timeouts, further ones are
 // rounded down by up to a fifth.
-func (s *Engine) queueFor(timeout time.Duration, lane int) *batch.Queue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) queueFor(timeout time.Duration, lane int) *batch.Queue {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	key := queueKey{timeout, lane}
-	q := s.byTimeout[key]
-	if q == nil && len(s.byTimeout) >= maxTimeouts*len(s.lanes) {
+	q := e.byTimeout[key]
+	if q == nil && len(e.byTimeout) >= maxTimeouts*len(e.lanes) {
 		key.timeout = roundDown(timeout)
-		q = s.byTimeout[key]
+		q = e.byTimeout[key]
 	}
 	if q == nil {
-		q = s.newQueue(key.timeout, lane, nil, nil)
-		s.byTimeout[key] = q
+		q = e.newQueue(key.timeout, lane, nil, nil)
+		e.byTimeout[key] = q
 	}
 	return q
 }
@@ -48,29 +48,29 @@ func roundDown(d time.Duration) time.Duration {
 // OpenQueue returns a queue for calls that a proxy sends itself. synchronous is set for calls with a hit that
 // may wait for a standby. fill, which may be nil, and deliver are those of batch.Options. The queue lasts as
 // long as the store.
-func (s *Engine) OpenQueue(timeout time.Duration, synchronous bool,
+func (e *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	lane := 0
 	if synchronous {
 		lane = 1
 	}
-	return s.newQueue(timeout, lane, fill, deliver)
+	return e.newQueue(timeout, lane, fill, deliver)
 }
 
 // newQueue returns a queue, with a side queue for locked rows. The caller holds the mutex.
-func (s *Engine) newQueue(timeout time.Duration, lane int,
+func (e *Engine) newQueue(timeout time.Duration, lane int,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	o := batch.Options{Timeout: timeout, Workers: 1, Health: s.health, Deliver: deliver}
-	side := &decider{engine: s}
+	o := batch.Options{Timeout: timeout, Workers: 1, Health: e.health, Deliver: deliver}
+	side := &decider{engine: e}
 	side.queue = batch.NewQueue(o, side)
 	side.side = side.queue
-	d := &decider{engine: s, side: side.queue, backlog: s.lanes[lane].backlog}
-	o.Workers = s.workers
+	d := &decider{engine: e, side: side.queue, backlog: e.lanes[lane].backlog}
+	o.Workers = e.workers
 	o.Fill = fill
 	d.queue = batch.NewQueue(o, d)
-	s.queues = append(s.queues, d.queue, side.queue)
+	e.queues = append(e.queues, d.queue, side.queue)
 	return d.queue
 }
 
@@ -113,18 +113,18 @@ func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 	decideInDatabase(d, calls, deadline)
 }
 
-// openLanes makes the lanes of a new store.
-func (s *Engine) openLanes() {
-	for i := range s.lanes {
+// openLanes makes the lanes of a new engine.
+func (e *Engine) openLanes() {
+	for i := range e.lanes {
 		l := &lane{}
-		s.lanes[i] = l
+		e.lanes[i] = l
 		l.backlog = batch.NewBacklog(batch.BacklogOptions{
-			Closing: s.closing, Health: s.health,
+			Closing: e.closing, Health: e.health,
 			Send: func() { _, _ = batch.Enter(context.Background(), l.queue, batch.NewCall(), time.Now()) },
 			Report: func(lost int, err error) {
-				s.report(fmt.Errorf("ratelimit/postgres: %d changes of counters are lost: %w", lost, err))
+				e.report(fmt.Errorf("ratelimit/postgres: %d changes of counters are lost: %w", lost, err))
 			},
 		})
-		l.queue = s.newQueue(closeTimeout, i, nil, nil)
+		l.queue = e.newQueue(closeTimeout, i, nil, nil)
 	}
 }

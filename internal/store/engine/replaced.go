@@ -50,13 +50,13 @@ func (s *server) checkIdentity(identity *pgdb.Statement) {
 
 // Tick reads serverSQL in the background, unless a read is in progress. Its caller calls it about once a
 // second. A failed read changes nothing, because requests detect that the database does not answer.
-func (s *Engine) Tick() {
-	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {
+func (e *Engine) Tick() {
+	if !atomic.CompareAndSwapInt32(&e.ticking, 0, 1) {
 		return
 	}
 	go func() {
-		defer atomic.StoreInt32(&s.ticking, 0)
-		_ = s.ping(s.closing, identityTimeout)
+		defer atomic.StoreInt32(&e.ticking, 0)
+		_ = e.ping(e.closing, identityTimeout)
 	}()
 }
 

@@ -64,24 +64,24 @@ func (s Stats) ErrorsByClass() map[string]int64 {
 
 // settled counts n settlements. A charge of units that were admitted without the database counts as a
 // settlement, too.
-func (s *Engine) settled(n int64, err error) {
+func (e *Engine) settled(n int64, err error) {
 	if err == nil {
-		atomic.AddInt64(&s.stats[Settled], n)
+		atomic.AddInt64(&e.stats[Settled], n)
 		return
 	}
-	atomic.AddInt64(&s.stats[Unsettled], n)
-	for ; n > 0 && s.lost != nil; n-- {
-		s.lost()
+	atomic.AddInt64(&e.stats[Unsettled], n)
+	for ; n > 0 && e.lost != nil; n-- {
+		e.lost()
 	}
 }
 
 // Stats returns the current figures.
-func (s *Engine) Stats() Stats {
+func (e *Engine) Stats() Stats {
 	stats := NewStats()
 	for i := range stats {
-		stats[i] = atomic.LoadInt64(&s.stats[i])
+		stats[i] = atomic.LoadInt64(&e.stats[i])
 	}
-	rows := lease.Stats(s.rows)
+	rows := lease.Stats(e.rows)
 	stats[RememberedRefusals] = rows.Refusals
 	stats[LeasedUnits] = rows.Units
 	stats[Leased] = rows.Decided

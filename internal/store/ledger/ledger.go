@@ -151,8 +151,8 @@ func (l *Ledger) Acquire(name int64, h *ratelimit.Hit, row lease.RowID) {
 func (l *Ledger) Held(hold *ratelimit.Hold) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.held[hold]; h != nil {
-		return h.units
+	if r := l.held[hold]; r != nil {
+		return r.units
 	}
 	return 0
 }
@@ -169,10 +169,10 @@ func (l *Ledger) Uncertain() {
 func (l *Ledger) release(hold *ratelimit.Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.held[hold]; h != nil && !h.ending {
-		h.ending = true
+	if r := l.held[hold]; r != nil && !r.ending {
+		r.ending = true
 		l.waiting = append(l.waiting, &item{Bill: batch.Bill{Charges: []batch.Charge{
-			{Limit: h.limit, Key: h.row.Key, Hold: hold}}}})
+			{Limit: r.limit, Key: r.row.Key, Hold: hold}}}})
 		l.start()
 	}
 }
@@ -185,19 +185,19 @@ func (l *Ledger) Settle(bills ...*batch.Bill) {
 	for _, s := range bills {
 		loses := l.closed || l.unsettled >= maxWaiting
 		for i := range s.Charges {
-			h := l.held[s.Charges[i].Hold]
+			r := l.held[s.Charges[i].Hold]
 			switch {
-			case h == nil:
+			case r == nil:
 				if hold := s.Charges[i].Hold; hold != nil {
 					others = append(others, hold)
 				}
-			case h.ending: // its release waits
+			case r.ending: // its release waits
 				s.Charges[i].Hold = nil
 			case loses:
 				delete(l.held, s.Charges[i].Hold)
 				l.uncertain = true
 			default:
-				h.ending = true
+				r.ending = true
 			}
 		}
 		if loses {
