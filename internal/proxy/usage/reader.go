@@ -72,7 +72,7 @@ func readBodies(readers []*Reader, texts [][]byte) {
 		}
 		bodies[i] = body
 	}
-	report(readers, bodies)
+	readReports(readers, bodies)
 	for i, r := range readers {
 		if bytes.Contains(texts[i], searchWord) {
 			readSearches(r, texts[i])
@@ -109,7 +109,7 @@ func (r *Reader) readEvent(text []byte) {
 		}
 		var event map[string]interface{}
 		_ = json.Unmarshal(text, &event) // a number that is too large leaves out only itself
-		report([]*Reader{r}, []map[string]interface{}{event})
+		readReports([]*Reader{r}, []map[string]interface{}{event})
 		if bytes.Contains(text, searchWord) {
 			readSearches(r, text)
 		}

@@ -36,16 +36,16 @@ var headers = []struct {
 	{"X-Amzn-Bedrock-Cache-Read-Input-Token-Count", cacheReadBeside},
 	{"X-Amzn-Bedrock-Cache-Write-Input-Token-Count", cacheWriteBeside}}
 
-// report reads what an event of each reader reports. It walks through the members of shapes, without a call
-// for each: of an object the member of a name, and under the name 0 the first element of an array.
-func report(readers []*Reader, bodies []map[string]interface{}) {
-	own, n := make([][]int64, len(readers)), make([][]int64, len(readers))
-	var first, more []map[string]interface{} // objects of counts
-	var firstOf, moreOf [][]int64
+// readReports reads what an event of each reader reports. It walks through the members of shapes, without a
+// call for each: of an object the member of a name, and under the name 0 the first element of an array.
+func readReports(readers []*Reader, bodies []map[string]interface{}) {
+	direct, nested := make([][]int64, len(readers)), make([][]int64, len(readers))
+	var first, more []map[string]interface{} // objects of counts: the first one of an event, and others
+	var intoFirst, intoMore [][]int64        // where their numbers belong: elements of nested
 	for k, r := range readers {
 		event := bodies[k]
-		own[k] = append([]int64(nil), none...)
-		n[k] = append([]int64(nil), none...)
+		direct[k] = append([]int64(nil), none...)
+		nested[k] = append([]int64(nil), none...)
 		found := 0
 		for i := range shapes {
 			m := &shapes[i]
@@ -75,37 +75,32 @@ func report(readers []*Reader, bodies []map[string]interface{}) {
 					}
 					if found++; found == 1 {
 						first = append(first, at.(map[string]interface{}))
-						firstOf = append(firstOf, n[k])
+						intoFirst = append(intoFirst, nested[k])
 					} else {
 						more = append(more, at.(map[string]interface{}))
-						moreOf = append(moreOf, n[k])
+						intoMore = append(intoMore, nested[k])
 					}
 				case is < 0:
 					readOther(r, is, at)
-				case own[k][is] < 0:
+				case direct[k][is] < 0:
 					if number := numberOf(at); number >= 0 && number <= most {
-						own[k][is] = int64(number)
+						direct[k][is] = int64(number)
 					}
 				}
 			}
 		}
 	}
-	readCounts(first, firstOf)
+	readCounts(first, intoFirst)
 	for i := range more {
 		one := append([]int64(nil), none...)
 		readCounts(more[i:i+1], [][]int64{one})
-		fill(moreOf[i], one)
-	}
-	merge(readers, bodies, n, own)
-}
-
-// fill adds numbers that are not reported yet.
-func fill(n, more []int64) {
-	for i, number := range more {
-		if n[i] < 0 {
-			n[i] = number
+		for is, number := range one {
+			if intoMore[i][is] < 0 {
+				intoMore[i][is] = number
+			}
 		}
 	}
+	merge(readers, bodies, nested, direct)
 }
 
 // readOther reads a value of an event that is no number.
@@ -283,14 +278,14 @@ func tierOf(text string) string {
 	return text
 }
 
-// merge takes over the numbers of an event of each reader: n, and those of own that n lacks. 0 never replaces
-// more. Numbers that are all 0 are a report only in a whole body without text: see zero.
-func merge(readers []*Reader, bodies []map[string]interface{}, all, own [][]int64) {
+// merge takes over the numbers of an event of each reader: nested, and those of direct that nested lacks.
+// 0 never replaces more. Numbers that are all 0 are a report only in a whole body without text: see zero.
+func merge(readers []*Reader, bodies []map[string]interface{}, nested, direct [][]int64) {
 	for k, r := range readers {
-		n := all[k]
+		n := nested[k]
 		event := bodies[k]
-		if event["eval_count"] != nil && own[k][promptTotal] < 0 {
-			own[k][promptTotal] = 0 // Ollama leaves out a prompt that it has not computed
+		if event["eval_count"] != nil && direct[k][promptTotal] < 0 {
+			direct[k][promptTotal] = 0 // Ollama leaves out a prompt that it has not computed
 		}
 		kind := ""
 		if event["type"] != nil {
@@ -305,7 +300,7 @@ func merge(readers []*Reader, bodies []map[string]interface{}, all, own [][]int6
 			r.medium = imageOut
 		}
 		highest := int64(Unreported)
-		for i, number := range own[k] {
+		for i, number := range direct[k] {
 			if n[i] < 0 {
 				n[i] = number
 			}
