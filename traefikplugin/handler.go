@@ -24,7 +24,7 @@ type handler struct {
 	site     *serve.Site
 	forward  bool // set headers that describe the request to the upstream
 
-	// plain holds the limits if they are the same for all requests. If it is nil, begin finds the limits of
+	// plain holds the limits if they are the same for all requests. If it is nil, prepare finds the limits of
 	// each request.
 	plain *serve.LimitSet
 
@@ -58,19 +58,20 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	q.Clients = h.site.Clients
 	q.Limits = h.plain
 	q.Delivered = false
+	q.Clean = false
 	q.Began = time.Now()
 	q.Arrived = q.Began
-	if q.Limits != nil || begin(h, q) {
+	if q.Limits != nil || prepare(h, q) {
 		if rq.queue != nil && q.Limits.Awaits {
 			store.Enter(rq.waits, q.Call, q.Arrived)
 		} else if rq.queue != nil {
 			store.Enter(rq.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
-			deliver(h, q)
+			deliverAlone(h, q)
 		}
 	}
-	if q.HTTP != nil || q.Asked || q.Outcome.Status != 0 || q.Flight != nil {
+	if !q.Clean {
 		serveDecided(h, q, w, r)
 		return
 	}
@@ -78,15 +79,15 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	pass(h.upstream, w.Header(), w, r)
 }
 
-// begin evaluates the policy for a request and finds its limits. begin reports whether the store must decide
-// the request. If not, begin delivers the request.
-func begin(h *handler, q *serve.Request) (waits bool) {
+// prepare evaluates the policy for a request and finds its limits. It reports whether the store must decide
+// the request. If not, it delivers the request.
+func prepare(h *handler, q *serve.Request) (waits bool) {
 	waits = false // the result after a panic
 	defer recoverPanic(h, q)
 	if h.site.Policy != nil {
 		removeForwarded(q.HTTP)
 	}
-	if waits, _ = serve.Begin(q); waits && q.Upload != nil { // no matcher fails
+	if waits, _ = serve.FindLimits(q); waits && q.Upload != nil { // no matcher fails
 		waits = readUpload(h.requests, q)
 	}
 	if !waits {
@@ -103,9 +104,9 @@ func readUpload(rq *requestQueue, q *serve.Request) bool {
 	return serve.ReadUpload(q)
 }
 
-// deliver delivers a request that no worker delivered, because its store is closed, its hits are on several
-// shards, or a delivery panicked. Without a queue, or if the store was closed, it is decided first.
-func deliver(h *handler, q *serve.Request) {
+// deliverAlone delivers a request that no worker delivered, because its store is closed, its hits are on
+// several shards, or a delivery panicked. Without a queue, or if the store was closed, it is decided first.
+func deliverAlone(h *handler, q *serve.Request) {
 	defer recoverPanic(h, q)
 	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
 		serve.Fill([]*serve.Request{q})

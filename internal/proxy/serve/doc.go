@@ -3,10 +3,10 @@
 // the database, serves the request, and sends the response.
 //
 // A Configuration is the text of a handler's settings. Compile turns it into a Site with Zones, its limits. A
-// LimitSet is a combination of zones that apply together. Decide takes a Request through all steps: Begin,
-// ReadUpload, Fill, Take and deliver. In Traefik a queue calls Fill and Deliver for all requests of a
-// batch. An Upload is the body of a request to a language model. A Flight holds it, and the slots of a
-// request, until its end. A Settling charges the cost that its response reports.
+// LimitSet is a combination of zones that apply together. Decide takes a Request through all steps:
+// FindLimits, ReadUpload, Fill, Take and finishAll. In Traefik a queue calls Fill and Deliver for all
+// requests of a batch. An Upload is the body of a request to a language model. A Flight holds it, and the
+// slots of a request, until its end. A Settling charges the cost that its response reports.
 //
 // A Site and all that it refers to is immutable after Prepare, except for its cache of LimitSets. A Request
 // has one owner: the goroutine that serves it, or the worker of the queue while its Call waits. Adapters end

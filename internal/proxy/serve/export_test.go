@@ -20,7 +20,7 @@ func RecordOf(q *Request, audit option.Audit, user string) history.Record {
 	q.Asked = true
 	if q.Err != nil {
 		q.usesStore = true
-		deliver(time.Time{}, 0, q)
+		finishAll(time.Time{}, 0, q)
 	}
 	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)

@@ -68,6 +68,6 @@ func (f *Flight) End() {
 		}
 	}
 	if f.upload != nil {
-		f.upload.end()
+		f.upload.endAttempt()
 	}
 }

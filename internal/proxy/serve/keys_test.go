@@ -109,7 +109,7 @@ func withoutKey(t *testing.T, r *http.Request, text string) string {
 	site.Prepare()
 	r.Method = method
 	q := newRequest(site, r)
-	waits, err := serve.Begin(q)
+	waits, err := serve.FindLimits(q)
 	switch {
 	case err != nil:
 		t.Fatal(err)

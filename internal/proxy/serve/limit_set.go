@@ -19,13 +19,13 @@ type LimitSet struct {
 	Audit    option.Audit
 	Endpoint string // the first Zone.Endpoint that is not ""
 
-	Varies   bool // some costs of Hits depend on the request
-	Shadow   bool // one of Hits is Independent
-	Settled  bool // one of Terms has a Settle
-	Tokens   bool // a limit of tokens that is enforced applies
-	InFlight bool // one of Hits is on a limit that is in_flight or reserves
-	Awaits   bool // a commit of one of Hits may wait for a synchronous standby
-	Simple   bool // none of Shadow, Settled, InFlight, Zone.Hidden and Site.Hits, and X fields alone
+	Varies         bool // some costs of Hits depend on the request
+	Shadow         bool // one of Hits is Independent
+	Settled        bool // one of Terms has a Settle
+	EnforcesTokens bool // a limit of tokens that is enforced applies
+	HasHolds       bool // one of Hits is on a limit that is in_flight or reserves
+	Awaits         bool // a commit of one of Hits may wait for a synchronous standby
+	Simple         bool // none of Shadow, Settled, HasHolds, Zone.Hidden and Site.Hits, and X fields alone
 }
 
 // maxSets bounds Site.sets, because clients choose which limits match their requests.
@@ -49,14 +49,14 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 			CostSource: z.CostSource, Shadow: z.Hit.Independent, Hidden: z.Hidden})
 		set.Audit = option.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil || z.CostSource.CountsTokens()
-		set.Tokens = set.Tokens || z.CostSource.CountsTokens() && !z.Hit.Independent
+		set.EnforcesTokens = set.EnforcesTokens || z.CostSource.CountsTokens() && !z.Hit.Independent
 		set.Shadow = set.Shadow || z.Hit.Independent
 		set.Settled = set.Settled || z.CostSource != nil
 		set.Simple = set.Simple && !z.Hidden
 		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
 	}
-	set.InFlight = hasHolds(set.Hits)
-	set.Simple = set.Simple && !set.Shadow && !set.Settled && !set.InFlight
+	set.HasHolds = hasHolds(set.Hits)
+	set.Simple = set.Simple && !set.Shadow && !set.Settled && !set.HasHolds
 	return set
 }
 

@@ -79,7 +79,7 @@ func TestSettlementHasTimesOfDatabase(t *testing.T) {
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
 	q.HTTP = &http.Request{}
 	now := time.Now()
-	deliver(now, q.Site.Clock.Ahead(q.Decisions, now), q)
+	finishAll(now, q.Site.Clock.Ahead(q.Decisions, now), q)
 	if got := q.Settling.hits[0].Reset; got != reset.UnixMicro() || !q.Decisions[0].Reset.Before(reset) {
 		t.Errorf("reset %d for the database, %v for a client; want %v", got, q.Decisions[0].Reset, reset)
 	}

@@ -45,7 +45,7 @@ func DeliverCalls(calls []*batch.Call) {
 	Deliver(delivered)
 }
 
-// Deliver ends requests on one database as deliver does. It handles the frequent requests of Traefik in one
+// Deliver ends requests on one database as finishAll does. It handles the frequent requests of Traefik in one
 // loop, because a call is slow in the interpreter.
 func Deliver(requests []*Request) {
 	if len(requests) == 0 {
@@ -101,7 +101,7 @@ func Deliver(requests []*Request) {
 		q.Outcome.Kind = kind
 	}
 	if others != nil {
-		deliver(now, ahead, others...)
+		finishAll(now, ahead, others...)
 	}
 	if recorded != nil {
 		record(recorded, now)
@@ -115,16 +115,18 @@ func Deliver(requests []*Request) {
 	setDelivered(first.Node, answered, responses)
 }
 
-// setDelivered ends requests that Deliver has taken together, with the responses in the same order.
+// setDelivered ends requests that Deliver has taken together, with the responses in the same order. It drops
+// what Release would drop of a Clean one.
 func setDelivered(node *registry.Node, answered []*Request, responses []respond.Response) {
 	counted := make([]registry.Counted, len(answered))
 	for i, q := range answered {
 		q.Writer = nil
 		q.HTTP = nil
 		q.Body = responses[i].Body
-		q.Status = http.StatusTooManyRequests
+		q.Status = q.Outcome.Status
 		q.Delivered = true
-		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: q.Outcome.Status == 0, Hits: q.Hits,
+		q.Clean = q.Status == 0 && !q.Asked
+		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: q.Status == 0, Hits: q.Hits,
 			Decisions: q.Decisions}
 		for i := range q.Hits {
 			q.Hits[i].Key = "" // as in DeliverCalls

@@ -48,9 +48,10 @@ type Request struct {
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// deliver or Deliver sets Delivered, and for a refusal Status and Body of the response. It sets the
+	// finishAll or Deliver sets Delivered, and for a refusal Status and Body of the response. It sets the
 	// headers in Writer. If Writer is nil, the proxy responds.
 	Delivered bool
+	Clean     bool // set by Deliver: the request passes, and needs nothing more, not even Release
 	Status    int
 	Body      string
 	Writer    http.ResponseWriter
@@ -70,7 +71,7 @@ func Decide(s *Site, q *Request) error {
 	q.Site = s
 	q.Clients = s.Clients
 	q.Began = time.Now()
-	waits, err := Begin(q)
+	waits, err := FindLimits(q)
 	if err != nil {
 		return err
 	}
@@ -79,22 +80,21 @@ func Decide(s *Site, q *Request) error {
 		Take(q)
 	}
 	now := time.Now()
-	deliver(now, s.Clock.Ahead(q.Decisions, now), q)
+	finishAll(now, s.Clock.Ahead(q.Decisions, now), q)
 	if s.History != nil {
 		record([]*Request{q}, now)
 	}
 	return nil
 }
 
-// Begin evaluates the policy for a request, and then finds the limits of the configuration that apply. The
-// policy comes first, because a matcher can use the verdict. waits reports whether the store has to decide
-// the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the caller
-// always calls deliver or Deliver. Callers set Input, Site and Began before Begin.
-func Begin(q *Request) (waits bool, err error) {
+// FindLimits evaluates the policy for a request, and then finds the limits of the configuration that apply.
+// The policy comes first, because a matcher can use the verdict. waits reports whether the store has to
+// decide the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the
+// caller always calls finishAll or Deliver. Callers set Input, Site and Began before FindLimits.
+func FindLimits(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
 	q.Err = nil
-	q.Delivered = false
 	q.usesStore = false
 	q.Hits = q.Hits[:0]
 	q.Terms = q.Terms[:0]
@@ -110,7 +110,7 @@ func Begin(q *Request) (waits bool, err error) {
 		ask(s, q)
 	}
 	r := q.HTTP
-	counts := s.all.Tokens || s.Policy != nil && atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
+	counts := s.all.EnforcesTokens || s.Policy != nil && atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
 	hiddenPost := counts && (len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect || // isUpgrade
 		r.Method != http.MethodPost && policy.HasMethod(r.Header))
 	if q.Outcome.Status != 0 && !(hiddenPost && q.Outcome.Reason == policy.NoQuota) {
@@ -136,7 +136,7 @@ func Begin(q *Request) (waits bool, err error) {
 	if q.Asked && !q.Verdict.Simple {
 		units = policyUnitsOf(q.Verdict.Terms)
 	}
-	if q.Limits.Tokens || units.tokens || units.shadowMoney {
+	if q.Limits.EnforcesTokens || units.tokens || units.shadowMoney {
 		q.Upload = newUpload(q, units)
 		if q.Upload == nil && units.money {
 			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
@@ -146,7 +146,7 @@ func Begin(q *Request) (waits bool, err error) {
 	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
 	}
-	if q.Upload != nil || q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasHolds(q.Verdict.Hits) {
+	if q.Upload != nil || q.Limits.HasHolds || q.Asked && !q.Verdict.Simple && hasHolds(q.Verdict.Hits) {
 		parent := q.HTTP.Context()
 		q.Flight = &Flight{upload: q.Upload, before: parent}
 		parent = context.WithValue(parent, flightKey, q.Flight)
@@ -167,7 +167,6 @@ func Fill(requests []*Request) {
 	for at, q := range requests {
 		f := q.Limits
 		q.usesStore = true
-		q.Delivered = false
 		q.Err = nil
 		hits := q.Hits[:0]
 		q.Hits = hits
@@ -255,10 +254,10 @@ func Take(q *Request) {
 	}
 }
 
-// deliver ends requests that have Decisions, an Err, or nothing to decide. It sets their outcomes, counts
+// finishAll ends requests that have Decisions, an Err, or nothing to decide. It sets their outcomes, counts
 // them, prepares their settlements, and responds to requests with a Writer. The caller then records them.
-// ahead is the result of Clock.Ahead at now. After a panic, deliver may be called again.
-func deliver(now time.Time, ahead int64, all ...*Request) {
+// ahead is the result of Clock.Ahead at now. After a panic, finishAll may be called again.
+func finishAll(now time.Time, ahead int64, all ...*Request) {
 	var decided, settled, noted, written []*Request
 	for _, q := range all {
 		s := q.Site

@@ -31,7 +31,7 @@ func (s *Settling) Stop() bool {
 		return false
 	}
 	defer s.mu.Unlock()
-	s.left = s.left || !s.ended && s.client.Err() != nil
+	s.gone = s.gone || !s.ended && s.client.Err() != nil
 	hasWriter := !s.ended && !s.hijacked // a server reuses the writers of other responses
 	s.ended = true
 	if s.status == 0 {

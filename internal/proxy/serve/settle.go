@@ -35,7 +35,7 @@ type Settling struct {
 	status int        // 0 before the response
 	sent   int64      // bytes of the body
 	ended  bool       // later writes by outer handlers do not count
-	left   bool       // the client had left before the end; afterwards, the server ends client
+	gone   bool       // the client had left before the end; afterwards, the server ends client
 	// hijacked reports that the connection is no longer the writer's.
 	hijacked bool
 	settled  bool  // settle has run
@@ -218,7 +218,7 @@ func (s *Settling) remove(h http.Header) {
 func (s *Settling) End(status int, h http.Header) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = s.client.Err() != nil
+	s.gone = s.client.Err() != nil
 	later := false
 	switch {
 	case s.status != 0:
@@ -227,11 +227,11 @@ func (s *Settling) End(status int, h http.Header) {
 		if s.tokens != nil && s.tokens.enforced {
 			respond.RemoveProviders(http.StatusOK, h)
 		}
-	case s.left:
+	case s.gone:
 		s.status = clientLeft
 	default:
 		s.status = status
-		later = s.tokens != nil && s.tokens.upload != nil && s.tokens.upload.settleLater(s)
+		later = s.tokens != nil && s.tokens.upload != nil && s.tokens.upload.postpone(s)
 	}
 	if s.headers {
 		s.read(h)

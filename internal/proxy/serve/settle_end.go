@@ -59,33 +59,33 @@ func (s *Site) settleWaiting() {
 // settle settles requests, unless that was done. The caller holds their mutexes. It and its steps are loops,
 // because the interpreter takes long for each call. If it panics, each of several can be settled by itself.
 func settle(all ...*Settling) {
-	settled := len(all) == 1
+	final := len(all) == 1 // even after a panic
 	defer func() {
-		if settled { // even after a panic
-			leave(all)
+		if final {
+			unregister(all)
 		}
 	}()
-	var left []*Settling
+	var rest []*Settling
 	for _, s := range all {
 		if !s.settled {
-			left = append(left, s)
+			rest = append(rest, s)
 		}
 	}
-	setCosts(left)
-	setUnits(left)
+	setCosts(rest)
+	setUnits(rest)
 	var bills []*batch.Bill
-	for _, s := range left {
+	for _, s := range rest {
 		if s.settled = true; len(s.bill.Charges) > 0 {
 			bills = append(bills, s.bill)
 		}
 	}
 	if len(bills) > 0 {
-		if store, ok := left[0].site.Store.(settler); ok {
+		if store, ok := rest[0].site.Store.(settler); ok {
 			store.Settle(bills...)
 		}
 	}
-	settled = true
-	for _, s := range left {
+	final = true
+	for _, s := range rest {
 		if s.site.Used != nil {
 			s.reportUsed()
 		}
@@ -162,9 +162,9 @@ func setUnits(all []*Settling) {
 	}
 }
 
-// leave releases the slots of requests, which has no effect on those that a settlement has ended, and removes
-// the requests from those that run.
-func leave(all []*Settling) {
+// unregister releases the slots of requests, which has no effect on those that a settlement has ended, and
+// removes the requests from those that run.
+func unregister(all []*Settling) {
 	var numbers []int64
 	var running *host.Running
 	for _, s := range all {

@@ -186,9 +186,9 @@ func (s *Site) CountsTokens() bool {
 }
 
 // LimitsOfAll returns the limits if they are the same for all requests. LimitsOfAll returns nil if requests
-// need Begin.
+// need FindLimits.
 func (s *Site) LimitsOfAll() *LimitSet {
-	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.InFlight || len(s.all.Hits) == 0 {
+	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.HasHolds || len(s.all.Hits) == 0 {
 		return nil
 	}
 	return s.all

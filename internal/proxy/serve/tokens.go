@@ -184,7 +184,7 @@ func setCosts(all []*Settling) {
 			s.estimate()
 		case !reported && !u.Stream:
 			s.estimate()
-			if !s.left {
+			if !s.gone {
 				t.miss()
 			}
 		default:
@@ -194,8 +194,8 @@ func setCosts(all []*Settling) {
 			reports = append(reports, s)
 		}
 	}
-	report(reports)
-	fill(counted)
+	setShares(reports)
+	setLines(counted)
 }
 
 // miss says that the response does not report its usage.
@@ -205,9 +205,9 @@ func (t *tokens) miss() {
 		"with stream_options.include_usage"}
 }
 
-// report sets what responses report, by the models that they name, and first the request's own. The estimate
-// stands for an input that was not reported.
-func report(all []*Settling) {
+// setShares sets what responses report, by the models that they name, and first the request's own. The
+// estimate stands for an input that was not reported.
+func setShares(all []*Settling) {
 	for _, s := range all {
 		t := s.tokens
 		u := &t.usage
@@ -241,9 +241,9 @@ func report(all []*Settling) {
 	}
 }
 
-// fill sets the lines of bills, and what they cost together: each has what it adds to the sum of those
+// setLines sets the lines of bills, and what they cost together: each has what it adds to the sum of those
 // before, so that their sum is rounded once.
-func fill(all []*Settling) {
+func setLines(all []*Settling) {
 	for _, s := range all {
 		t := s.tokens
 		b := s.bill

@@ -47,7 +47,7 @@ func checkHiddenPost(s *Site, q *Request, exempt bool) error {
 func meetsLimits(s *Site, q *Request, exempt bool) (bool, error) {
 	if !exempt && s.matches {
 		err := match(s, q)
-		if err != nil || q.Limits.Tokens {
+		if err != nil || q.Limits.EnforcesTokens {
 			return err == nil, err
 		}
 		q.Outcome = respond.Outcome{} // that of a limit that counts no tokens

@@ -63,11 +63,11 @@ type heldBody struct {
 	read   int32  // 1 once an upstream reads; atomic
 
 	mu     sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
-	late   []func()   // called by finish
+	late   []func()   // called by settleLate
 	extra  []byte     // read after chunks, and not kept there
 	chunks [][]byte   // what no upstream has read; Site.bodies counts their capacities
 	at     int        // how much of the first chunk an upstream has read
-	left   int64      // the length of what no upstream has read
+	unread int64      // the length of what no upstream has read
 }
 
 // freeChunks has chunks of chunkSize. Without it, the memory of bodies would grow by half until it is
@@ -81,7 +81,7 @@ var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 // newUpload returns the Upload of a request, or nil if its body is not read. units are those of its policy.
 func newUpload(q *Request, units policyUnits) *Upload {
 	v := &q.Verdict
-	enforced := q.Limits.Tokens || units.tokens
+	enforced := q.Limits.EnforcesTokens || units.tokens
 	ofShadow := q.HTTP.ContentLength >= 0 && units.shadowMoney
 	if q.HTTP.Method != http.MethodPost || !enforced && !ofShadow {
 		return nil
@@ -109,9 +109,9 @@ var uploadStatuses = map[policy.Reason]int{
 	policy.ManyBodies: http.StatusServiceUnavailable, policy.GoneBody: http.StatusBadGateway,
 }
 
-// ReadUpload reads the Upload of a request and reports, as Begin does, whether the store has to decide the
-// request. Before that, it refuses the request if a limit is known to be used up. The time for reading counts
-// neither for the decision nor in the history.
+// ReadUpload reads the Upload of a request and reports, as FindLimits does, whether the store has to decide
+// the request. Before that, it refuses the request if a limit is known to be used up. The time for reading
+// counts neither for the decision nor in the history.
 func ReadUpload(q *Request) (waits bool) {
 	if inPostgres, ok := q.Site.Store.(*store.Store); ok && inPostgres.Remembers() &&
 		refusedFromMemory(q, inPostgres) {
@@ -133,7 +133,7 @@ func ReadUpload(q *Request) (waits bool) {
 	if reason == policy.NotRefused {
 		return true
 	}
-	u.release()
+	u.dropChunks()
 	q.Outcome = refusal(uploadStatuses[reason], reason)
 	switch reason {
 	case policy.ManyBodies:
@@ -193,7 +193,7 @@ func receive(u *Upload, q *Request) policy.Reason {
 			_ = http.NewResponseController(conn).SetReadDeadline(time.Unix(1, 0))
 		}
 	})
-	reason := u.fill(r.Body, &late)
+	reason := u.readAll(r.Body, &late)
 	if !timer.Stop() {
 		return policy.SlowBody
 	}
@@ -204,8 +204,8 @@ func receive(u *Upload, q *Request) policy.Reason {
 	return reason
 }
 
-// fill reads a body until its end, or until late is 1.
-func (u *Upload) fill(body io.Reader, late *int32) policy.Reason {
+// readAll reads a body until its end, or until late is 1.
+func (u *Upload) readAll(body io.Reader, late *int32) policy.Reason {
 	b := u.body
 	next := make([]byte, 1) // read before there is a chunk for it
 	length := int64(0)
@@ -308,7 +308,7 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 	if q.price == nil && u.money {
 		return policy.NoPrice
 	}
-	b.left = u.length
+	b.unread = u.length
 	var body io.ReadCloser = u
 	q.HTTP.Body = body
 	return policy.NotRefused
@@ -318,9 +318,9 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 func (u *Upload) passOn(q *Request) {
 	b := u.body
 	rest := q.HTTP.Body
-	b.left = 0
+	b.unread = 0
 	for _, chunk := range b.chunks {
-		b.left += int64(len(chunk))
+		b.unread += int64(len(chunk))
 	}
 	var own io.Reader = u
 	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(b.extra), rest)) // the server closes rest
@@ -333,27 +333,27 @@ func (u *Upload) Read(part []byte) (int, error) {
 	b := u.body
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.left > 0 && (u.over || len(b.chunks) == 0) {
+	if b.unread > 0 && (u.over || len(b.chunks) == 0) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	atomic.StoreInt32(&b.read, 1)
-	if b.left == 0 {
+	if b.unread == 0 {
 		return 0, io.EOF
 	}
 	chunk := b.chunks[0]
 	n := copy(part, chunk[b.at:])
 	b.at += n
-	b.left -= int64(n)
+	b.unread -= int64(n)
 	if b.at == len(chunk) {
-		u.free(chunk)
+		u.dropChunk(chunk)
 		b.chunks = b.chunks[1:]
 		b.at = 0
 	}
 	return n, nil
 }
 
-// free drops a chunk. The caller holds the mutex.
-func (u *Upload) free(chunk []byte) {
+// dropChunk drops a chunk. The caller holds the mutex.
+func (u *Upload) dropChunk(chunk []byte) {
 	u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0)
 	if cap(chunk) == chunkSize {
 		freeChunks.Put(chunk[:0]) //nolint:staticcheck // its header is small beside the chunk

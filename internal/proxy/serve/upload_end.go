@@ -36,7 +36,7 @@ func isMirrored(ctx context.Context) bool {
 func (u *Upload) intact() bool {
 	u.body.mu.Lock()
 	defer u.body.mu.Unlock()
-	return atomic.LoadInt32(&u.body.read) == 0 && u.body.left == u.length
+	return atomic.LoadInt32(&u.body.read) == 0 && u.body.unread == u.length
 }
 
 // takeOver shares the body of an earlier Upload of a request, and reports whether there is one: that of
@@ -56,7 +56,7 @@ func (u *Upload) takeOver(q *Request) bool {
 	}
 	u.length = earlier.length
 	u.body = earlier.body
-	u.settle()
+	u.settleLate()
 	return true
 }
 
@@ -69,27 +69,27 @@ func (u *Upload) fault() policy.Reason {
 		return policy.GoneBody
 	case u.length > u.bound:
 		return policy.LongBody
-	case u.body.left < u.length: // see passOn
+	case u.body.unread < u.length: // see passOn
 		return policy.SlowBody
 	}
 	return policy.NotRefused
 }
 
-// Close implements io.Closer. A body that nobody has read stays for another attempt: see end.
+// Close implements io.Closer. A body that nobody has read stays for another attempt: see endAttempt.
 func (u *Upload) Close() error {
 	u.body.mu.Lock()
 	u.over = u.once
 	u.body.mu.Unlock()
 	if atomic.LoadInt32(&u.body.read) != 0 {
-		u.release()
+		u.dropChunks()
 	}
 	return nil
 }
 
-// end ends an attempt to serve the request. A body that nobody has read stays until the client's request
-// ends, because another attempt may follow, or a route for errors. Without a length, it stays known that it
-// was read.
-func (u *Upload) end() {
+// endAttempt ends an attempt to serve the request. A body that nobody has read stays until the client's
+// request ends, because another attempt may follow, or a route for errors. Without a length, it stays known
+// that it was read.
+func (u *Upload) endAttempt() {
 	b := u.body
 	b.mu.Lock()
 	u.over = u.once
@@ -103,29 +103,29 @@ func (u *Upload) end() {
 	}
 	done := u.client.Done()
 	if !waits || done == nil || isMirrored(u.client) {
-		u.finish()
+		u.endRequest()
 		return
 	}
 	if read {
-		u.release()
+		u.dropChunks()
 	}
 	if keeps {
 		u.site.bodies.Kept.Store(done, u)
 	}
 	context.AfterFunc(u.client, func() {
 		u.site.bodies.Kept.Delete(done)
-		u.finish()
+		u.endRequest()
 	})
 }
 
-// finish drops what no upstream has read, and settles what was to be settled later.
-func (u *Upload) finish() {
-	u.release()
-	u.settle()
+// endRequest drops what no upstream has read, and settles what was to be settled later.
+func (u *Upload) endRequest() {
+	u.dropChunks()
+	u.settleLate()
 }
 
-// settle settles what was to be settled later.
-func (u *Upload) settle() {
+// settleLate settles what was to be settled later.
+func (u *Upload) settleLate() {
 	u.body.mu.Lock()
 	late := u.body.late
 	u.body.late = nil
@@ -135,9 +135,9 @@ func (u *Upload) settle() {
 	}
 }
 
-// settleLater makes finish settle a request without a response, and reports whether it does: nobody has read
+// postpone makes endRequest settle a request without a response, and reports whether it does: nobody has read
 // the body yet, but the handler that responds may pass it on.
-func (u *Upload) settleLater(s *Settling) bool {
+func (u *Upload) postpone(s *Settling) bool {
 	b := u.body
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,12 +155,12 @@ func (u *Upload) settleLater(s *Settling) bool {
 	return true
 }
 
-// release drops what no upstream has read.
-func (u *Upload) release() {
+// dropChunks drops what no upstream has read.
+func (u *Upload) dropChunks() {
 	u.body.mu.Lock()
 	defer u.body.mu.Unlock()
 	for _, chunk := range u.body.chunks {
-		u.free(chunk)
+		u.dropChunk(chunk)
 	}
 	u.body.chunks = nil
 }

@@ -74,7 +74,7 @@ func TestNetworksAreExempt(t *testing.T) {
 	isExempt := func(address netip.Addr, assumed bool) bool {
 		site.Clients.Address = func(*http.Request) (netip.Addr, bool) { return address, assumed }
 		q := newRequest(site, &http.Request{})
-		waits, err := serve.Begin(q)
+		waits, err := serve.FindLimits(q)
 		if err != nil {
 			t.Fatal(err)
 		}
