@@ -15,28 +15,33 @@ const (
 	maxNamed     = 5                     // bounds the proxies in a message
 )
 
-// inForceSQL returns the number of the running proxies with a policy, and the names of those that have not
-// applied the change of the transaction $1. It returns no row if the transaction has not changed the policy.
-const inForceSQL = `SELECT count(*), coalesce(array_agg(n.node ORDER BY n.node)
-	FILTER (WHERE NOT rate_limit_has_applied(r.applied, r.log, $1::text::xid8)), '{}')
+// inForceSQL returns the number of the running proxies, of those with a policy, and the names of those that
+// have not applied the change of the transaction $1. It returns no row if that has not changed the policy.
+const inForceSQL = `SELECT count(*), count(r.applied), coalesce(array_agg(n.node ORDER BY n.node)
+	FILTER (WHERE r.applied IS NOT NULL
+		AND NOT rate_limit_has_applied(r.applied, r.log, $1::text::xid8)), '{}')
 FROM rate_limit_nodes n, rate_limit_read_report(n.report) AS r
-WHERE r.applied IS NOT NULL AND ` + schema.NodeIsLive + `
+WHERE ` + schema.NodeIsLive + `
 HAVING EXISTS (SELECT FROM rate_limit_changes WHERE xid = $1::text::xid8)`
 
 // awaitInForce waits until all running proxies apply the change of the policy that the command has made, and
-// says so on standard error. It says nothing if there is no such proxy, or if the role may not read the
-// registry.
+// says so on standard error. It warns if no running proxy has a policy, and says nothing if none runs, or if
+// the role may not read the registry.
 func (c *invocation) awaitInForce() {
 	if c.transaction == nil {
 		return
 	}
 	for {
-		var proxies int
+		var running, proxies int
 		var without []string
-		err := c.conn.QueryRow(c.ctx, inForceSQL, *c.transaction).Scan(&proxies, &without)
+		err := c.conn.QueryRow(c.ctx, inForceSQL, *c.transaction).Scan(&running, &proxies, &without)
 		waited := time.Since(c.committedAt)
 		switch {
-		case err != nil || proxies == 0:
+		case err != nil || running == 0:
+			return
+		case proxies == 0:
+			fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning: no running proxy applies a policy of this database: "+
+				"no rule and no ban holds.")
 			return
 		case len(without) == 0:
 			of := fmt.Sprint(proxies, " proxies")
