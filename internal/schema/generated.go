@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 36
+	revision = 37
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 36) AND (state.revision >= 36 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 37) AND (state.revision >= 37 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -3859,51 +3859,59 @@ COMMENT ON FUNCTION rate_limit_noticed IS 'The counters of a limit, among some k
 --;
 CREATE OR REPLACE FUNCTION rate_limit_spent(max_rows bigint DEFAULT 50) RETURNS TABLE (list text, name text, others bigint, requests bigint, today numeric, this_month numeric, month_before numeric, estimated numeric, corrected numeric)
 	LANGUAGE sql STABLE SET jit = off SET work_mem = '64MB' AS $$
-	WITH b AS MATERIALIZED ( SELECT * FROM rate_limit_billing(NULL)
-	), p AS MATERIALIZED ( SELECT b.*, today.starts AS today, this.starts AS this, before.starts AS before FROM (SELECT bool_or(counted = '') IS TRUE AS usual, unit, zone, day
-				FROM (SELECT * FROM b UNION ALL VALUES (NULL, 'month', 'UTC', 1)) b GROUP BY 2, 3, 4) b,
+	WITH billing AS MATERIALIZED ( SELECT * FROM rate_limit_billing(NULL)
+	), periods AS MATERIALIZED ( SELECT b.*, today.starts AS today, this.starts AS this, before.starts AS before FROM (SELECT bool_or(counted = '') IS TRUE AS usual, unit, zone, day
+				FROM (SELECT * FROM billing UNION ALL VALUES (NULL, 'month', 'UTC', 1)) b GROUP BY 2, 3, 4) b,
 			rate_limit_calendar_periods('day', b.zone, 1, now(), now()) today,
 			rate_limit_calendar_periods(b.unit, b.zone, b.day, now(), now()) this,
-			LATERAL (SELECT this.starts - interval '1 us' AS e) e,
-			rate_limit_calendar_periods(b.unit, b.zone, b.day, e.e, e.e) before
-	), o AS MATERIALIZED ( SELECT b.counted, p.* FROM b JOIN p USING (unit, zone, day) WHERE NOT p.usual
-	), w AS MATERIALIZED ( SELECT date_trunc('day', min(before), 'UTC') AS lo, date_trunc('day', now(), 'UTC') + interval '24 h' AS hi FROM p
-	), r AS MATERIALIZED ( SELECT t.*, NULL::timestamptz AS x FROM w, rate_limit_totals_of(NULL, w.lo, w.hi, each => true) t UNION ALL
-		SELECT t.*, x.x FROM (SELECT DISTINCT x FROM p, unnest(ARRAY[p.today, p.this, p.before]) x WHERE x <> date_trunc('day', x, 'UTC')) x,
-			rate_limit_totals_of(NULL, x.x, date_trunc('day', x.x, 'UTC') + interval '24 h', each => true) t
-	), s AS NOT MATERIALIZED ( SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests,
-			CASE WHEN t.remainder IS NULL THEN t.money ELSE t.money + t.remainder * 0.001 END AS m,
-			t.estimated_money AS e, t.kind = 'correction' AS corrects,
-			coalesce(t.x, '-infinity') AS lo,
-			coalesce(t.x, to_timestamp((t.settled - date 'epoch') * float8 '86400')) AS hi
-		FROM (SELECT t.*, NULL::timestamptz AS x FROM rate_limit_totals t WHERE t.n > 0 AND t.day = ANY (ARRAY( SELECT l.day FROM w, rate_limit_ledger_parts() l
-				WHERE l.summed AND rate_limit_ledger_window(w.lo, w.hi) @> l.day))
-			UNION ALL SELECT * FROM r) t
-	), g AS MATERIALIZED ( SELECT each, name, own, bool_or(top) AS top, sum(requests) FILTER (WHERE this) AS n, sum(m) FILTER (WHERE today) AS a, sum(m) FILTER (WHERE this) AS b,
-			sum(CASE WHEN this THEN -m ELSE m END) FILTER (WHERE this <> before) AS c,
-			sum(e) FILTER (WHERE this) AS e, sum(m) FILTER (WHERE this AND corrects) AS f
-		FROM ( SELECT l.each, l.name, l.own, l.top, l.requests, l.m, l.e, l.corrects, l.today BETWEEN l.lo AND l.hi AS today, l.this BETWEEN l.lo AND l.hi AS this, l.before BETWEEN l.lo AND l.hi AS before
-			FROM ( SELECT true AS each, s.user_id AS name, s.*, coalesce(o.today, (SELECT today FROM p WHERE usual)) AS today, coalesce(o.this, (SELECT this FROM p WHERE usual)) AS this,
-					coalesce(o.before, (SELECT before FROM p WHERE usual)) AS before
-				FROM s LEFT JOIN o ON o.counted = s.user_id
+			LATERAL (SELECT this.starts - interval '1 us' AS ends) e,
+			rate_limit_calendar_periods(b.unit, b.zone, b.day, e.ends, e.ends) before
+	), own_periods AS MATERIALIZED ( SELECT b.counted, p.* FROM billing b JOIN periods p USING (unit, zone, day) WHERE NOT p.usual
+	), span AS MATERIALIZED ( SELECT date_trunc('day', min(before), 'UTC') AS lo, date_trunc('day', now(), 'UTC') + interval '24 h' AS hi FROM periods
+	), unsummed AS MATERIALIZED ( SELECT t.*, NULL::timestamptz AS turn FROM span s, rate_limit_totals_of(NULL, s.lo, s.hi, each => true) t UNION ALL
+		SELECT t.*, x.turn FROM (SELECT DISTINCT turn FROM periods p, unnest(ARRAY[p.today, p.this, p.before]) turn WHERE turn <> date_trunc('day', turn, 'UTC')) x,
+			rate_limit_totals_of(NULL, x.turn, date_trunc('day', x.turn, 'UTC') + interval '24 h', each => true) t
+	), spent AS NOT MATERIALIZED ( SELECT t.user_id, t.own, NOT t.own AND t.ancestors = '{}' AS top, t.model, t.requests,
+			CASE WHEN t.remainder IS NULL THEN t.money ELSE t.money + t.remainder * 0.001 END AS money,
+			t.estimated_money AS estimated, t.kind = 'correction' AS corrects,
+			coalesce(t.turn, '-infinity') AS lo,
+			coalesce(t.turn, to_timestamp((t.settled - date 'epoch') * float8 '86400')) AS hi
+		FROM (SELECT t.*, NULL::timestamptz AS turn FROM rate_limit_totals t WHERE t.n > 0 AND t.day = ANY (ARRAY( SELECT l.day FROM span s, rate_limit_ledger_parts() l
+				WHERE l.summed AND rate_limit_ledger_window(s.lo, s.hi) @> l.day))
+			UNION ALL SELECT * FROM unsummed) t
+	), sums AS MATERIALIZED ( SELECT each, name, own, bool_or(top) AS top, sum(requests) FILTER (WHERE this) AS requests,
+			sum(money) FILTER (WHERE today) AS of_today, sum(money) FILTER (WHERE this) AS of_this,
+			sum(CASE WHEN this THEN -money ELSE money END) FILTER (WHERE this <> before) AS of_before,
+			sum(estimated) FILTER (WHERE this) AS estimated,
+			sum(money) FILTER (WHERE this AND corrects) AS corrected
+		FROM ( SELECT l.each, l.name, l.own, l.top, l.requests, l.money, l.estimated, l.corrects, l.today BETWEEN l.lo AND l.hi AS today, l.this BETWEEN l.lo AND l.hi AS this,
+				l.before BETWEEN l.lo AND l.hi AS before
+			FROM ( SELECT true AS each, s.user_id AS name, s.*, coalesce(o.today, (SELECT today FROM periods WHERE usual)) AS today, coalesce(o.this, (SELECT this FROM periods WHERE usual)) AS this,
+					coalesce(o.before, (SELECT before FROM periods WHERE usual)) AS before
+				FROM spent s LEFT JOIN own_periods o ON o.counted = s.user_id
 				UNION ALL
 				SELECT false, m.model, NULL, true, false, m.*, p.today, p.this, p.before
-				FROM (SELECT model, sum(requests)::bigint, sum(m), sum(e), corrects, lo, hi FROM s WHERE own GROUP BY model, corrects, lo, hi) m, p
+				FROM (SELECT model, sum(requests)::bigint, sum(money), sum(estimated), corrects, lo, hi FROM spent WHERE own GROUP BY model, corrects, lo, hi) m, periods p
 				WHERE (p.unit, p.zone, p.day) = ('month', 'UTC', 1)) l OFFSET 0) l
 		WHERE today OR this OR before GROUP BY 1, 2, 3
-	), d AS ( SELECT name, bool_or(top) AS root FROM g WHERE NOT own GROUP BY 1
-	), j AS MATERIALIZED ( SELECT CASE WHEN each THEN 'person' ELSE 'model' END AS list, name, n, a, b, c, e, f, row_number() OVER () AS id FROM g WHERE own UNION ALL
-		SELECT CASE WHEN NOT each THEN 'all' WHEN root THEN 'organization' ELSE 'team' END, CASE WHEN each THEN name END, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), -row_number() OVER ()
-		FROM g LEFT JOIN d USING (name) WHERE NOT each OR root IS NOT NULL GROUP BY 1, 2
-	), k AS MATERIALIZED ( SELECT k.* FROM unnest('{all,model,organization,team,person}'::text[]) l, LATERAL (
-			SELECT * FROM j WHERE j.list = l ORDER BY b DESC NULLS LAST, c DESC NULLS LAST, name LIMIT $1) k
+	), above AS ( SELECT name, bool_or(top) AS root FROM sums WHERE NOT own GROUP BY 1
+	), listed AS MATERIALIZED ( SELECT CASE WHEN each THEN 'person' ELSE 'model' END AS list, name, requests, of_today, of_this,
+			of_before, estimated, corrected, row_number() OVER () AS id FROM sums WHERE own
+		UNION ALL
+		SELECT CASE WHEN NOT each THEN 'all' WHEN root THEN 'organization' ELSE 'team' END, CASE WHEN each THEN name END, sum(requests), sum(of_today), sum(of_this), sum(of_before),
+			sum(estimated), sum(corrected), -row_number() OVER ()
+		FROM sums LEFT JOIN above USING (name) WHERE NOT each OR root IS NOT NULL GROUP BY 1, 2
+	), shown AS MATERIALIZED ( SELECT s.* FROM unnest('{all,model,organization,team,person}'::text[]) l, LATERAL ( SELECT * FROM listed WHERE listed.list = l
+			ORDER BY of_this DESC NULLS LAST, of_before DESC NULLS LAST, name LIMIT $1) s
 	)
-	SELECT list, CASE WHEN list IN ('all', 'model') THEN name ELSE coalesce(u.user_id, nullif(name, '')) END, others, n::bigint,
-		rate_limit_money(a), rate_limit_money(b), rate_limit_money(c), rate_limit_money(e),
-		rate_limit_money(f)
-	FROM (SELECT k.*, NULL::bigint AS others FROM k UNION ALL SELECT list, NULL, sum(n), sum(a), sum(b), sum(c), sum(e), sum(f), NULL, count(*) FROM j
-		WHERE id NOT IN (SELECT id FROM k) GROUP BY 1) f LEFT JOIN rate_limit_renamed() u ON u.counted = name
-	ORDER BY list, others NULLS FIRST, b DESC NULLS LAST, c DESC NULLS LAST, f.name
+	SELECT list, CASE WHEN list IN ('all', 'model') THEN name ELSE coalesce(u.user_id, nullif(name, '')) END, others, f.requests::bigint,
+		rate_limit_money(of_today), rate_limit_money(of_this), rate_limit_money(of_before),
+		rate_limit_money(f.estimated), rate_limit_money(f.corrected)
+	FROM (SELECT shown.*, NULL::bigint AS others FROM shown UNION ALL SELECT list, NULL, sum(requests), sum(of_today), sum(of_this), sum(of_before), sum(estimated),
+			sum(corrected), NULL, count(*) FROM listed
+		WHERE id NOT IN (SELECT id FROM shown) GROUP BY 1) f
+		LEFT JOIN rate_limit_renamed() u ON u.counted = name
+	ORDER BY list, others NULLS FIRST, of_this DESC NULLS LAST, of_before DESC NULLS LAST, f.name
 $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_corrections(max_rows bigint DEFAULT 50) RETURNS TABLE (at timestamptz, corrected_by text, reason text, model text, month timestamptz, requests bigint,
@@ -4459,7 +4467,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 36,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 37,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));
