@@ -48,6 +48,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.store, err = a.storeSettings(); err != nil {
 		return err
 	}
+	if _, err = settings.MigrationDisabled(); err != nil {
+		return err
+	}
 	if a.recorded, err = a.History.compile(); err != nil {
 		return fmt.Errorf("history: %w", err)
 	}

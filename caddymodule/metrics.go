@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,9 +21,8 @@ type metrics struct {
 
 	duration prometheus.Histogram
 
-	began   time.Time
-	mu      sync.Mutex // guards the field below
-	watched map[host.Resource]bool
+	mu      sync.Mutex // guards watched
+	watched map[host.Resource]baseline
 }
 
 // newMetrics registers the metrics in the registry of a config.
@@ -37,8 +35,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		return v
 	}
 	m := &metrics{
-		began:   time.Now(),
-		watched: map[host.Resource]bool{},
+		watched: map[host.Resource]baseline{},
 		decisions: vec("decisions_total", "Requests by limit, outcome, and source of the decision.",
 			"prefix", "outcome", "passed", "shadow", "source"),
 		overage: vec("overage_total", "Requests that a limit charged beyond its quota.", "prefix"),

@@ -28,11 +28,15 @@ type Policy struct {
 func (h *Handler) OnVerdict(q *serve.Request) {
 	v := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
-	key := ""
-	if v.KeyID != 0 {
+	user, key := v.User, ""
+	switch {
+	case v.KeyID == 0:
+	case v.Sender == nil: // a key that has ended authenticates nobody
+		user = ""
+	default:
 		key = strconv.FormatInt(v.KeyID, 10)
 	}
-	repl.Set("http.pg_ratelimit.user", v.User)
+	repl.Set("http.pg_ratelimit.user", user)
 	repl.Set("http.pg_ratelimit.tier", v.Tier)
 	repl.Set("http.pg_ratelimit.key_id", key)
 	repl.Set("http.pg_ratelimit.rule", v.Rule)

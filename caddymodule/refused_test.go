@@ -51,7 +51,7 @@ func TestInvalidJSONIsRejected(t *testing.T) {
 	caddytest.CheckRejected(t, app, caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": `+app+`}}`)),
 		`history: audit_address: "half": must be full, prefix or off`)
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	err := caddytest.Validate(configOf(`"prefix": "api", "dsn": "memory", "limit": "5 5s"`))
+	err := caddytest.Validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`))
 	caddytest.CheckRejected(t, "the environment", err,
 		`environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: "perhaps": must be true or false`)
 }

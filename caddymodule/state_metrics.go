@@ -13,15 +13,36 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
-// watch adds a resource to the metrics.
+// baseline holds the figures of a resource at the time at which this config began to use the resource.
+// Collect subtracts them, so that the counters of a config start at 0 even if an earlier config opened the
+// resource. The counters of a history continue across configs.
+type baseline struct {
+	since   time.Time
+	stats   engine.Stats // the figures of a store on Postgres
+	lookups int64        // the lookups of a policy
+}
+
+// watch adds a resource to the metrics, unless it has been added.
 func (m *metrics) watch(r host.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watched[r] = true
+	if _, ok := m.watched[r]; ok {
+		return
+	}
+	before := baseline{since: time.Now()}
+	switch r := r.(type) {
+	case *host.Database:
+		if r.Postgres != nil {
+			before.stats = r.Postgres.Stats()
+		}
+	case *policy.Policy:
+		before.lookups = r.Stats().Lookups
+	}
+	m.watched[r] = before
 }
 
 // state collects the figures of a config's stores, policies and histories when Prometheus reads the metrics,
-// so that requests do not spend time on them. Their counters go on if a later config uses them, too.
+// so that requests do not spend time on them.
 type state struct{ metrics *metrics }
 
 // Describe implements prometheus.Collector.
@@ -37,13 +58,15 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	var rules policy.Stats
 	var age time.Duration
 	var recorded history.Stats
-	for r := range s.metrics.watched {
+	for r, before := range s.metrics.watched {
 		switch r := r.(type) {
 		case *host.Database:
 			if r.Postgres == nil { // a store in memory has no figures
 				continue
 			}
-			sum.Add(r.Postgres.Stats())
+			now := r.Postgres.Stats()
+			now.Subtract(before.stats)
+			sum.Add(now)
 			if r.Postgres.Unavailable() != nil {
 				up = 0
 			}
@@ -56,9 +79,9 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 			rules.Unusable = max(rules.Unusable, now.Unusable)
 			rules.Identities = max(rules.Identities, now.Identities)
 			rules.Applied = max(rules.Applied, now.Applied)
-			rules.Lookups += now.Lookups
+			rules.Lookups += now.Lookups - before.lookups
 			if now.Polled.IsZero() {
-				now.Polled = s.metrics.began
+				now.Polled = before.since
 			}
 			age = max(age, time.Since(now.Polled))
 		case *history.Writer:

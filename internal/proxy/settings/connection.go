@@ -58,7 +58,7 @@ func readProbability(dst *Settings, text string) error {
 // Resolve completes the settings from the environment and the defaults. Equal resolved settings describe the
 // same store. places says where the configuration may have a DSN, for the error about a missing DSN.
 func (s Connection) Resolve(places string) (Connection, error) {
-	noMigration, err := migrationDisabled()
+	noMigration, err := MigrationDisabled()
 	if err != nil {
 		return s, err
 	}
@@ -81,8 +81,8 @@ func (s Connection) Resolve(places string) (Connection, error) {
 	return s, nil
 }
 
-// migrationDisabled reports whether an environment variable turns migration off.
-func migrationDisabled() (bool, error) {
+// MigrationDisabled reports whether an environment variable turns migration off.
+func MigrationDisabled() (bool, error) {
 	text := os.Getenv(envNoMigration)
 	if text == "" {
 		return false, nil

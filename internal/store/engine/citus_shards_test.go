@@ -51,9 +51,10 @@ func (s *citusDB) measure(b *testing.B, proxy *store.Store, callers int) {
 	}
 	before, cpu := proxy.Stats(), s.cpu()
 	b.RunParallel(takeAll)
-	batches := proxy.Stats()[engine.Batches] - before[engine.Batches]
+	stats := proxy.Stats()
+	stats.Subtract(before)
 	n := float64(b.N)
-	b.ReportMetric(n/float64(batches), "requests/batch")
+	b.ReportMetric(n/float64(stats[engine.Batches]), "requests/batch")
 	b.ReportMetric(float64((s.cpu()-cpu).Microseconds())/n, "CPU-µs/request")
 	b.ReportMetric(float64(sessions.Load()), "sessions")
 }

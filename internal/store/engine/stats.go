@@ -53,6 +53,13 @@ func (s Stats) Add(other Stats) {
 	}
 }
 
+// Subtract subtracts earlier counts.
+func (s Stats) Subtract(before Stats) {
+	for i := Requests; i < figures; i++ {
+		s[i] -= before[i]
+	}
+}
+
 // ErrorsByClass returns the counts of errors, with an element for each of pg.Classes.
 func (s Stats) ErrorsByClass() map[string]int64 {
 	counts := map[string]int64{}
