@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 37
+	revision = 38
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 37) AND (state.revision >= 37 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 38) AND (state.revision >= 38 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -4352,6 +4352,10 @@ BEGIN
 			PERFORM rate_limit_policy_write(part.section, 'update', plan -> part.section);
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s) FROM unnest('{keys,tiers,prices}'::text[]) AS s;
+		PERFORM rate_limit_refuse(format('%s "%s": refers to a row that prune deletes, or did: keep that row, or apply the document without prune first', rtrim(s, 's'), w.name), 'foreign_key_violation')
+			FROM unnest('{keys,overrides}'::text[]) AS s
+			CROSS JOIN LATERAL jsonb_to_recordset(lists -> s) AS w(name text, key jsonb, document jsonb)
+			WHERE prune AND NOT EXISTS (SELECT FROM rate_limit_policy_rows(s) AS h WHERE h.key = w.key AND h.document = w.document);
 		PERFORM rate_limit_refuse(f.fault, 'foreign_key_violation') FROM ( SELECT format('rule "%s": %s', f.name, f.fault) AS fault FROM (
 			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
@@ -4467,7 +4471,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 37,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 38,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

@@ -97,8 +97,11 @@ func (s *Store) allEngines() []*engine.Engine {
 // Engine returns the engine that counts for a subject. Before the engines are found, that is the engine of
 // the database.
 func (s *Store) Engine(subject string) *engine.Engine {
-	if atomic.LoadInt32(&s.found) == 0 || len(s.engines) == 1 {
+	switch {
+	case atomic.LoadInt32(&s.found) == 0:
 		return s.base
+	case len(s.engines) == 1:
+		return s.engines[0]
 	}
 	return s.engines[ShardOf(subject, len(s.engines))]
 }

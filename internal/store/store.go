@@ -210,7 +210,7 @@ func (s *Store) Settle(bills ...*batch.Bill) {
 		parts := map[*engine.Engine]*batch.Bill{}
 		for i := range one.Charges {
 			c := &one.Charges[i]
-			e := s.base
+			e := s.engines[0]
 			if len(s.engines) > 1 {
 				e = s.engineOf(c.Subject, c.Key)
 			}

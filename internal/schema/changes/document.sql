@@ -399,6 +399,13 @@ BEGIN
 		END LOOP;
 		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
 			FROM unnest('{keys,tiers,prices}'::text[]) AS s;
+		-- A deleted row takes rows that refer to it, or their references, with it.
+		PERFORM rate_limit_refuse(format('%s "%s": refers to a row that prune deletes, or did: keep that '
+			'row, or apply the document without prune first', rtrim(s, 's'), w.name), 'foreign_key_violation')
+			FROM unnest('{keys,overrides}'::text[]) AS s
+			CROSS JOIN LATERAL jsonb_to_recordset(lists -> s) AS w(name text, key jsonb, document jsonb)
+			WHERE prune AND NOT EXISTS (SELECT FROM rate_limit_policy_rows(s) AS h
+				WHERE h.key = w.key AND h.document = w.document);
 		PERFORM rate_limit_refuse(f.fault, 'foreign_key_violation') FROM (
 			SELECT format('rule "%s": %s', f.name, f.fault) AS fault FROM (
 			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)

@@ -42,28 +42,60 @@ func newFakeCitus(t *testing.T) (*fakeCitus, *store.Store) {
 	return c, store
 }
 
+// A cluster with one shard counts and bills there, not in the tables of the database.
+func TestTheOnlyShardIsBilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &fakeCitus{}
+		var billed [2]int
+		for i, db := range []*fakeDB{&c.fakeDB, &c.shards[0]} {
+			db.set(func(ctx context.Context, statements []*pgdb.Statement) error {
+				for _, s := range statements {
+					billed[i] += strings.Count(s.SQL, "INSERT INTO rl_s0.rate_limit_ledger") +
+						strings.Count(s.SQL, "INSERT INTO rate_limit_ledger")
+				}
+				return answerShardsOf(1)(ctx, statements)
+			}, nil)
+		}
+		store := openStore(t, c, bareOptions, nil)
+		takeOne(t, store, ratelimit.Hit{Limit: fakeLimit, Key: "first", Cost: 1})
+		limit := *fakeLimit
+		limit.Reserves = true
+		store.Settle(&batch.Bill{Day: 20000, ID: "1", Charges: []batch.Charge{
+			{Limit: &limit, Key: "first", Units: 1}}})
+		time.Sleep(time.Minute)
+		check.Equal(t, "bills to the database and the shard", billed, [2]int{0, 1})
+	})
+}
+
 // answerShards responds like a Citus server that admits every hit.
 func answerShards(ctx context.Context, statements []*pgdb.Statement) error {
-	switch s := statements[0]; s.SQL {
-	case schema.ShardsReady:
-		addRow(s, int4(1))
-	case schema.ShardNames:
-		for shard := range testShards {
-			addRow(s, fmt.Append(nil, "rl_s", shard))
-		}
-	case schema.ShardRoutes:
-		for shard := range int64(testShards) {
-			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable",
-				"rate_limit_processes", "rate_limit_ledger"} {
-				name := fmt.Appendf(nil, "rl_s%d.%s_1", shard, table)
-				addRow(s, int4(shard+1), []byte(table), name, []byte("rate_limit_guard(1)"), []byte("host"),
-					int4(shard))
+	return answerShardsOf(testShards)(ctx, statements)
+}
+
+// answerShardsOf responds like answerShards for a number of shards.
+func answerShardsOf(shards int) func(context.Context, []*pgdb.Statement) error {
+	return func(ctx context.Context, statements []*pgdb.Statement) error {
+		switch s := statements[0]; s.SQL {
+		case schema.ShardsReady:
+			addRow(s, int4(1))
+		case schema.ShardNames:
+			for shard := range shards {
+				addRow(s, fmt.Append(nil, "rl_s", shard))
 			}
+		case schema.ShardRoutes:
+			for shard := range int64(shards) {
+				for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable",
+					"rate_limit_processes", "rate_limit_ledger"} {
+					name := fmt.Appendf(nil, "rl_s%d.%s_1", shard, table)
+					addRow(s, int4(shard+1), []byte(table), name, []byte("rate_limit_guard(1)"),
+						[]byte("host"), int4(shard))
+				}
+			}
+		default:
+			return admit(ctx, statements)
 		}
-	default:
-		return admit(ctx, statements)
+		return nil
 	}
-	return nil
 }
 
 func hitInShard(shard int) ratelimit.Hit {

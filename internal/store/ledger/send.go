@@ -48,7 +48,7 @@ func (l *Ledger) run() {
 	for l.Closing.Err() == nil {
 		pause, cancel := context.WithTimeout(l.Closing, tickInterval)
 		l.mu.Lock()
-		l.wake = cancel // what is added from now on is sent at once
+		l.wake = cancel // what is added from now on does not wait for the next tick
 		l.mu.Unlock()
 		l.Report(batch.PanicError(func() {
 			if l.step(time.Now()) {
@@ -58,7 +58,9 @@ func (l *Ledger) run() {
 		<-pause.Done()
 		cancel()
 		l.mu.Lock()
-		gathers := len(l.held) > fewRunning && len(l.waiting) < maxBatch
+		n := len(l.waiting)
+		gathers := n > 0 && n < maxBatch && !l.waiting[0].alone &&
+			len(l.held) > fewRunning*len(l.waiting[0].Charges)
 		l.mu.Unlock()
 		if gathers {
 			more, end := context.WithTimeout(l.Closing, gatherTime)
@@ -178,8 +180,10 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 // retry sends the items of a transaction that has failed again, each by itself.
 func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
 	if pg.IsMissingDay(failed.Code, failed.Err.Error()) && l.Upkeep != nil {
-		for _, i := range items {
-			l.Report(l.Upkeep(i.Day))
+		for n, i := range items {
+			if n == 0 || i.Day != items[n-1].Day {
+				l.Report(l.Upkeep(i.Day))
+			}
 		}
 	} else if len(items) == 1 {
 		l.Report(failed.Err)
