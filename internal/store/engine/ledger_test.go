@@ -115,14 +115,14 @@ func TestReservationsOfOneKeyShareAStatement(t *testing.T) {
 func TestSettlementsOfManyRequestsShareTransactions(t *testing.T) {
 	for running, want := range map[int]int{8: 8, 20: 1} {
 		synctest.Test(t, func(t *testing.T) {
-			transactions := 0
+			var transactions atomic.Int64
 			answer := func(_ context.Context, statements []*pgdb.Statement) error {
 				for _, s := range statements {
 					switch {
 					case strings.Contains(s.SQL, "INSERT INTO rate_limit_processes"):
 						addRow(s, int8(1))
 					case strings.Contains(s.SQL, "INSERT INTO rate_limit_ledger"):
-						transactions++
+						transactions.Add(1)
 						addRow(s, []byte("new"))
 					case returnsRows(s):
 						addRow(s, int8(1), int8(1), fakeNow, int8(0), int8(0), int8(0), fakeNow)
@@ -142,7 +142,7 @@ func TestSettlementsOfManyRequestsShareTransactions(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			time.Sleep(time.Second)
-			check.Equal(t, fmt.Sprint("transactions with ", running), transactions, want)
+			check.Equal(t, fmt.Sprint("transactions with ", running), transactions.Load(), want)
 			check.Equal(t, "settlements that are left", store.Ledger().Unsettled(), 0)
 			store.Close()
 		})
