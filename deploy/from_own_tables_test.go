@@ -44,7 +44,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	config := "{\n\tadmin off\n}\nhttp://" + address +
 		" {\n\tpg_ratelimit {\n\t\ttimeout 50s\n\t\ton_error deny\n\t\tpolicy {\n\t\t\tapi_key " +
 		"{header.X-Api-Key}\n\t\t}\n\t}\n\trespond 200\n}\n"
-	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, address)
+	harness.RunCaddy(t, "", harness.Caddy(t, root), address, config, "DATABASE_URL="+dsn)
 	for key, want := range map[string]string{"key-of-1": "200 20", "key-of-2": "200 7000", "revoked": "401 ",
 		"key-of-3": "403 ", "pro-key-of-1": "200 6000", "key-of-4": "200 30", "invented": "401 "} {
 		response := harness.Ask(t, harness.Get("http://"+address, "X-Api-Key", key))

@@ -26,14 +26,22 @@ func (f Func) Exec(ctx context.Context, timeout time.Duration, _ string) error {
 func (Func) Close() {}
 
 // Down cannot be reached.
-var Down Func = func(context.Context, time.Duration, []*pgdb.Statement) error {
-	return pgdb.ErrConnectionLost
+var Down Func = func(_ context.Context, _ time.Duration, statements []*pgdb.Statement) error {
+	return fail(statements, pgdb.ErrConnectionLost)
 }
 
 // Silent sends no answer.
-var Silent Func = func(ctx context.Context, timeout time.Duration, _ []*pgdb.Statement) error {
+var Silent Func = func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) error {
 	health.Sleep(ctx, timeout)
-	return pgdb.ErrNoAnswer
+	return fail(statements, pgdb.ErrNoAnswer)
+}
+
+// fail sets the error of each statement, and returns it.
+func fail(statements []*pgdb.Statement, err error) error {
+	for _, s := range statements {
+		s.Err = err
+	}
+	return err
 }
 
 // Send sends statements to a DB.
