@@ -237,8 +237,11 @@ func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, only: q.batchesInFlight == 0}
 	q.batchesInFlight++
 	slow := slowBatch + time.Duration(hits-1)*slowHit
-	if slow > q.Timeout/10 && slow > slowBatch {
-		slow = q.Timeout / 10
+	if most := q.Timeout / 10; slow > most {
+		slow = most
+	}
+	if slow < slowBatch {
+		slow = slowBatch
 	}
 	if w.slowTimer == nil {
 		w.slowTimer = time.AfterFunc(slow, func() { replaceSlowWorker(q, w) })
