@@ -96,14 +96,18 @@ func (p *Page) options(policy, history host.DataSource) (o page.Options, err err
 	if o.DSN, err = databaseDSN("dsn", p.dsn); err != nil {
 		return o, err
 	}
-	if o.Policy, err = policy.Current(); p.Policy != "" {
+	if p.Policy != "" {
 		o.Policy, err = databaseDSN("policy", p.Policy)
+	} else {
+		o.Policy, err = policy.Current()
 	}
 	if err != nil {
 		return o, err
 	}
-	if o.History, err = history.Current(); p.History != "" {
+	if p.History != "" {
 		o.History, err = databaseDSN("history", p.History)
+	} else {
+		o.History, err = history.Current()
 	}
 	return o, err
 }
