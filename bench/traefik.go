@@ -95,10 +95,14 @@ func traefikLimit(p *proxy) object {
 			"policy": object{"apiKey": "{header." + keyHeader + "}"},
 		}}}
 	default:
-		return object{"plugin": object{"pg-ratelimit": object{"unit": cmp.Or(l.unit, "requests"),
+		settings := object{
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
 			"algorithm": "sliding_window", "limit": l.limit, "lease": cmp.Or(l.lease, "off"),
 			"timeout": decisionTimeout, "onError": "deny",
-		}}}
+		}
+		if l.unit != "" {
+			settings["unit"] = l.unit
+		}
+		return object{"plugin": object{"pg-ratelimit": settings}}
 	}
 }
