@@ -63,7 +63,10 @@ func TestAnswersOfAllAPIsCostTheirBills(t *testing.T) {
 		'{money=1000000 money/30d,tokens=9000000 tokens/30d}', algorithm => 'fixed_window');`+pricesSQL(t))
 	answers, rates := llm.Answers(t), llm.Rates(t)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+		// A server in Go may cut a response that it passes on while it sends a body: go.dev/issue/40747.
+		if n, _ := io.Copy(io.Discard, r.Body); n > 0 && r.Method == http.MethodGet {
+			t.Errorf("%s has a body of %d bytes", r.URL.Path, n)
+		}
 		name, zipped := strings.CutPrefix(r.Header.Get("X-Answer"), "gzip-")
 		answers[name].Respond(w, zipped)
 	}))
