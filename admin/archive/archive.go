@@ -10,9 +10,9 @@
 // to the table after its archive go to 2026-08-01-2.parquet, and so on, because Run never replaces or deletes
 // a file.
 //
-// Run reads the rows of a partition in an order that stays the same, skips the rows that the files of the day
-// contain, and writes the remaining rows to a temporary file. Then Run reads the rows again, compares each
-// value with the file, and stores the file under the next free name. With Options.Drop, Run then drops the
+// Run reads the rows of a partition, skips the rows that the files of the day contain, and writes the
+// remaining rows to a temporary file. Then Run reads the file back, compares all values with those of the
+// table by a digest, and stores the file under the next free name. With Options.Drop, Run then drops the
 // table and commits. Each row is therefore in exactly one file, even if the process is killed:
 //
 //   - Before the file is stored, only a temporary file exists, which the next run overwrites.
@@ -20,11 +20,11 @@
 //     run finds the rows in the file, and does not write them again.
 //   - The commit of the drop is one step, after which the rows are in the file alone.
 //
-// With Drop, the table is locked against writers from the first read to the drop, so that no row is added in
+// With Drop, the table is locked against writers from the read to the drop, so that no row is added in
 // between. A writer for that day waits, and then creates a new partition. Run never detaches a partition: its
-// rows stay in the table until the transaction that compared them drops it. Without Drop, writers continue,
-// and both reads see the same rows because they use the snapshot of the transaction. Run also archives tables
-// that an administrator has detached from the audit log, and finds them by their names.
+// rows stay in the table until the transaction that compared them drops it. Without Drop, writers continue.
+// Run also archives tables that an administrator has detached from the audit log, and finds them by their
+// names.
 //
 // The build tag nos3 omits the client for S3.
 package archive
@@ -165,8 +165,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 
 // prepareSession changes the settings of a session. patience bounds the wait for a lock.
 func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
-	// The last two settings make each scan return the rows in physical order: only one process scans the
-	// table, and it begins at the first page.
+	// With the last two settings, files have the rows in physical order: only one process scans the table,
+	// and it begins at the first page.
 	_, err := conn.Exec(ctx, fmt.Sprintf("SET lock_timeout = %d; SET statement_timeout = 0; "+
 		"SET idle_session_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET jit = off; "+
 		"SET timezone = 'UTC'; SET synchronize_seqscans = off; SET max_parallel_workers_per_gather = 0",

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -170,7 +169,9 @@ func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day)
 	}
 	digests := map[digest]int{}
 	for _, name := range files {
-		add := func(f *parquet.File) error { return addDigests(f, p.key, digests) }
+		add := func(f *parquet.File) error {
+			return eachDigest(f, p.key, func(d digest) { digests[d]++ })
+		}
 		if _, err := withFile(ctx, o.Destination, name, add); err != nil {
 			return err
 		}
@@ -184,16 +185,13 @@ func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day)
 		_ = f.Close()
 		_ = os.Remove(f.Name()) // fails if the file was stored, because store has renamed the file
 	}()
-	rows, err := writeFile(ctx, tx, f, p, columns, isNew(maps.Clone(digests)))
+	rows, err := writeFile(ctx, tx, f, p, columns, digests)
 	if err != nil {
 		return err
 	}
 	if rows == 0 {
 		day.Result, day.File = Unchanged, lastFile
 		return nil
-	}
-	if err := verify(ctx, tx, f, p, columns, isNew(digests)); err != nil {
-		return fmt.Errorf("reading %s back: %w", f.Name(), err)
 	}
 	if day.Bytes, err = f.Seek(0, io.SeekEnd); err != nil {
 		return err
@@ -203,16 +201,6 @@ func storeRows(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day)
 	}
 	day.Result, day.File = Archived, name
 	return nil
-}
-
-// isNew returns a function that reports whether a row of the table is in no file. It changes digests, the
-// numbers of the files' rows by digest: the table may have equal rows, so each row of a file matches only one
-// row of the table.
-func isNew(digests map[digest]int) func(digest) bool {
-	return func(d digest) bool {
-		digests[d]--
-		return digests[d] < 0
-	}
 }
 
 // withFile opens a file of the destination, passes it to read, and returns the number of rows in the file.

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -20,8 +21,7 @@ import (
 	"github.com/shopspring/decimal"
 )
 
-// readTable calls read for each row of a partition, each time in the same order. read must not retain the
-// row.
+// readTable calls read for each row of a partition. read must not retain the row.
 func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
 	read func(parquet.Row) error) error {
 	names := make([]string, len(columns))
@@ -60,10 +60,11 @@ const (
 	readBytes       = 1 << 20 // read buffer of a column
 )
 
-// writeFile writes the rows for which isNew returns true to a file, and returns their number. A row of
-// another day is an error.
-func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, columns []column,
-	isNew func(digest) bool) (rows int64, err error) {
+// writeFile writes the rows that are in no file to a new one, and returns their number. inFiles has the
+// numbers of the files' rows by digest: the table may have equal rows, so each row of a file matches only one
+// row of the table. A row of another day is an error.
+func writeFile(ctx context.Context, tx pgx.Tx, file *os.File, p partition, columns []column,
+	inFiles map[digest]int) (rows int64, err error) {
 	w := parquet.NewGenericWriter[any](file, schemaOf(p.table.name, columns),
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
@@ -72,8 +73,9 @@ func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, colu
 		parquet.DataPageStatistics(true),
 		parquet.CreatedBy("pg_ratelimit", "", ""),
 	)
-	h := hasher{names: namesOf(w.Schema()), key: p.key}
-	timeColumn := slices.Index(h.names, "time")
+	names, written := namesOf(w.Schema()), sha256.New()
+	key, values := hasher{names: names, key: p.key}, hasher{names: names}
+	timeColumn := slices.Index(names, "time")
 	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
 		// A row of the ledger has a column with its day, and another time at which it was charged.
 		t := time.UnixMicro(row[timeColumn].Int64()).UTC()
@@ -81,53 +83,31 @@ func writeFile(ctx context.Context, tx pgx.Tx, file io.Writer, p partition, colu
 			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only",
 				t.Format(time.RFC3339), dayName(p.day))}
 		}
-		if !isNew(h.digest(row)) {
+		d := key.digest(row)
+		if inFiles[d]--; inFiles[d] >= 0 {
 			return nil
 		}
 		rows++
+		d = values.digest(row)
+		written.Write(d[:])
 		_, err := w.WriteRows([]parquet.Row{row})
 		return err
 	})
-	return rows, errors.Join(err, w.Close())
-}
-
-// verify reads the partition again, and compares each value of the rows for which isNew returns true with the
-// written file.
-func verify(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
-	isNew func(digest) bool) error {
-	f, err := openFile(written)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return 0, err
+	}
+	read := sha256.New()
+	f, err := openFile(file)
+	if err == nil {
+		err = eachDigest(f, nil, func(d digest) { read.Write(d[:]) })
+	}
+	if err == nil && !bytes.Equal(read.Sum(nil), written.Sum(nil)) {
+		err = &problem{"it has other rows than the table"}
+	}
 	if err != nil {
-		return err
+		err = fmt.Errorf("reading %s back: %w", file.Name(), err)
 	}
-	reader := parquet.NewGenericReader[any](f, f.Schema())
-	defer reader.Close()
-	h := hasher{names: namesOf(f.Schema()), key: p.key}
-	read := make([]parquet.Row, 1)
-	rows := int64(0)
-	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
-		if !isNew(h.digest(row)) {
-			return nil
-		}
-		rows++
-		if n, err := reader.ReadRows(read); n != 1 {
-			return errors.Join(&problem{"it has fewer rows than the table"}, err)
-		}
-		for i, v := range row {
-			same := i < len(read[0]) && parquet.DeepEqual(v, read[0][i])
-			if !same {
-				return &problem{fmt.Sprintf("row %d has another value in the column %s than the table", rows,
-					h.names[v.Column()])}
-			}
-		}
-		if len(read[0]) > len(row) {
-			return &problem{fmt.Sprintf("row %d has more values than the table", rows)}
-		}
-		return nil
-	})
-	if err == nil && rows != f.NumRows() {
-		err = &problem{"it has more rows than the table"}
-	}
-	return err
+	return rows, err
 }
 
 func openFile(s source) (*parquet.File, error) {
@@ -148,14 +128,14 @@ func namesOf(s *parquet.Schema) []string {
 	return names
 }
 
-// addDigests adds the rows of a file to the counts by digest. key is that of the table.
-func addDigests(f *parquet.File, key []string, digests map[digest]int) error {
+// eachDigest calls read with the digest of each row of a file. key is as in hasher.
+func eachDigest(f *parquet.File, key []string, read func(digest)) error {
 	reader := parquet.NewGenericReader[any](f, f.Schema())
 	defer reader.Close()
 	h := hasher{names: namesOf(f.Schema()), key: key}
 	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
-			digests[h.digest(row)]++
+			read(h.digest(row))
 		}
 		return len(rows), nil
 	}), reader)
