@@ -280,14 +280,17 @@ var getCommand = commandSpec{
 	example: `get rule/free/per_hour acme
 get per-key - < key.txt`,
 	failIfEmpty: true,
-	sql: "SELECT @PREFIX AS prefix, " + strings.Replace(counterColumns, "c.held",
-		"coalesce(u.held, c.held) AS held", 1) + `,
+	sql:         counterSQL,
+}
+
+// counterSQL selects the counter of @PREFIX and @KEY, with what a rule's limit has used.
+var counterSQL = "SELECT @PREFIX AS prefix, " + strings.Replace(counterColumns, "c.held",
+	"coalesce(u.held, c.held) AS held", 1) + `,
 	u.algorithm, u.used, u.quota, u.percent, u.resets_at, u.unit
 FROM ` + counterRows + `(rate_limit_counted_prefix(@PREFIX), t.durable, rate_limit_stored_keys(@KEY)) AS c
 LEFT JOIN rate_limit_used u ON starts_with(@PREFIX, 'rule/') AND u.rule = split_part(@PREFIX, '/', 2)
 	AND u.limit_name = split_part(@PREFIX, '/', 3) AND u.key = c.key
-	AND u.key = ANY (rate_limit_stored_keys(@KEY))`,
-}
+	AND u.key = ANY (rate_limit_stored_keys(@KEY))`
 
 var resetCommand = commandSpec{
 	use: "reset PREFIX KEY", noun: counterNoun,
@@ -296,25 +299,16 @@ var resetCommand = commandSpec{
 What is held by running requests is charged when they end. The users above a user keep their counters.`,
 	flags:       []flag{toggle("dry-run", "show the counter, and delete nothing")},
 	failIfEmpty: true,
-	runGo: func(c *invocation) error {
-		counter := `SELECT c.key, coalesce(c.count, cardinality(c.hits), c.slots) AS used, c.held,
-	NULL AS quota, NULL AS unit
-FROM ` + counterRows + `(@PREFIX, t.durable, rate_limit_stored_keys(@KEY)) AS c`
-		levels := ""
-		if strings.HasPrefix(c.name(), option.RulePrefix) {
-			counter = `SELECT u.key, u.used, u.held, u.quota, u.unit FROM rate_limit_used u
-WHERE u.rule = split_part(@PREFIX, '/', 2) AND u.limit_name = split_part(@PREFIX, '/', 3)
-	AND u.key = ANY (rate_limit_stored_keys(@KEY))`
-			levels = ` UNION ALL SELECT 'still counts', concat_ws('/', 'rule', u.rule, u.limit_name),
-	u.key, u.used, u.held, u.quota, u.unit
-	FROM reset r, rate_limit_used_by(@KEY) u WHERE r.n > 0 AND u.level IS NOT NULL`
-		}
-		return c.list("WITH counter AS MATERIALIZED (" + counter + `), reset AS MATERIALIZED (SELECT
+	sql: "WITH counter AS MATERIALIZED (" + counterSQL + `), reset AS MATERIALIZED (SELECT
 	CASE WHEN @dry_run::boolean THEN (SELECT count(*) FROM counter)
 		ELSE rate_limit_reset(@PREFIX, @KEY) END AS n)
-SELECT CASE WHEN @dry_run::boolean THEN 'would be deleted' ELSE 'deleted' END AS state, @PREFIX AS prefix, c.*
-FROM reset r LEFT JOIN counter c ON true WHERE r.n > 0` + levels)
-	},
+SELECT CASE WHEN @dry_run::boolean THEN 'would be deleted' ELSE 'deleted' END AS state, @PREFIX AS prefix,
+	c.key, coalesce(c.used, c.count, c.hits, c.slots) AS used, c.held, c.quota, c.unit
+FROM reset r LEFT JOIN counter c ON true WHERE r.n > 0
+UNION ALL SELECT 'still counts', concat_ws('/', 'rule', u.rule, u.limit_name), u.key, u.used, u.held, u.quota,
+	u.unit
+FROM reset r, rate_limit_used_by(@KEY) u
+WHERE r.n > 0 AND u.level IS NOT NULL AND starts_with(@PREFIX, 'rule/')`,
 }
 
 var forgetCommand = commandSpec{
