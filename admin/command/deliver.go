@@ -39,7 +39,8 @@ Without --follow, the command tries each notice once that is due, as from cron.`
 notices deliver --to /run/secrets/slack-url --format slack --follow`,
 	flags: []flag{
 		{name: "to", usage: "a file with the URL", required: true},
-		{name: "format", value: "json", usage: "json, or slack for an incoming webhook"},
+		{name: "format", value: "json", kind: oneOf("json", "slack"),
+			usage: "json, or slack for an incoming webhook"},
 		toggle("follow", "go on until a signal ends the command"),
 	},
 	runGo: (*invocation).deliver,
@@ -102,9 +103,6 @@ func (c *invocation) deliver() error {
 	posting, endPost := context.WithCancel(c.ctx)
 	defer endPost()
 	defer context.AfterFunc(stopped, func() { time.AfterFunc(stopTimeout, endPost) })()
-	if format := c.flag("format"); format != "json" && format != "slack" {
-		return invalid("--format", format, "json or slack")
-	}
 	if _, err := readURL(c.flag("to")); err != nil {
 		return err
 	}

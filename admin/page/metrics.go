@@ -94,7 +94,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	add("database_up", "1 if the database answers the page, else 0.", up, nil)
 	// If the history cannot be read, the sums keep the values of the previous scrape.
 	_ = s.pools.read(r.Context(), historyData, askTimeout, s.requests.read)
-	for by, n := range s.requests.sums() {
+	for by, n := range s.requests.latest() {
 		labels := prometheus.Labels{"prefix": by[0]}
 		if by[1] == "" {
 			add("shadow_refusals_total", "Requests since then that the limit would have refused, but for "+
@@ -120,14 +120,14 @@ type requestSums struct {
 	mu        sync.Mutex          // guards the fields below
 	firstOpen time.Time           // the start of the first minute that is not final
 	finalSums map[[2]string]int64 // sums of the final minutes
-	openSums  map[[2]string]int64 // sums of the minutes from firstOpen on
+	sums      map[[2]string]int64 // sums of all minutes
 }
 
 // lateTime is the time after which a minute is final, because no proxy adds to the minute any later.
 const lateTime = 15 * time.Minute
 
 // read reads the minutes from firstOpen on. It adds the minutes that have become final to finalSums, and
-// replaces openSums by the sums of the others.
+// replaces sums.
 func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,35 +146,30 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.fi
 	if err != nil {
 		return err
 	}
-	finalSums, openSums := maps.Clone(s.finalSums), map[[2]string]int64{}
+	finalSums, sums := maps.Clone(s.finalSums), maps.Clone(s.finalSums)
 	var labels [2]string
 	var isFinal bool
 	var n int64
 	_, err = pgx.ForEachRow(rows, []any{&labels[0], &labels[1], &isFinal, &n}, func() error {
-		sums := openSums
-		if isFinal {
-			sums = finalSums
-		}
 		sums[labels] += n
+		if isFinal {
+			finalSums[labels] += n
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	s.finalSums, s.openSums = finalSums, openSums
+	s.finalSums, s.sums = finalSums, sums
 	if finalEnd.After(s.firstOpen) {
 		s.firstOpen = finalEnd
 	}
 	return nil
 }
 
-// sums returns the sums of all minutes.
-func (s *requestSums) sums() map[[2]string]int64 {
+// latest returns the sums of all minutes, which nobody changes.
+func (s *requestSums) latest() map[[2]string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sums := maps.Clone(s.finalSums)
-	for by, n := range s.openSums {
-		sums[by] += n
-	}
-	return sums
+	return s.sums
 }
