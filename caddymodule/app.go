@@ -29,8 +29,8 @@ type App struct {
 	store     settings.Connection
 	recorded  *settings.History // nil without History
 	metrics   *metrics
-	handles   []*host.Handle  // one for each handler
-	conflicts serve.Conflicts // of all handlers
+	handles   []*host.Databases // one for each handler
+	conflicts serve.Conflicts   // of all handlers
 	ctx       caddy.Context
 	settles   bool                // a handler has limits of tokens, or a policy
 	sources   []*host.DataSources // of each handler
@@ -79,7 +79,7 @@ func (a *App) storeSettings() (settings.Connection, error) {
 }
 
 // open opens the databases of a handler, or shares open ones, and adds them to the metrics.
-func (a *App) open(h *Handler) (*host.Handle, error) {
+func (a *App) open(h *Handler) (*host.Databases, error) {
 	sources, err := a.dataSources(h)
 	if err != nil {
 		return nil, err

@@ -74,7 +74,7 @@ type Handler struct {
 
 	logger         *zap.Logger
 	site           *serve.Site
-	handle         *host.Handle
+	databases      *host.Databases
 	metrics        *metrics
 	noUser         atomic.Bool      // warnOfOrder has warned
 	events         *caddyevents.App // nil without the app events
@@ -131,12 +131,12 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	if h.handle, err = app.open(h); err != nil {
+	if h.databases, err = app.open(h); err != nil {
 		return err
 	}
 	h.metrics = app.metrics
 	for _, z := range h.site.Zones {
-		h.metrics.initSeries(z, h.handle.Limits.DB == nil)
+		h.metrics.initSeries(z, h.databases.Limits.DB == nil)
 	}
 	return nil
 }
@@ -159,8 +159,8 @@ func pathsOf(sets caddyhttp.MatcherSets) string {
 
 // Cleanup releases the handler's handle on its databases.
 func (h *Handler) Cleanup() error {
-	if h.handle != nil {
-		h.handle.Release()
+	if h.databases != nil {
+		h.databases.Release()
 	}
 	return nil
 }
@@ -183,8 +183,8 @@ func (h *Handler) compile() error {
 	}
 	site.Clients.Address, site.UserOf, site.Watcher = clientAddress, authenticated, h
 	site.Log = func(line host.Line) { logLine(h.logger, line) }
-	site.Used = func(u *serve.Used) { h.metrics.countUsage(u) }
-	site.Settled = func(prefix string, cost serve.SettledCost) {
+	site.OnUsage = func(u *serve.Usage) { h.metrics.countUsage(u) }
+	site.OnSettled = func(prefix string, cost serve.SettledCost) {
 		h.metrics.settlements.WithLabelValues(prefix, string(cost)).Inc()
 	}
 	h.site = site

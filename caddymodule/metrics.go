@@ -52,12 +52,12 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
 	}
-	m.countUsage(&serve.Used{Tokens: map[string]int64{serve.UsedKinds[0]: 0}})
-	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(state{m}))
+	m.countUsage(&serve.Usage{Tokens: map[string]int64{serve.TokenKinds[0]: 0}})
+	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(collector{m}))
 }
 
 // countUsage counts the usage that a response has reported.
-func (m *metrics) countUsage(u *serve.Used) {
+func (m *metrics) countUsage(u *serve.Usage) {
 	for kind, n := range u.Tokens {
 		m.tokens.WithLabelValues(u.Model, kind).Add(float64(n))
 	}

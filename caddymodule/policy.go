@@ -48,9 +48,9 @@ func (h *Handler) OnVerdict(q *serve.Request) {
 	if q.Outcome.Err != nil {
 		return
 	}
-	for _, m := range v.ShadowTerms {
+	for _, t := range v.ShadowTerms {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
-			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status),
+			entry.Write(zap.String("rule", t.Rule), zap.String("limit", t.Limit), zap.Int("status", t.Status),
 				zap.String("user", v.User), zap.String("tier", v.Tier))
 		}
 	}

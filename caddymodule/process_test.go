@@ -78,7 +78,7 @@ func newHandler(tb testing.TB, limits ...LimitSettings) *Handler {
 	var err error
 	process := &host.Process{Log: func(host.Line) {}}
 	inMemory := host.DataSource{Connection: settings.Connection{DSN: settings.MemoryDSN}}
-	if h.handle, err = h.site.Open(process, &host.DataSources{Limits: inMemory}); err != nil {
+	if h.databases, err = h.site.Open(process, &host.DataSources{Limits: inMemory}); err != nil {
 		tb.Fatal(err)
 	}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})

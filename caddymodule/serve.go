@@ -92,7 +92,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 	}
 	if len(q.Hits) > 0 {
 		h.count(q)
-	} else if !q.Asked && q.Outcome.Status == 0 {
+	} else if !q.HasVerdict && q.Outcome.Status == 0 {
 		return pass{writer: w, flight: q.Flight}, nil // no limit applies to the request
 	}
 	rw := responseWriterIn(w) // the writer of an earlier handler
@@ -108,7 +108,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 		rw.facts.addTo(span)
 	}
 	respond.SetFields(w.Header(), h.site.Fields, h.site.Salt, &q.Outcome, q.Hits, q.Decisions)
-	rw.headers = respond.OwnIn(w.Header(), rw.memory[:])
+	rw.headers = respond.HeadersIn(w.Header(), rw.memory[:])
 	if q.Settling != nil {
 		rw.settling = append(rw.settling, q.Settling)
 	}
@@ -142,8 +142,8 @@ func authenticated(r *http.Request) string {
 // response. All handlers of a request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	headers respond.Own // the headers of all limits so far
-	memory  [respond.OwnCount]string
+	headers respond.Headers // the headers of all limits so far
+	memory  [respond.HeaderCount]string
 	wrote   bool // the final headers were written
 
 	facts    facts             // the facts for placeholders, which the latest handler sets

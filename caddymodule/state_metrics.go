@@ -41,16 +41,16 @@ func (m *metrics) watch(r host.Resource) {
 	m.watched[r] = before
 }
 
-// state collects the figures of a config's stores, policies and histories when Prometheus reads the metrics,
-// so that requests do not spend time on them.
-type state struct{ metrics *metrics }
+// collector collects the figures of a config's stores, policies and histories when Prometheus reads the
+// metrics, so that requests do not spend time on them.
+type collector struct{ metrics *metrics }
 
 // Describe implements prometheus.Collector.
-func (s state) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, to) }
+func (s collector) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, to) }
 
 // Collect implements prometheus.Collector. It always sends the same metrics, even without a store, a policy
 // or a history. It adds up the figures, except that it takes the maximum of a policy's gauges.
-func (s state) Collect(to chan<- prometheus.Metric) {
+func (s collector) Collect(to chan<- prometheus.Metric) {
 	s.metrics.mu.Lock()
 	defer s.metrics.mu.Unlock()
 	sum := engine.NewStats()

@@ -18,15 +18,15 @@ import (
 
 // handler is the middleware. It is immutable after New.
 type handler struct {
-	process  *process
-	upstream *upstream
-	handle   *host.Handle
-	site     *serve.Site
-	forward  bool // set headers that describe the request to the upstream
+	process   *process
+	upstream  *upstream
+	databases *host.Databases
+	site      *serve.Site
+	forward   bool // set headers that describe the request to the upstream
 
-	// plain holds the limits if they are the same for all requests. If it is nil, prepare finds the limits of
-	// each request.
-	plain *serve.LimitSet
+	// limits holds the limits if they are the same for all requests. If it is nil, prepare finds the limits
+	// of each request.
+	limits *serve.LimitSet
 
 	requests *requestQueue
 	leased   *leasedZone // nil if all requests enter the queue
@@ -56,22 +56,22 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	q.Writer = w
 	q.Site = h.site
 	q.Clients = h.site.Clients
-	q.Limits = h.plain
-	q.Delivered = false
-	q.Clean = false
+	q.Limits = h.limits
+	q.Finished = false
+	q.Released = false
 	q.Began = time.Now()
 	q.Arrived = q.Began
 	if q.Limits != nil || prepare(h, q) {
-		if rq.queue != nil && q.Limits.Awaits {
-			store.Enter(rq.waits, q.Call, q.Arrived)
+		if rq.queue != nil && q.Limits.AwaitsDisk {
+			store.Enter(rq.synchronous, q.Call, q.Arrived)
 		} else if rq.queue != nil {
 			store.Enter(rq.queue, q.Call, q.Arrived)
 		}
-		if !q.Delivered {
-			deliverAlone(h, q)
+		if !q.Finished {
+			finishAlone(h, q)
 		}
 	}
-	if !q.Clean {
+	if !q.Released {
 		serveDecided(h, q, w, r)
 		return
 	}
@@ -81,19 +81,19 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 
 // prepare evaluates the policy for a request and finds its limits. It reports whether the store must decide
 // the request. If not, it delivers the request.
-func prepare(h *handler, q *serve.Request) (waits bool) {
-	waits = false // the result after a panic
+func prepare(h *handler, q *serve.Request) (needsStore bool) {
+	needsStore = false // the result after a panic
 	defer recoverPanic(h, q)
 	if h.site.Policy != nil {
 		removeForwarded(q.HTTP)
 	}
-	if waits, _ = serve.FindLimits(q); waits && q.Upload != nil { // no matcher fails
-		waits = readUpload(h.requests, q)
+	if needsStore, _ = serve.FindLimits(q); needsStore && q.Upload != nil { // no matcher fails
+		needsStore = readUpload(h.requests, q)
 	}
-	if !waits {
-		serve.Deliver([]*serve.Request{q})
+	if !needsStore {
+		serve.Finish([]*serve.Request{q})
 	}
-	return waits
+	return needsStore
 }
 
 // readUpload reads the Upload of a request, which may take long. Meanwhile another Request is in the place of
@@ -104,24 +104,24 @@ func readUpload(rq *requestQueue, q *serve.Request) bool {
 	return serve.ReadUpload(q)
 }
 
-// deliverAlone delivers a request that no worker delivered, because its store is closed, its hits are on
+// finishAlone delivers a request that no worker delivered, because its store is closed, its hits are on
 // several shards, or a delivery panicked. Without a queue, or if the store was closed, it is decided first.
-func deliverAlone(h *handler, q *serve.Request) {
+func finishAlone(h *handler, q *serve.Request) {
 	defer recoverPanic(h, q)
 	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
 		serve.Fill([]*serve.Request{q})
 		serve.Take(q)
-		serve.Deliver([]*serve.Request{q})
+		serve.Finish([]*serve.Request{q})
 		return
 	}
-	serve.DeliverCalls([]*batch.Call{q.Call})
+	serve.FinishCalls([]*batch.Call{q.Call})
 }
 
 // serveDecided serves a decided request in the less frequent cases. In serveQueued, this code would cost the
 // interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	passes := q.Outcome.Status == 0
-	forwards := passes && q.Asked && h.forward
+	forwards := passes && q.HasVerdict && h.forward
 	if forwards {
 		forward(r.Header, q)
 	}

@@ -23,7 +23,7 @@ func TestMetricsCountSourceOfDecision(t *testing.T) {
 		handlers[i] = newMiddleware(t, ctx, p, &next, validConfig(Settings{"dsn": dsn, "prefix": limit,
 			"limit": limit, "timeout": "30s", "onError": "deny", "audit": "denied", "lease": "5%",
 			"route": "{method}"}))
-		handlers[i].handle.After = 0 // no request can still arrive
+		handlers[i].databases.After = 0 // no request can still arrive
 	}
 	for range passed {
 		get(handlers[0])

@@ -33,8 +33,8 @@ type leasedZone struct {
 // leasedZoneOf returns the leasedZone of a handler, or nil if all requests need the queue. With a history,
 // all requests need the queue, because its worker records them.
 func leasedZoneOf(h *handler) *leasedZone {
-	store := h.handle.Limits.Postgres
-	set := h.plain
+	store := h.databases.Limits.Postgres
+	set := h.limits
 	if store == nil || set == nil || !set.Simple || set.Varies || h.site.History != nil ||
 		len(set.Zones) != 1 {
 		return nil
@@ -47,7 +47,7 @@ func leasedZoneOf(h *handler) *leasedZone {
 	rows := store.Leases()
 	leased := &leasedZone{upstream: h.upstream, key: z.Key, header: z.Key.Header, limit: hit.Limit,
 		row: lease.RowOf(hit.Limit, ""), quota: []string{strconv.FormatInt(hit.Limit.Capacity(), 10)},
-		cost: hit.Cost, admitted: h.handle.Limits.Node.Leased(hit.Limit.Prefix), rows: rows,
+		cost: hit.Cost, admitted: h.databases.Limits.Node.Leased(hit.Limit.Prefix), rows: rows,
 		credit: &rows.Credit}
 	if z.Key.IPv4 < 32 {
 		leased.header = "" // the key may be the network of an address
@@ -79,12 +79,12 @@ func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
 	s.Mu.Lock()
 	row := s.Rows[id]
 	cost := z.cost
-	if row == nil || row.Limit != z.limit || row.N < cost || time.Since(rows.Born) >= row.Ends {
+	if row == nil || row.Limit != z.limit || row.Units < cost || time.Since(rows.Born) >= row.Ends {
 		return missLease(z, s)
 	}
-	row.N -= cost
+	row.Units -= cost
 	row.Used += cost
-	left := row.Rest + row.N
+	left := row.Rest + row.Units
 	reset := row.ResetText
 	s.Mu.Unlock()
 	header["X-Ratelimit-Limit"] = z.quota

@@ -81,7 +81,7 @@ func TestUnusedStoreClosesAfterDelay(t *testing.T) {
 }
 
 func isClosed(h *handler) bool {
-	return errors.Is(h.handle.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
+	return errors.Is(h.databases.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
 }
 
 // Of two middlewares of one load with limits of different windows on the same rows, the log names both, and

@@ -13,10 +13,10 @@ import (
 
 // requestQueue holds queues of the store and a pool of Requests for them.
 type requestQueue struct {
-	queue *store.Queue // nil for a store in memory, which needs no queue
-	waits *store.Queue // for requests that may wait for a synchronous standby; nil with queue
-	free  chan *serve.Request
-	count int32 // the number of Requests, free or in use; atomic
+	queue       *store.Queue // nil for a store in memory, which needs no queue
+	synchronous *store.Queue // for requests that may wait for a synchronous standby; nil with queue
+	free        chan *serve.Request
+	count       int32 // the number of Requests, free or in use; atomic
 }
 
 // queues maps timeouts of requests to a database's queues. The process's mutex guards the map.
@@ -37,8 +37,8 @@ func queueOf(d *host.Database, timeout time.Duration) *requestQueue {
 	if q == nil {
 		q = &requestQueue{free: make(chan *serve.Request, maxPending)}
 		if d.Postgres != nil {
-			q.queue = d.Postgres.OpenQueue(timeout, false, serve.FillCalls, serve.DeliverCalls)
-			q.waits = d.Postgres.OpenQueue(timeout, true, serve.FillCalls, serve.DeliverCalls)
+			q.queue = d.Postgres.OpenQueue(timeout, false, serve.FillCalls, serve.FinishCalls)
+			q.synchronous = d.Postgres.OpenQueue(timeout, true, serve.FillCalls, serve.FinishCalls)
 		}
 		byTimeout[timeout] = q
 	}

@@ -82,7 +82,7 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 
 // newWriter returns a responseWriter that keeps the headers now in w.
 func newWriter(w http.ResponseWriter) *responseWriter {
-	headers := respond.OwnIn(w.Header(), make(respond.Own, respond.OwnCount))
+	headers := respond.HeadersIn(w.Header(), make(respond.Headers, respond.HeaderCount))
 	return &responseWriter{ResponseWriter: w, settling: nil, headers: headers}
 }
 
@@ -108,7 +108,7 @@ func serveWrapped(u *upstream, rw *responseWriter, r *http.Request) {
 type responseWriter struct {
 	http.ResponseWriter
 
-	headers  respond.Own     // the headers of the limit
+	headers  respond.Headers // the headers of the limit
 	settling *serve.Settling // nil if the request is not settled
 
 	wrote    bool   // sent the final headers

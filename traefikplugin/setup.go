@@ -62,7 +62,7 @@ func (p *process) compareZones(s *setup, name string) {
 		p.load, p.conflicts = s.load, &serve.Conflicts{}
 	}
 	h := s.handler
-	err := p.conflicts.Add(h.handle.Limits.Settings.DSN, "middleware "+name, h.site.Zones)
+	err := p.conflicts.Add(h.databases.Limits.Settings.DSN, "middleware "+name, h.site.Zones)
 	if err != nil {
 		p.logOnce("conflicts of "+name, name, host.Line{Level: host.Error, Text: err.Error()})
 	}
@@ -81,12 +81,12 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	}
 	h := &handler{process: p, site: site, forward: compiled.forward}
 	site.Log = func(line host.Line) { write(name, line) }
-	if h.handle, err = site.Open(p.host, sources); err != nil {
+	if h.databases, err = site.Open(p.host, sources); err != nil {
 		return nil, err
 	}
-	h.handle.Prepare()
-	h.plain = site.LimitsOfAll()
-	h.requests = queueOf(h.handle.Limits, site.Timeout)
+	h.databases.Prepare()
+	h.limits = site.LimitsOfAll()
+	h.requests = queueOf(h.databases.Limits, site.Timeout)
 	p.logOnce("", "", host.Line{Text: "rate limits are enforced by " + program})
 	p.logOnce("middleware "+name, "", host.Line{Text: h.describe(name, compiled.policy)})
 	return &setup{handler: h, compiled: compiled, config: config}, nil
@@ -129,7 +129,7 @@ func (p *process) release(name string, s *setup) {
 	}
 	s.ends++
 	ends := s.ends
-	time.AfterFunc(s.handler.handle.After, func() {
+	time.AfterFunc(s.handler.databases.After, func() {
 		defer logPanic()
 		p.end(name, s, ends)
 	})
@@ -144,6 +144,6 @@ func (p *process) end(name string, s *setup, ends int) {
 	}
 	p.mu.Unlock()
 	if unused {
-		s.handler.handle.EndIdle()
+		s.handler.databases.EndIdle()
 	}
 }

@@ -26,30 +26,30 @@ const (
 func (p *process) watch(r *http.Request) {
 	server, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if ok && atomic.CompareAndSwapInt32(&p.attached, 0, 1) {
-		go attach(server, &guard{process: p, closed: make(chan struct{})})
+		go attach(server, &listener{process: p, closed: make(chan struct{})})
 	}
 }
 
-func attach(server *http.Server, g *guard) {
+func attach(server *http.Server, l *listener) {
 	defer logPanic()
-	_ = server.Serve(g) // returns at the end of the server
+	_ = server.Serve(l) // returns at the end of the server
 }
 
-// guard is a listener without connections. A server that shuts down closes its listeners, and then waits
-// until Accept returns. A function of RegisterOnShutdown would run beside the end of Traefik.
-type guard struct {
+// listener is a net.Listener without connections. A server that shuts down closes its listeners, and then
+// waits until Accept returns. A function of RegisterOnShutdown would run beside the end of Traefik.
+type listener struct {
 	process *process
 	closed  chan struct{}
 }
 
 // Accept implements net.Listener. It returns when the server shuts down, the requests that ran are settled,
 // and the rows are ended.
-func (g *guard) Accept() (net.Conn, error) {
-	<-g.closed
-	g.process.settleAll()
+func (l *listener) Accept() (net.Conn, error) {
+	<-l.closed
+	l.process.settleAll()
 	ended := make(chan struct{}, 2) // no select, because in Yaegi all goroutines share the cases of a select
-	go g.process.endNodes(ended)
-	go g.process.flushUntilTheEnd()
+	go l.process.endNodes(ended)
+	go l.process.flushUntilTheEnd()
 	late := time.AfterFunc(endTimeout, func() { ended <- struct{}{} })
 	<-ended
 	late.Stop()
@@ -80,13 +80,13 @@ func flushStore(resource host.Resource) {
 }
 
 // Close implements net.Listener. A server calls it once.
-func (g *guard) Close() error {
-	close(g.closed)
+func (l *listener) Close() error {
+	close(l.closed)
 	return nil
 }
 
 // Addr implements net.Listener.
-func (g *guard) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // endNodes writes the pending records, ends the rows of this process in the registry, and sends to ended.
 func (p *process) endNodes(ended chan struct{}) {

@@ -63,7 +63,7 @@ func explainRequest(c *invocation) error {
 		method = http.MethodPost
 	}
 	facts := policy.Facts{
-		Tier: c.flag("tier"), RejectUnknown: c.flag("unknown-key") != "anonymous",
+		DefaultTier: c.flag("tier"), RejectUnknown: c.flag("unknown-key") != "anonymous",
 		Method: strings.ToUpper(method), Host: c.flag("host"), Path: path, Route: c.flag("route"),
 		Header: http.Header{},
 	}

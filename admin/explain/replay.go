@@ -324,7 +324,7 @@ func (r *replayer) evaluateSender(s sender) {
 		id = &identity
 		r.identities[s] = id
 	}
-	facts := &policy.Facts{Tier: s.tier, Address: AssumedAddress, Host: "any", Route: "any"}
+	facts := &policy.Facts{DefaultTier: s.tier, Address: AssumedAddress, Host: "any", Route: "any"}
 	policy.EvaluateIdentity(r.snapshot, facts, id, time.Unix(0, 0), &r.verdict)
 }
 

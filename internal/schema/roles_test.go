@@ -69,7 +69,7 @@ func TestRolesSufficeAndAllowNoMore(t *testing.T) {
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
-	facts := policy.Facts{Tier: "anonymous", Path: "/", Method: "GET"}
+	facts := policy.Facts{DefaultTier: "anonymous", Path: "/", Method: "GET"}
 	var verdict policy.Verdict
 	err = p.Evaluate(ctx, time.Minute, "ann", "", &facts, &verdict)
 	if err != nil || len(verdict.Hits) != 1 || verdict.Hits[0].Limit.Events != 5 {

@@ -13,9 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// find sets the engines, unless an earlier call has set them, and reports whether the counts are in shards.
-// It implements engine.Options.Discover.
-func (s *Store) find(ctx context.Context) (bool, error) {
+// findEngines sets the engines, unless an earlier call has set them, and reports whether the counts are in
+// shards. It implements engine.Options.Discover.
+func (s *Store) findEngines(ctx context.Context) (bool, error) {
 	if len(s.engines) > 0 {
 		return s.engines[0] != s.base, nil
 	}

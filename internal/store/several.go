@@ -33,7 +33,7 @@ func (s *Store) takeSeveral(ctx context.Context, arrived time.Time, timeout time
 		part.decisions = make([]ratelimit.Decision, len(part.hits))
 		return s.engines[part.shard].Call(ctx, arrived, timeout, part.hits, part.decisions, false)
 	})
-	passes, err := result(parts)
+	passes, err := allPass(parts)
 	transferHolds(hits, parts, passes)
 	if !passes {
 		s.refund(timeout, parts)
@@ -116,9 +116,9 @@ func start(running *sync.WaitGroup, part *shardHits, do func(part *shardHits) er
 	}()
 }
 
-// result reports whether the shards allow all of their hits, apart from those that are Independent. If no
-// shard refuses, result returns the error of a shard that failed, or nil.
-func result(parts []*shardHits) (bool, error) {
+// allPass reports whether the shards allow all of their hits, apart from those that are Independent. If no
+// shard refuses, allPass returns the error of a shard that failed, or nil.
+func allPass(parts []*shardHits) (bool, error) {
 	var err error
 	for _, part := range parts {
 		for i := range part.hits {
@@ -139,7 +139,7 @@ func result(parts []*shardHits) (bool, error) {
 // that cannot be reached keeps the charge, so that less passes, never more.
 func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 	forEach(parts, func(part *shardHits) error {
-		if passes, _ := result([]*shardHits{part}); !passes || part.err != nil {
+		if passes, _ := allPass([]*shardHits{part}); !passes || part.err != nil {
 			return part.err
 		}
 		e := s.engines[part.shard]

@@ -65,7 +65,7 @@ type Store struct {
 
 	mu        sync.Mutex // guards the fields below, and the shares of rows
 	closed    bool
-	beat      func() // ends the pause of the heartbeat; nil before the first
+	endPause  func() // ends the pause of the heartbeat; nil before the first
 	usesLocal bool   // see UseLocal
 	debts     map[*lease.LocalCounter]*debt
 	debtCount map[bool]int  // the number of debts, by Limit.Durable
@@ -99,7 +99,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	s.summedAt = s.keptAt
 	o.Upkeep = func(day int64) error { return s.keepLedger(schema.LedgerUpkeepOf, day) }
 	s.options = o // the shards have no options that follow
-	o.Discover = func(ctx context.Context) (bool, error) { return s.find(ctx) }
+	o.Discover = func(ctx context.Context) (bool, error) { return s.findEngines(ctx) }
 	if n != nil {
 		o.Leave = func() { n.Leave(db) }
 	}
@@ -282,7 +282,7 @@ func (s *Store) run(work func() error, beats bool) {
 		if beats {
 			s.node.SetRefused(s.Unavailable())
 			s.mu.Lock()
-			s.beat = end
+			s.endPause = end
 			s.mu.Unlock()
 		}
 		if s.Ready() {
@@ -339,8 +339,8 @@ func (s *Store) SetApplied(applied, log string, problems []string) {
 	s.node.SetApplied(applied, log, problems)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.beat != nil && s.node.Due(time.Now()) {
-		s.beat()
+	if s.endPause != nil && s.node.Due(time.Now()) {
+		s.endPause()
 	}
 }
 

@@ -234,7 +234,7 @@ func collect(q *Queue, w *worker, patience time.Duration) ([]*Call, []*Call) {
 		return nil, expired
 	}
 	w.inFlight = true
-	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, only: q.batchesInFlight == 0}
+	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, alone: q.batchesInFlight == 0}
 	q.batchesInFlight++
 	slow := slowBatch + time.Duration(hits-1)*slowHit
 	if most := q.Timeout / 10; slow > most {
@@ -291,7 +291,7 @@ func fillCalls(q *Queue, calls []*Call) []*Call {
 const (
 	// startHits bounds the hits of the first batches, so that a slow server can decide the batches of all
 	// workers within a timeout. After that the bound adapts:
-	//   - It grows to firstHits, and further to ceilingHits while a full batch takes hardly longer than a
+	//   - It grows to usualHits, and further to ceilingHits while a full batch takes hardly longer than a
 	//     small one, because then the latency of the connection is the time of a batch, and more hits cost
 	//     nothing.
 	//   - It falls, down to floorHits, while full batches take too much of the timeout.
@@ -299,7 +299,7 @@ const (
 	// The last call of a batch may exceed the bound.
 	floorHits   = 8
 	startHits   = 100
-	firstHits   = 400
+	usualHits   = 400
 	ceilingHits = 4000
 
 	// smallBatch is the size, in hits, up to which a slower batch raises the measured latency.
@@ -320,7 +320,7 @@ type sample struct {
 	late    bool // took is a timeout or more, or the deadline has passed
 	hits    int
 	maxHits int  // pace.maxHits when the batch was collected
-	only    bool // no other batch was in flight then
+	alone   bool // no other batch was in flight then
 }
 
 // update adapts the pace after a batch.
@@ -334,7 +334,7 @@ func (p *pace) update(s sample, timeout time.Duration, workers int) {
 		switch {
 		case p.latency == 0 || s.took < p.latency:
 			p.latency = s.took // batches cannot be faster than the connection
-		case s.only && s.hits <= smallBatch && s.hits <= s.maxHits/4 || s.maxHits == floorHits:
+		case s.alone && s.hits <= smallBatch && s.hits <= s.maxHits/4 || s.maxHits == floorHits:
 			p.latency = (7*p.latency + s.took) / 8 // the hits of a small batch do not explain this time
 		}
 	}
@@ -351,12 +351,12 @@ func (p *pace) update(s sample, timeout time.Duration, workers int) {
 		p.setMaxHits(p.maxHits * 3 / 4)
 	case p.fullBatches < workers-1: // the batches beside this one had fewer hits
 		p.fullBatches++
-	case s.took <= p.latency*3/2 || p.maxHits < firstHits && s.took < timeout/8:
+	case s.took <= p.latency*3/2 || p.maxHits < usualHits && s.took < timeout/8:
 		p.setMaxHits(p.maxHits * 3 / 2)
-	case p.maxHits > firstHits:
+	case p.maxHits > usualHits:
 		hits := p.maxHits * 3 / 4
-		if hits < firstHits {
-			hits = firstHits
+		if hits < usualHits {
+			hits = usualHits
 		}
 		p.setMaxHits(hits)
 	}

@@ -40,23 +40,23 @@ func NextCharge(s *Set, r *Cached) (*ratelimit.Limit, int64) {
 	if bound := maxUnits(r); target > bound {
 		target = bound
 	}
-	if target <= r.N {
+	if target <= r.Units {
 		if r.usedWhenExpiring < 0 || r.Used <= r.usedWhenExpiring {
 			return nil, 0
 		}
-		target = r.N + 1 // hits use units that expire soon, and the answer extends the life of all units
+		target = r.Units + 1 // hits use units that expire soon, and the answer extends the life of all units
 	}
 	r.Used = 0
 	r.usedSince = now
 	r.nextChargeAt = now + answerTimeout
-	return r.Limit, target - r.N
+	return r.Limit, target - r.Units
 }
 
 // maxUnits returns the maximum units of a lease: a share of the remaining quota, including the units of the
 // lease. It is 0 if the row may be used up within the life of units, because other processes would then lack
 // the units that stay unused.
 func maxUnits(r *Cached) int64 {
-	quota := r.Rest + r.N
+	quota := r.Rest + r.Units
 	if quota <= r.drainPerLife {
 		return 0
 	}
@@ -86,13 +86,13 @@ func Update(s *Set, r *Cached, a *Answer) {
 		return
 	}
 	if claim != r.claim {
-		refundUnits(s, r, r.N)
+		refundUnits(s, r, r.Units)
 		r.claim = claim
 	}
 	decidedAt := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
 	updateDrain(r, v.Free, decidedAt-r.decidedAt, maxLife(s, v.Limit))
 	r.decidedAt = decidedAt
-	r.N += a.Units
+	r.Units += a.Units
 	r.Rest = v.Free
 	r.Ends = time.Duration(a.Sent+life) * time.Microsecond
 	r.usedWhenExpiring = -1
@@ -106,8 +106,8 @@ func Update(s *Set, r *Cached, a *Answer) {
 	if a.Refused || Now(s) >= a.Sent+life {
 		units = 0
 	}
-	refundUnits(s, r, r.N-units)
-	if bound := v.Limit.Capacity() - r.N; r.Rest > bound {
+	refundUnits(s, r, r.Units-units)
+	if bound := v.Limit.Capacity() - r.Units; r.Rest > bound {
 		r.Rest = bound // the bucket was refilled while units were leased
 	}
 }
@@ -134,5 +134,5 @@ func Units(s *Set, r *Cached) int64 {
 	stripe := s.Stripes[r.stripeIndex]
 	stripe.Mu.Lock()
 	defer stripe.Mu.Unlock()
-	return r.N
+	return r.Units
 }

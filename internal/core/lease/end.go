@@ -11,7 +11,7 @@ import (
 type Refund struct {
 	Row   RowID
 	Limit *ratelimit.Limit
-	N     int64
+	Units int64
 	Claim int64
 }
 
@@ -46,7 +46,7 @@ func addRefund(s *Set, r *Cached, l *ratelimit.Limit, n, claim int64) {
 func refundUnits(s *Set, r *Cached, n int64) {
 	if n > 0 {
 		addRefund(s, r, r.Limit, n, r.claim)
-		r.N -= n
+		r.Units -= n
 		r.Rest += n
 	}
 }
@@ -57,7 +57,7 @@ func endLease(s *Set, r *Cached) {
 	if r.Limit == nil {
 		return
 	}
-	refundUnits(s, r, r.N)
+	refundUnits(s, r, r.Units)
 	r.Limit = nil
 	delete(s.Stripes[r.stripeIndex].leased, r.ID)
 }
@@ -95,8 +95,8 @@ func Sweep(s *Set) []*Cached {
 			case ended || now >= r.Ends:
 				endLease(s, r)
 				refreshCached(s, stripe, r)
-			case r.N == 0:
-			case r.Used >= 3*r.N || r.usedWhenExpiring >= 0 && r.Used > r.usedWhenExpiring:
+			case r.Units == 0:
+			case r.Used >= 3*r.Units || r.usedWhenExpiring >= 0 && r.Used > r.usedWhenExpiring:
 				rows = append(rows, r)
 			case soon >= r.Ends && r.usedWhenExpiring < 0 &&
 				now+time.Duration(Horizon(s, r.Limit)/2)*time.Microsecond >= r.Ends:

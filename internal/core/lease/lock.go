@@ -59,10 +59,10 @@ const (
 	Due                     // the row counts as locked, and the caller must try it again
 )
 
-// StateOf returns the LockState of a row. A row counts as locked if its last lock timeout came at least wait
-// after its first. Only one caller in each lockRetryInterval gets Due, because StateOf then records a lock
-// timeout.
-func StateOf(s *Set, id RowID, wait time.Duration) LockState {
+// LockStateOf returns the LockState of a row. A row counts as locked if its last lock timeout came at least
+// wait after its first. Only one caller in each lockRetryInterval gets Due, because LockStateOf then records
+// a lock timeout.
+func LockStateOf(s *Set, id RowID, wait time.Duration) LockState {
 	state := Free
 	if atomic.LoadInt64(&s.LockCount) == 0 {
 		return state
@@ -89,4 +89,4 @@ func StateOf(s *Set, id RowID, wait time.Duration) LockState {
 }
 
 // HadLockTimeout reports whether a row had a lock timeout within recentTimeout.
-func HadLockTimeout(s *Set, id RowID) bool { return StateOf(s, id, math.MaxInt64) == Waited }
+func HadLockTimeout(s *Set, id RowID) bool { return LockStateOf(s, id, math.MaxInt64) == Waited }

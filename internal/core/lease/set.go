@@ -39,11 +39,11 @@ type Cached struct {
 	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
 	// to Used. The remaining quota is Rest+N. The units expire at Ends, measured from Set.Born. Used is the
 	// number of units that hits used or missed since usedSince.
-	Limit   *ratelimit.Limit
-	N, Rest int64
-	Used    int64
-	Ends    time.Duration
-	Reset   time.Time // the Decision.Reset of an admitted hit, by the last answer
+	Limit       *ratelimit.Limit
+	Units, Rest int64
+	Used        int64
+	Ends        time.Duration
+	Reset       time.Time // the Decision.Reset of an admitted hit, by the last answer
 	// ResetText holds Reset by the clock of this process, in Unix seconds and rounded up, as the values of a
 	// response header. Its only element does not change, because responses share it.
 	ResetText []string
@@ -282,7 +282,7 @@ func Stats(s *Set) Figures {
 			}
 		}
 		for _, r := range stripe.leased {
-			f.Units += r.N
+			f.Units += r.Units
 		}
 	})
 	return f
@@ -297,7 +297,7 @@ func Clear(s *Set) {
 		}
 		for _, r := range stripe.Rows {
 			r.refusal = nil
-			r.N = 0
+			r.Units = 0
 			endLease(s, r)
 			refreshCached(s, stripe, r)
 		}

@@ -69,7 +69,7 @@ func Use(s *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*C
 	all := passed == len(hits)
 	for i := 0; i < passed && !all; i++ {
 		if !hits[i].Peek {
-			rows[i].N += hits[i].Cost
+			rows[i].Units += hits[i].Cost
 		}
 	}
 	if all {
@@ -109,18 +109,18 @@ func useUnits(s *Set, r *Cached, h *ratelimit.Hit, earlierPassed bool, now int64
 	if r == nil || r.Limit != h.Limit || h.Cost < 1 {
 		return false
 	}
-	passes := earlierPassed && r.N >= h.Cost && time.Duration(now)*time.Microsecond < r.Ends
+	passes := earlierPassed && r.Units >= h.Cost && time.Duration(now)*time.Microsecond < r.Ends
 	if !passes && r.Rest-h.Cost <= r.drainPerLife {
-		refundUnits(s, r, r.N) // the database then decides by the whole quota
+		refundUnits(s, r, r.Units) // the database then decides by the whole quota
 	}
 	if !h.Peek {
 		r.Used += h.Cost
 		if passes {
-			r.N -= h.Cost
+			r.Units -= h.Cost
 		}
 	}
 	if passes {
-		*d = ratelimit.Decision{Allowed: true, Quota: h.Limit.Capacity(), Remaining: r.Rest + r.N,
+		*d = ratelimit.Decision{Allowed: true, Quota: h.Limit.Capacity(), Remaining: r.Rest + r.Units,
 			Reset: r.Reset, DecidedAt: r.decidedAt, Source: ratelimit.FromLease}
 	}
 	return passes

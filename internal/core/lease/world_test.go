@@ -101,12 +101,12 @@ func (p *process) hit(cost int64) bool {
 // useInPlugin uses units as the interpreted plugin does, and reports whether the lease had enough.
 func (p *process) useInPlugin(cost int64) bool {
 	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
-	if l == nil || l.Limit == nil || l.N < cost || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
+	if l == nil || l.Limit == nil || l.Units < cost || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
 		return false
 	}
-	l.N -= cost
+	l.Units -= cost
 	l.Used += cost
-	if left := l.Rest + l.N; left < 0 || left > p.w.limit.Capacity() {
+	if left := l.Rest + l.Units; left < 0 || left > p.w.limit.Capacity() {
 		p.w.oracle.err = fmt.Errorf("the plugin reports %d remaining, want 0 to the capacity", left)
 	}
 	return true
@@ -150,7 +150,7 @@ func (w *world) execute(f *sentBatch) {
 	now, l, d := w.server(), w.limit, algorithm.Of(w.limit)
 	for _, r := range f.refunds {
 		if w.row.Start != 0 || w.row.HasTokens { // a refund applies to existing rows only
-			d.Adjust(l, &w.row, now, r.N, r.Claim)
+			d.Adjust(l, &w.row, now, r.Units, r.Claim)
 		}
 	}
 	if f.cost == 0 && f.requested == 0 {
@@ -209,11 +209,11 @@ func (w *world) unitsBeingRefunded() int64 {
 	for _, p := range w.processes {
 		for _, f := range p.batches {
 			for _, r := range f.refunds {
-				sum += r.N
+				sum += r.Units
 			}
 		}
 		for _, r := range p.takeRefunds() {
-			sum += r.N
+			sum += r.Units
 		}
 	}
 	return sum

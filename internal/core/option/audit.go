@@ -69,7 +69,7 @@ func ParseAudit(text string, fallback Audit) (Audit, error) {
 			return Audit{Level: AuditSample, Share: share}, nil
 		}
 	}
-	return Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: WantAudit}
+	return Audit{}, Invalid("audit", text, WantAudit)
 }
 
 // MaxAudit returns the one of a and b that records more requests.
@@ -117,8 +117,7 @@ func ParseAge(text string) (time.Duration, error) {
 	}
 	years, err := strconv.Atoi(number)
 	if err != nil || years < 1 || years > maxYears {
-		const want = "a duration such as 90d, or up to 100 years, as in 7y"
-		return 0, &ratelimit.FieldError{Value: text, Want: want}
+		return 0, Invalid("", text, "a duration such as 90d, or up to 100 years, as in 7y")
 	}
 	return time.Duration(years) * year, nil
 }

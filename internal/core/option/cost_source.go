@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // CostSource describes where a response holds the cost of its request. Exactly one of Header, Bytes, Path,
@@ -65,14 +63,13 @@ func ParseCostSource(text string) (*CostSource, error) {
 	}
 	parts := costSourcePattern.FindStringSubmatch(s.Text)
 	if parts == nil {
-		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: WantCostSource}
+		return nil, Invalid("settle", text, WantCostSource)
 	}
 	s.Bytes = parts[1] != ""
 	s.Header = textproto.CanonicalMIMEHeaderKey(parts[2])
 	if reserved.MatchString(s.Header) {
-		return nil, &ratelimit.FieldError{Field: "settle", Value: text,
-			Want: "header <name> with a header of its own, as in X-Cost: it is taken from the response, " +
-				"and clients need " + s.Header}
+		return nil, Invalid("settle", text, "header <name> with a header of its own, as in X-Cost: it is "+
+			"taken from the response, and clients need "+s.Header)
 	}
 	if parts[3] != "" {
 		s.Path = strings.Split(parts[3], ".")

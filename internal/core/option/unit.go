@@ -30,24 +30,20 @@ const PassBatches = "pass"
 // 0 means its default. batches is the setting batches. The caller makes l reserve, with this Unit. The error
 // names the setting that does not suit the unit.
 func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*CostSource, error) {
-	suits := l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow
-	wrong := &ratelimit.FieldError{Field: "unit", Value: string(unit)}
-	switch unit {
-	case Requests, "":
+	want := ""
+	switch {
+	case unit == Requests || unit == "":
 		return nil, nil
-	case Tokens, InputTokens, OutputTokens, Money:
-	default:
-		wrong.Want = "requests, tokens, input_tokens, output_tokens or money"
-		return nil, wrong
-	}
-	if !suits {
-		wrong.Want = "requests with " + l.Algorithm.String() +
+	case unit != Tokens && unit != InputTokens && unit != OutputTokens && unit != Money:
+		want = "requests, tokens, input_tokens, output_tokens or money"
+	case l.Algorithm != ratelimit.FixedWindow && l.Algorithm != ratelimit.SlidingWindow:
+		want = "requests with " + l.Algorithm.String() +
 			": only fixed_window and sliding_window count " + string(unit)
-		return nil, wrong
+	case l.Lease > 0:
+		want = "requests with a lease: a response may cost more than a lease has"
 	}
-	if l.Lease > 0 {
-		wrong.Want = "requests with a lease: a response may cost more than a lease has"
-		return nil, wrong
+	if want != "" {
+		return nil, Invalid("unit", string(unit), want)
 	}
 	if output == 0 {
 		output = defaultOutput

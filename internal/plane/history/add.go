@@ -39,7 +39,7 @@ func Add(w *Writer, r *Record) {
 		w.mu.Unlock()
 		return
 	}
-	c := w.totals.cellOf(micros/60000000, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
+	c := w.cells.cellOf(micros/60000000, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
 	if c != nil {
 		countRecord(w, c, r, micros)
 	} else if !r.Shadow {
@@ -79,7 +79,7 @@ func countRecord(w *Writer, c *cell, r *Record, micros int64) {
 		if r.Source == ratelimit.FromLease {
 			c.numbers[cellFromLease]++
 		}
-		w.totals.addCharges(c, r)
+		w.cells.addCharges(c, r)
 	} else if r.Outcome == outcome.Limited &&
 		(r.Source == ratelimit.FromRemembered || r.Source == ratelimit.FromMemory) {
 		c.numbers[cellFromMemory]++
@@ -99,15 +99,15 @@ func addRow(w *Writer, r *Record, micros int64, weight string) {
 	}
 	row := newAuditRow(r, micros, weight, w.settings.Address)
 	p.rows = append(p.rows, row)
-	w.held.rows++
-	w.held.records++
-	w.held.bytes += row.bytes
+	w.size.rows++
+	w.size.records++
+	w.size.bytes += row.bytes
 	if r.Outcome != outcome.Admitted && len(r.Key) <= maxKey && len(r.User) <= maxKey &&
 		len(r.Tier) <= maxText {
 		addMerged(p, &k)
 	}
 	for len(p.rows) > 0 &&
-		(w.held.rows > w.maxPending || w.held.bytes > int64(w.maxPending)*pendingRowBytes) {
+		(w.size.rows > w.maxPending || w.size.bytes > int64(w.maxPending)*pendingRowBytes) {
 		oldest := p.removeOldest(1)
 		w.stats.Dropped += w.release(oldest)
 		oldest[0] = tableRow{} // so that its texts can be freed, although the array still has the row

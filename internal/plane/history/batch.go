@@ -22,7 +22,7 @@ func AddBatch(w *Writer, records []Record) []int {
 	minute := micros / 60000000
 	w.mu.Lock()
 	closed := w.closed
-	c := w.totals.lastCell
+	c := w.cells.lastCell
 	for i := range records {
 		r := &records[i]
 		if closed || r.Outcome != outcome.Admitted && r.Audit.Level != option.AuditOff &&
@@ -32,12 +32,12 @@ func AddBatch(w *Writer, records []Record) []int {
 		}
 		if c == nil || c.minute != minute || c.key.prefix != r.Prefix || c.key.user != r.User ||
 			c.key.keyID != r.KeyID || c.key.endpoint != r.Endpoint || c.key.unit != r.Unit {
-			c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
+			c = w.cells.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint, r.Unit})
 			if c == nil {
 				w.stats.DroppedMetrics++
 				continue
 			}
-			w.totals.lastCell = c
+			w.cells.lastCell = c
 		}
 		if r.Outcome != outcome.Admitted || c.isOther || len(r.Charged) > 1 ||
 			c.numbers[cellSettled] > math.MaxInt64-r.Cost {

@@ -58,7 +58,7 @@ func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
 		return false
 	}
 	p.rows[number-p.firstNumber].numbers[auditCount]++
-	w.held.records++
+	w.size.records++
 	return true
 }
 
@@ -105,10 +105,10 @@ type auditSize struct {
 // number of their records. The caller holds the mutex.
 func (w *Writer) release(rows []tableRow) int64 {
 	records := sumRecords(rows)
-	w.held.records -= records
-	w.held.rows -= len(rows)
+	w.size.records -= records
+	w.size.rows -= len(rows)
 	for i := range rows {
-		w.held.bytes -= rows[i].bytes
+		w.size.bytes -= rows[i].bytes
 	}
 	return records
 }

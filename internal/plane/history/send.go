@@ -25,8 +25,8 @@ func (w *Writer) write(ctx context.Context, flushAll bool) error {
 		// them.
 		end = w.pending.firstOf(w.settings.Now().Unix())
 	}
-	if flushAll || time.Since(w.cellsDueAt) >= totalsInterval {
-		w.cellsDue = w.totals.waitingCells
+	if flushAll || time.Since(w.cellsDueAt) >= cellsInterval {
+		w.cellsDue = w.cells.waiting
 		w.cellsDueAt = time.Now()
 	}
 	w.mu.Unlock()
@@ -67,7 +67,7 @@ func (w *Writer) nextParcel(end int64) *parcel {
 	if n > 0 {
 		p.rows = w.pending.removeOldest(n)
 	} else {
-		cells = w.totals.removeCells(w.cellsDue)
+		cells = w.cells.removeCells(w.cellsDue)
 	}
 	dropped := w.stats.Dropped
 	w.mu.Unlock()

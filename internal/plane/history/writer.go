@@ -20,8 +20,8 @@ import (
 const (
 	// flushInterval is the longest time between two flushes.
 	flushInterval = time.Second
-	// totalsInterval is the minimum time between two writes of metrics.
-	totalsInterval = 10 * time.Second
+	// cellsInterval is the minimum time between two writes of metrics.
+	cellsInterval = 10 * time.Second
 	// sendTimeout bounds an attempt to write a parcel. After a timeout, it is unknown whether the parcel was
 	// written.
 	sendTimeout = 5 * time.Second
@@ -71,8 +71,8 @@ type Writer struct {
 
 	mu      sync.Mutex // guards the fields below
 	pending pending
-	totals  totals
-	held    auditSize // of the rows in pending and in sending
+	cells   cellSet
+	size    auditSize // of the rows in pending and in sending
 	failing bool      // the last attempt failed
 	closed  bool
 	stats   Stats
@@ -103,7 +103,7 @@ func New(db pgdb.DB, s Settings) *Writer {
 	}
 	name := make([]byte, 16)
 	_, _ = rand.Read(name) // without random bits, Go ends the process
-	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
+	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), cells: newCellSet(),
 		maxPending: MaxPending, parcelRows: parcelRows, flushing: make(chan struct{}, 1),
 		cellsDueAt: time.Now(), tables: schema.Preparation{Done: s.DisableMigration},
 		retentionWritten: len(s.Retention) == 0}
@@ -225,7 +225,7 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending = w.held.records
+	stats.Pending = w.size.records
 	return stats
 }
 
@@ -253,19 +253,19 @@ func (w *Writer) Close() {
 	defer func() { <-w.flushing }()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stats.Dropped += w.held.records
+	w.stats.Dropped += w.size.records
 	for _, p := range w.sending {
 		if p.table == metrics {
 			w.stats.DroppedMetrics += sumRecords(p.rows)
 		}
 	}
-	for w.totals.waitingCells > 0 {
-		for _, c := range w.totals.removeCells(parcelRows) {
+	for w.cells.waiting > 0 {
+		for _, c := range w.cells.removeCells(parcelRows) {
 			w.stats.DroppedMetrics += c.requests()
 		}
 	}
-	w.held = auditSize{}
+	w.size = auditSize{}
 	w.sending = nil
 	w.pending = pending{}
-	w.totals = newTotals()
+	w.cells = newCellSet()
 }

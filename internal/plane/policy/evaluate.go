@@ -11,7 +11,7 @@ import (
 // EvaluateIdentity overwrites v with the verdict on a request. id is nil for an anonymous request.
 //
 // EvaluateIdentity copies the verdict from the memo if the identity is plain (see senderState), and no ban or
-// rule names a network of the client's address. Otherwise it calls evaluateUncached. The common case is in
+// rule names a network of the client's address. Otherwise it calls evaluateInFull. The common case is in
 // the body of this function, because calls are slow in the interpreter.
 func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) {
 	var m *matches
@@ -27,7 +27,7 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 	}
 	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
 		len(s.set.index.byNetwork) > 0 && len(findByNetwork(s.set.index, f, id.Tier, nil)) > 0 {
-		evaluateUncached(s, f, id, now, v)
+		evaluateInFull(s, f, id, now, v)
 		return
 	}
 	stored := m.verdict
@@ -48,15 +48,15 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 	}
 }
 
-// evaluateUncached evaluates any request without the memo's verdicts. It returns the state of the sender, and
-// the reason why its API key is not valid, or NotRefused. A request with an invalid key counts as anonymous.
-func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
+// evaluateInFull evaluates any request without the memo's verdicts. It returns the state of the sender, and
+// the reason why its API key is not valid, or NoReason. A request with an invalid key counts as anonymous.
+func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
 	at := now.UnixMicro()
 	Clear(v)
-	v.Tier = f.Tier
+	v.Tier = f.DefaultTier
 	sender := anonymous
 	var ban *Ban
-	reason := NotRefused
+	reason := NoReason
 	if id != nil {
 		state := stateOf(s, id)
 		ban = state.ban
@@ -67,7 +67,7 @@ func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 		case id.unread:
 			v.senderUnread = true
 			v.User = id.User
-		case reason == NotRefused:
+		case reason == NoReason:
 			sender = state
 			v.User = id.User
 			v.KeyID = id.KeyID
@@ -75,23 +75,23 @@ func evaluateUncached(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 			v.Tier = tierOf(id, f, at)
 		}
 	}
-	refusal := NotRefused
+	refusal := NoReason
 	switch {
-	case reason != NotRefused && f.RejectUnknown:
+	case reason != NoReason && f.RejectUnknown:
 		refusal = reason
-	case (reason != NotRefused || id == nil) && f.NeedsKey:
+	case (reason != NoReason || id == nil) && f.NeedsKey:
 		refusal = NoKey
 	}
 	switch {
 	case len(s.bans.byNetwork)+len(s.bans.bySender) > 0 && refuseBanned(networkBan(s.bans, f), ban, at, v):
-	case refusal != NotRefused:
+	case refusal != NoReason:
 		// A rule that blocks the request with any key takes precedence, so that the response does not depend
 		// on the cache.
 		v.senderUnread = refusal != NoKey
 		evaluateRules(s.set, f, anonymous, at, v)
 		if v.Reason != Blocked && (refusal != NoKey || !v.Exempt) {
 			Clear(v)
-			v.Tier = f.Tier
+			v.Tier = f.DefaultTier
 			v.Reason = refusal
 			v.Status = 401
 		}
@@ -122,7 +122,7 @@ func tierOf(id *Identity, f *Facts, at int64) string {
 	if id.Tier != "" && at < endOf(id.TierUntil) {
 		return id.Tier
 	}
-	return f.Tier
+	return f.DefaultTier
 }
 
 // evaluateAbove adds to the verdict on a request that of each user above its sender, as if that user had sent

@@ -12,7 +12,7 @@ import (
 // requestOf returns the facts of a request, or false for an ambiguous path.
 func requestOf(path, host string) (policy.Facts, bool) {
 	normal := policy.NormalPath(path)
-	return policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host), Path: normal,
+	return policy.Facts{DefaultTier: "gold", Method: "GET", Host: policy.NormalHost(host), Path: normal,
 		Address: netip.MustParseAddr("192.0.2.1")}, normal != ""
 }
 

@@ -198,7 +198,7 @@ func (c *IdentityCache) Len() (identities, unknown int) {
 	return identities, unknown
 }
 
-// keyProblem returns the reason why the API key of an identity is not valid, or NotRefused.
+// keyProblem returns the reason why the API key of an identity is not valid, or NoReason.
 func keyProblem(id *Identity, at int64) Reason {
 	switch {
 	case id.unread:
@@ -209,5 +209,5 @@ func keyProblem(id *Identity, at int64) Reason {
 	case at >= endOf(id.ExpiresAt):
 		return KeyExpired
 	}
-	return NotRefused
+	return NoReason
 }

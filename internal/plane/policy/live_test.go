@@ -23,7 +23,7 @@ func TestHitHasAllRuleValues(t *testing.T) {
 		algorithm => 'gcra', per_second => 10, burst => 4, durable => true)`)
 	p := d.newPolicy(policy.Settings{})
 	refresh(t, p)
-	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/",
+	facts := policy.Facts{DefaultTier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/",
 		Address: netip.MustParseAddr("2001:db8::1")}
 	var v policy.Verdict
 	err := p.Evaluate(t.Context(), testTimeout, "", "", &facts, &v)

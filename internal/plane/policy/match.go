@@ -12,11 +12,11 @@ import (
 // is valid until the next call with v.
 func match(set *ruleSet, f *Facts, v *Verdict) []*rule {
 	if set.memo != nil && len(set.index.byNetwork) == 0 {
-		return findCached(set, f, v.Tier)
+		return findInMemo(set, f, v.Tier)
 	}
 	rules := v.rules[:0]
 	if set.memo != nil {
-		rules = append(rules, findCached(set, f, v.Tier)...)
+		rules = append(rules, findInMemo(set, f, v.Tier)...)
 	} else {
 		rules = findRules(set.index, f, v.Tier, rules)
 	}

@@ -21,7 +21,7 @@ type combination struct{ tier, method, host, path string }
 // because a combination has no address. It is immutable.
 type matches struct {
 	rules []*rule
-	// complete means that cacheVerdict has run. The first use of a combination leaves complete unset, because
+	// complete means that memoVerdict has run. The first use of a combination leaves complete unset, because
 	// many combinations occur only once.
 	complete bool
 
@@ -39,8 +39,8 @@ const (
 	maxMemoRules = 64
 )
 
-// findCached returns the result of findRules, from the memo if possible. The caller must not change the list.
-func findCached(set *ruleSet, f *Facts, tier string) []*rule {
+// findInMemo returns the result of findRules, from the memo if possible. The caller must not change the list.
+func findInMemo(set *ruleSet, f *Facts, tier string) []*rule {
 	cache := set.memo
 	key := combination{tier, f.Method, f.Host, f.Path}
 	cache.mu.RLock()
@@ -55,7 +55,7 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 	} else {
 		m.rules = entry.rules
 		m.complete = true
-		cacheVerdict(m, f, tier)
+		memoVerdict(m, f, tier)
 	}
 	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > maxMemoBytes || len(m.rules) > maxMemoRules {
 		return m.rules
@@ -76,9 +76,9 @@ func findCached(set *ruleSet, f *Facts, tier string) []*rule {
 // anyUser is the placeholder for the user in a cached verdict. No user has this value in a counter key.
 const anyUser = " "
 
-// cacheVerdict sets m.verdict if the rules result in the same verdict for all plain senders at any time, and
+// memoVerdict sets m.verdict if the rules result in the same verdict for all plain senders at any time, and
 // it refuses no request. For a path with a semicolon, m.verdict stays nil.
-func cacheVerdict(m *matches, f *Facts, tier string) {
+func memoVerdict(m *matches, f *Facts, tier string) {
 	if strings.IndexByte(f.Path, ';') >= 0 {
 		return
 	}

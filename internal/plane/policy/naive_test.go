@@ -101,13 +101,13 @@ func blockOutcome(rules []*naiveRule, v *policy.Verdict) string {
 
 // decide returns the outcome in the form of policytest.FormatVerdict.
 func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) string {
-	v := &policy.Verdict{Tier: f.Tier}
+	v := &policy.Verdict{Tier: f.DefaultTier}
 	if n.isBanned(f, id, now) {
 		return "banned 403"
 	}
 	if id != nil {
 		byKey := id.Digest != ""
-		ended := policy.NotRefused
+		ended := policy.NoReason
 		switch {
 		case byKey && !id.Known:
 			ended = policy.UnknownKey
@@ -116,7 +116,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		case byKey && !isValid(0, id.ExpiresAt, now):
 			ended = policy.KeyExpired
 		}
-		if ended != policy.NotRefused && f.RejectUnknown {
+		if ended != policy.NoReason && f.RejectUnknown {
 			rules := slices.DeleteFunc(n.matching(f, "", now),
 				func(r *naiveRule) bool { return len(r.Tiers) > 0 })
 			if text := blockOutcome(rules, v); strings.HasPrefix(text, "blocked") {
@@ -124,7 +124,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			}
 			return fmt.Sprintf("%s 401", ended)
 		}
-		if ended != policy.NotRefused {
+		if ended != policy.NoReason {
 			id = nil
 		} else {
 			v.User, v.KeyID = id.User, id.KeyID
@@ -249,7 +249,7 @@ func (r *naiveRule) matches(f *policy.Facts, tier string, now time.Time) bool {
 	if r.Action == policy.ActionExempt {
 		matchesTarget, inNetwork = r.matchesExactly, contains
 	}
-	if f.Assumed && len(r.Networks) > 0 &&
+	if f.AddressAssumed && len(r.Networks) > 0 &&
 		(r.Action == policy.ActionExempt || r.Action == policy.ActionLimit && r.Family != "") {
 		return false
 	}

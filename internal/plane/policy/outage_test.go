@@ -20,7 +20,7 @@ import (
 // sendAs evaluates a request to a path from an address. sendAs returns a short text of the outcome, and the
 // error.
 func sendAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
-	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path}
+	facts := policy.Facts{DefaultTier: "anonymous", Method: "GET", Host: "a.test", Path: path}
 	if address != "" {
 		facts.Address = netip.MustParseAddr(address)
 	}

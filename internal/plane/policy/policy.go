@@ -257,7 +257,7 @@ func (p *Policy) evaluateFirst(
 	began := time.Now()
 	if err := p.waitForRules(ctx, timeout); err != nil {
 		Clear(v)
-		v.Tier = f.Tier
+		v.Tier = f.DefaultTier
 		if key == "" && user == "" && f.NeedsKey {
 			Refuse(v, NoKey)
 			err = nil

@@ -83,16 +83,16 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	case errors.Is(err, ratelimit.ErrUnavailable):
 		_ = p.lookups.health.Failed(sent, refreshTimeout, err)
 	case errors.Is(err, schema.ErrVersion):
-		p.refuse(err)
+		p.failAll(err)
 	default:
 		p.lookups.setPollErr(unavailable(err))
 	}
 	return err
 }
 
-// refuse lets all evaluations fail with err, except those that the rules and bans in memory refuse. The next
+// failAll lets all evaluations fail with err, except those that the rules and bans in memory refuse. The next
 // successful poll reads everything anew.
-func (p *Policy) refuse(err error) {
+func (p *Policy) failAll(err error) {
 	p.lookups.setPollErr(err)
 	p.head = head{}
 	p.tables.Done = false

@@ -11,8 +11,8 @@ import (
 
 // recallOutcome returns a short text of the outcome of Recall for a GET request, or "not remembered".
 func recallOutcome(p *policy.Policy, key string) string {
-	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
-		Path: "/"}
+	facts := policy.Facts{DefaultTier: "anonymous", RejectUnknown: true, Method: "GET",
+		Host: "api.example.com", Path: "/"}
 	var v policy.Verdict
 	if !policy.Recall(p, key, &facts, &v) {
 		return "not remembered"

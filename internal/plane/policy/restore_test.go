@@ -59,8 +59,9 @@ func kindOf(command string) string {
 func checkRefused(t *testing.T, p *policy.Policy, when string) {
 	t.Helper()
 	for what, facts := range map[string]*policy.Facts{
-		"blocked": {Tier: "anonymous", Path: "/", Method: "PUT"},
-		"banned":  {Tier: "anonymous", Path: "/", Method: "GET", Address: netip.MustParseAddr("192.0.2.7")},
+		"blocked": {DefaultTier: "anonymous", Path: "/", Method: "PUT"},
+		"banned": {DefaultTier: "anonymous", Path: "/", Method: "GET",
+			Address: netip.MustParseAddr("192.0.2.7")},
 	} {
 		var v policy.Verdict
 		if err := p.Evaluate(t.Context(), testTimeout, "", "", facts, &v); err != nil || !v.Refused() {

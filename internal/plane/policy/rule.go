@@ -225,7 +225,8 @@ func matchesNetwork(r *rule, f *Facts) bool {
 	if r.row.Networks == nil {
 		return true
 	}
-	if f.Assumed && (r.row.Action == ActionExempt || r.row.Action == ActionLimit && r.row.Family != "") {
+	if f.AddressAssumed &&
+		(r.row.Action == ActionExempt || r.row.Action == ActionLimit && r.row.Family != "") {
 		return false
 	}
 	if ContainsAddress(r.row.Networks, f.Address) {

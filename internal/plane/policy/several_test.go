@@ -20,7 +20,7 @@ func countedAs(t *testing.T, kind, text string) string {
 	without, mode, _ := strings.Cut(words[0], "/")
 	r := policy.Rule{Name: "r", CountBy: words[1:], Mode: option.Mode(mode), Limits: perHour(1),
 		WithoutHeader: option.Without(strings.TrimPrefix(without, "default"))}
-	f := &policy.Facts{Path: "/", Tier: "t", Host: "h", Address: netip.MustParseAddr("192.0.2.7"),
+	f := &policy.Facts{Path: "/", DefaultTier: "t", Host: "h", Address: netip.MustParseAddr("192.0.2.7"),
 		Header: http.Header{}, KeyHeaders: []string{"X-Api-Key", "Authorization"},
 		Preflight: kind == "preflight"}
 	for _, line := range parts[1:] {

@@ -182,8 +182,8 @@ func checkAnn(t testing.TB, p *policy.Policy, when, want string) {
 }
 
 func tryVerdictOf(p *policy.Policy, key, user string) (string, error) {
-	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
-		Path: "/"}
+	facts := policy.Facts{DefaultTier: "anonymous", RejectUnknown: true, Method: "GET",
+		Host: "api.example.com", Path: "/"}
 	var v policy.Verdict
 	if err := p.Evaluate(context.Background(), testTimeout, key, user, &facts, &v); err != nil {
 		return "", err

@@ -9,7 +9,7 @@ import (
 
 // Trace describes how the policy evaluated a request.
 type Trace struct {
-	// Key is the reason why the request's API key is not valid, or NotRefused.
+	// Key is the reason why the request's API key is not valid, or NoReason.
 	Key Reason
 	// Rules has all rules of the snapshot in the order of evaluation, then the rules that cannot be used,
 	// then the rules with the mode off.
@@ -61,7 +61,7 @@ func (t *Trace) addAbove(v *Verdict) {
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
 	t := &Trace{}
 	v := &Verdict{trace: t}
-	sender, reason := evaluateUncached(s, f, id, now, v)
+	sender, reason := evaluateInFull(s, f, id, now, v)
 	if f.Path == "" {
 		Refuse(v, AmbiguousPath)
 	}

@@ -146,8 +146,8 @@ func (r *transcriptRun) command(words []string) {
 // send returns a short text of the outcome of a request.
 func (r *transcriptRun) send(words []string) string {
 	r.t.Helper()
-	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
-		Path: "/", Address: netip.MustParseAddr("198.51.100.1")}
+	facts := policy.Facts{DefaultTier: "anonymous", RejectUnknown: true, Method: "GET",
+		Host: "api.example.com", Path: "/", Address: netip.MustParseAddr("198.51.100.1")}
 	var key, user string
 	for _, word := range words[1:] {
 		name, value, _ := strings.Cut(strings.ReplaceAll(word, "_", " "), "=")

@@ -120,7 +120,7 @@ func TestTablesOfAnotherVersion(t *testing.T) {
 				t.Errorf("%s, key %q: got %v, want ErrVersion", name, key, err)
 			}
 			var v policy.Verdict
-			if policy.Recall(p, key, &policy.Facts{Tier: "free", Path: "/", Method: "GET"}, &v) {
+			if policy.Recall(p, key, &policy.Facts{DefaultTier: "free", Path: "/", Method: "GET"}, &v) {
 				t.Errorf("%s, key %q: it is recalled, want an evaluation", name, key)
 			}
 		}

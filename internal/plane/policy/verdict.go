@@ -13,8 +13,8 @@ import (
 
 // Facts holds the properties of a request that rules evaluate.
 type Facts struct {
-	// Tier is the tier of a request if its identity has none, such as "anonymous".
-	Tier string
+	// DefaultTier is the tier of a request if its identity has none, such as "anonymous".
+	DefaultTier string
 	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise such requests
 	// count as anonymous.
 	RejectUnknown bool
@@ -23,10 +23,10 @@ type Facts struct {
 	// Address is the client's address, without a zone, and IPv4 if it is an IPv4-mapped address. See
 	// ClientOf. The zero Addr means that the address is unknown: see matchesNetwork.
 	Address netip.Addr
-	// Assumed reports that Address is the connection's address, because the header for the client's address
-	// is missing. See matchesNetwork.
-	Assumed bool
-	Method  string
+	// AddressAssumed reports that Address is the connection's address, because the header for the client's
+	// address is missing. See matchesNetwork.
+	AddressAssumed bool
+	Method         string
 	// Host and Path are results of NormalHost and NormalPath.
 	Host, Path string
 	// Route is the proxy's name for the route of the request. "" means none. Routes has all names if there
@@ -89,7 +89,7 @@ type Reason string
 
 // The reasons. The last two are for a request without a decision.
 const (
-	NotRefused    Reason = ""               // the policy alone does not refuse the request
+	NoReason      Reason = ""               // the policy alone does not refuse the request
 	UnknownKey    Reason = "unknown_key"    // the API key is not in the database
 	KeyExpired    Reason = "key_expired"    // the API key has expired
 	KeyRevoked    Reason = "key_revoked"    // the API key was revoked
@@ -231,7 +231,7 @@ type Verdict struct {
 }
 
 // Refused reports whether the policy alone refuses the request. Such a request has no hits.
-func (v *Verdict) Refused() bool { return v.Reason != NotRefused }
+func (v *Verdict) Refused() bool { return v.Reason != NoReason }
 
 // Clear empties a verdict for the next request. It drops all references to the request and keeps the memory.
 func Clear(v *Verdict) {
@@ -245,24 +245,24 @@ func Clear(v *Verdict) {
 }
 
 // refuse drops the hits and sets the fields of a refusal.
-func refuse(v *Verdict, reason Reason, m *Terms) {
+func refuse(v *Verdict, reason Reason, t *Terms) {
 	v.Hits = v.Hits[:0]
 	v.Terms = v.Terms[:0]
-	v.Rule = m.Rule
+	v.Rule = t.Rule
 	v.Reason = reason
-	v.Refusing = m
-	v.Status = m.Status
-	v.Message = m.Message
-	v.RetryAfter = m.RetryAfter
+	v.Refusing = t
+	v.Status = t.Status
+	v.Message = t.Message
+	v.RetryAfter = t.RetryAfter
 }
 
 // Refuse replaces a verdict by a refusal with AmbiguousPath, UnknownKey or NoKey.
 func Refuse(v *Verdict, reason Reason) {
-	m := &Terms{Status: 401}
+	t := &Terms{Status: 401}
 	if reason == AmbiguousPath {
-		m.Status = 400
+		t.Status = 400
 	}
-	refuse(v, reason, m)
+	refuse(v, reason, t)
 	v.Refusing = nil
 	v.Simple = false
 	v.Exempt = false

@@ -53,9 +53,9 @@ type Database struct {
 }
 
 // openDatabase opens a database, or shares an open one.
-func (h *Handle) openDatabase(source *DataSource) (*Database, error) {
-	p := h.process
-	shared, err := h.share(fmt.Sprintf("database %#v", source.Connection), func() (Resource, error) {
+func (o *Databases) openDatabase(source *DataSource) (*Database, error) {
+	p := o.process
+	shared, err := o.share(fmt.Sprintf("database %#v", source.Connection), func() (Resource, error) {
 		d, err := p.openDatabase(source)
 		return d, err
 	})
@@ -203,15 +203,15 @@ func (*anonymousTier) Prepare() {}
 func (a *anonymousTier) Close() { a.d.anonymous.Delete(a.tier) }
 
 // openPolicy opens the policy of a handler, or shares an open one.
-func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
-	d, err := h.openDatabase(sources.Policy)
+func (o *Databases) openPolicy(sources *DataSources) (*policy.Policy, error) {
+	d, err := o.openDatabase(sources.Policy)
 	if err != nil {
 		return nil, err
 	}
-	p := h.process
-	counters := h.Limits
+	p := o.process
+	counters := o.Limits
 	name := fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings)
-	shared, failure := h.share(name, func() (Resource, error) {
+	shared, failure := o.share(name, func() (Resource, error) {
 		return policy.New(d.DB, policy.Settings{
 			Health:           d.Postgres.Health(), // a policy has no database in memory
 			MemoSize:         p.MemoSize,
@@ -222,7 +222,7 @@ func (h *Handle) openPolicy(sources *DataSources) (*policy.Policy, error) {
 		}), nil
 	})
 	if tier := sources.Anonymous; failure == nil && tier != "" {
-		_, failure = h.share(fmt.Sprintf("tier %q %#v", tier, d.Settings), func() (Resource, error) {
+		_, failure = o.share(fmt.Sprintf("tier %q %#v", tier, d.Settings), func() (Resource, error) {
 			d.anonymous.Store(tier, true)
 			return &anonymousTier{d, tier}, nil
 		})
@@ -245,13 +245,13 @@ func (d *Database) policyFailed(counters *Database, err error) {
 
 // openHistory opens the history of a handler, or shares an open one. A history writes its pending records
 // when it is closed, so its database is closed after the history.
-func (h *Handle) openHistory(sources *DataSources) (*history.Writer, error) {
-	d, err := h.openDatabase(sources.History)
+func (o *Databases) openHistory(sources *DataSources) (*history.Writer, error) {
+	d, err := o.openDatabase(sources.History)
 	if err != nil {
 		return nil, err
 	}
-	p := h.process
-	shared, failure := h.share(fmt.Sprintf("history %#v %#v", sources.Recorded, d.Settings),
+	p := o.process
+	shared, failure := o.share(fmt.Sprintf("history %#v %#v", sources.Recorded, d.Settings),
 		func() (Resource, error) {
 			return history.New(d.DB, history.Settings{
 				Node: p.nodeName(&d.Settings), Region: d.Settings.Region,

@@ -21,7 +21,7 @@ type Process struct {
 	Connect func(source *DataSource) (pgdb.DB, error)
 	// Log logs lines that concern no single handler.
 	Log func(Line)
-	// Delay is the time for which a Handle stays open after Release. The handlers of a reload then share its
+	// Delay is the time for which Databases stay open after Release. The handlers of a reload then share its
 	// resources, and the last requests of its handler can still arrive.
 	Delay time.Duration
 
@@ -48,9 +48,9 @@ type sharing struct {
 	users    int
 }
 
-// Handle holds one handler's references to the resources of a Process, until Release. One goroutine at a time
-// calls its methods.
-type Handle struct {
+// Databases holds one handler's references to the resources of a Process, until Release. One goroutine at a
+// time calls its methods.
+type Databases struct {
 	Limits  *Database
 	Policy  *policy.Policy  // nil without a policy
 	History *history.Writer // nil without a history
@@ -68,10 +68,10 @@ type Handle struct {
 	names   []string // the names of Resources in the Process
 }
 
-// Open opens the databases of a handler, or shares open ones. Open does not connect; see Handle.Prepare.
+// Open opens the databases of a handler, or shares open ones. Open does not connect; see Databases.Prepare.
 // timeout bounds the decision on a request of the handler.
-func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Handle, error) {
-	h := &Handle{process: p, After: p.Delay + timeout}
+func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Databases, error) {
+	h := &Databases{process: p, After: p.Delay + timeout}
 	err := h.open(sources)
 	if err != nil {
 		h.End()
@@ -80,26 +80,26 @@ func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Handle, er
 	return h, nil
 }
 
-func (h *Handle) open(sources *DataSources) error {
+func (o *Databases) open(sources *DataSources) error {
 	var err error
-	if h.Limits, err = h.openDatabase(&sources.Limits); err != nil {
+	if o.Limits, err = o.openDatabase(&sources.Limits); err != nil {
 		return err
 	}
 	if sources.Policy != nil {
-		if h.Policy, err = h.openPolicy(sources); err != nil {
+		if o.Policy, err = o.openPolicy(sources); err != nil {
 			return err
 		}
 	}
 	if sources.History != nil {
-		h.History, err = h.openHistory(sources)
+		o.History, err = o.openHistory(sources)
 	}
 	return err
 }
 
 // share returns the Resource with a name, which consists of all its settings, and adds a reference to it. It
 // opens the Resource if it is not open yet.
-func (h *Handle) share(name string, open func() (Resource, error)) (Resource, error) {
-	p := h.process
+func (o *Databases) share(name string, open func() (Resource, error)) (Resource, error) {
+	p := o.process
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.shared[name]
@@ -115,8 +115,8 @@ func (h *Handle) share(name string, open func() (Resource, error)) (Resource, er
 		p.shared[name] = s
 	}
 	s.users++
-	h.names = append(h.names, name)
-	h.Resources = append(h.Resources, s.resource)
+	o.names = append(o.names, name)
+	o.Resources = append(o.Resources, s.resource)
 	return s.resource, nil
 }
 
@@ -145,40 +145,40 @@ func (p *Process) Shared() []Resource {
 }
 
 // Prepare connects all resources in the background.
-func (h *Handle) Prepare() {
-	for _, r := range h.Resources {
+func (o *Databases) Prepare() {
+	for _, r := range o.Resources {
 		r.Prepare()
 	}
 }
 
 // Release calls End after the time After, once no request is Busy. Callers call it once.
-func (h *Handle) Release() { time.AfterFunc(h.After, func() { h.EndIdle() }) }
+func (o *Databases) Release() { time.AfterFunc(o.After, func() { o.EndIdle() }) }
 
 // EndIdle calls End, or tries again later while requests are Busy.
-func (h *Handle) EndIdle() {
-	if atomic.LoadInt32(&h.Busy) > 0 {
-		time.AfterFunc(busyPause, func() { h.EndIdle() })
+func (o *Databases) EndIdle() {
+	if atomic.LoadInt32(&o.Busy) > 0 {
+		time.AfterFunc(busyPause, func() { o.EndIdle() })
 		return
 	}
-	h.End()
+	o.End()
 }
 
 // busyPause is the time between two tries of EndIdle.
 const busyPause = time.Second
 
 // End immediately removes the references, and closes each resource that has no others.
-func (h *Handle) End() {
-	defer h.recovered()
-	for i := len(h.names) - 1; i >= 0; i-- {
-		if h.process.leave(h.names[i]) {
-			h.Resources[i].Close()
+func (o *Databases) End() {
+	defer o.recovered()
+	for i := len(o.names) - 1; i >= 0; i-- {
+		if o.process.leave(o.names[i]) {
+			o.Resources[i].Close()
 		}
 	}
 }
 
 // recovered recovers a panic, which would end the proxy, and logs it. Callers defer it.
-func (h *Handle) recovered() {
+func (o *Databases) recovered() {
 	if failure := recover(); failure != nil {
-		h.process.Log(Line{Level: Error, Text: "closing a database", Err: fmt.Errorf("panic: %v", failure)})
+		o.process.Log(Line{Level: Error, Text: "closing a database", Err: fmt.Errorf("panic: %v", failure)})
 	}
 }

@@ -70,7 +70,7 @@ func source(dsn string) *host.DataSource {
 
 // start opens and prepares a handler with counters, a policy and a history on three databases, and adds a
 // record to the history. "" leaves a policy or a history out.
-func (p *process) start(counters, policy, recorded string) *host.Handle {
+func (p *process) start(counters, policy, recorded string) *host.Databases {
 	p.t.Helper()
 	sources := host.DataSources{Limits: *source(counters)}
 	if policy != "" {

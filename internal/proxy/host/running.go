@@ -13,11 +13,11 @@ type Running struct {
 
 	mu       sync.Mutex // guards the fields below
 	last     int64
-	requests map[int64]Runner
+	requests map[int64]Unsettled
 }
 
-// Runner is a request in Running.
-type Runner interface {
+// Unsettled is a request in Running.
+type Unsettled interface {
 	// Stop settles the request by what its response has had so far, after which the response goes no
 	// further. It reports false while a part of the response is being sent.
 	Stop() bool
@@ -28,11 +28,11 @@ type Runner interface {
 }
 
 // Add adds a request, and returns its number for Remove.
-func (r *Running) Add(request Runner) int64 {
+func (r *Running) Add(request Unsettled) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.requests == nil {
-		r.requests = map[int64]Runner{}
+		r.requests = map[int64]Unsettled{}
 	}
 	r.last++
 	r.requests[r.last] = request
@@ -92,10 +92,10 @@ func (r *Running) Stop() {
 func (r *Running) Stopping() bool { return atomic.LoadInt32(&r.stopping) != 0 }
 
 // all returns the requests.
-func (r *Running) all() map[int64]Runner {
+func (r *Running) all() map[int64]Unsettled {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := map[int64]Runner{}
+	all := map[int64]Unsettled{}
 	for number, request := range r.requests {
 		all[number] = request
 	}

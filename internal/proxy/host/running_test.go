@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
-// response is a host.Runner. A client that does not read keeps it busy until the proxy interrupts it or, if
-// it is stuck, for ever.
+// response is a host.Unsettled. A client that does not read keeps it busy until the proxy interrupts it or,
+// if it is stuck, for ever.
 type response struct {
 	busy, stuck, lost bool
 }

@@ -82,7 +82,7 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 			t.Errorf("%v: RateLimit: %s, want %s", source, got, field(left))
 		}
 		responses := []respond.Response{{Header: http.Header{}, Decision: &decisions[0]}}
-		respond.SetAllHeaders(responses)
+		respond.SetResponses(responses)
 		if got := responses[0].Header.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
 			t.Errorf("%v: SetAllHeaders sets the reset %s, want %d", source, got, want)
 		}

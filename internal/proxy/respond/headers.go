@@ -19,7 +19,7 @@ func SetFields(
 	decisions []ratelimit.Decision,
 ) {
 	if f.X {
-		SetHeaders([]http.Header{h}, []*Outcome{o})
+		SetXHeaders([]http.Header{h}, []*Outcome{o})
 	}
 	if f.IETF && o.Decision != nil {
 		policies, limits := fieldsOf(o, hits, decisions, salt.text())
@@ -65,13 +65,13 @@ func retryText(seconds int64) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// SetHeaders sets in each response X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if a limit
+// SetXHeaders sets in each response X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset if a limit
 // of requests applies. Reset is in Unix seconds, rounded up, and left out if the request can never pass. If
-// the request passes, and an earlier limit has set these headers with less remaining, SetHeaders leaves them
+// the request passes, and an earlier limit has set these headers with less remaining, SetXHeaders leaves them
 // unchanged. It sets the headers of limits of tokens in the same way, with a Reset that is a duration such
 // as 6m0s, rounded up to seconds, as in the API of OpenAI. If a limit with overage is used beyond its quota,
-// SetHeaders sets X-RateLimit-Overage.
-func SetHeaders(headers []http.Header, outcomes []*Outcome) {
+// SetXHeaders sets X-RateLimit-Overage.
+func SetXHeaders(headers []http.Header, outcomes []*Outcome) {
 	for k, h := range headers {
 		o := outcomes[k]
 		if o.Overage > 0 {
@@ -126,18 +126,18 @@ func hasLess(earlier []string, o *Outcome, d *ratelimit.Decision) bool {
 	return o.Status == 0 && err == nil && n < d.Remaining
 }
 
-// Response is the response to a decided request, for SetAllHeaders.
+// Response is the response to a decided request, for SetResponses.
 type Response struct {
 	Header   http.Header
 	Decision *ratelimit.Decision
 	Body     string // the body of a refusal, which has status 429; else ""
 }
 
-// SetAllHeaders is like SetFields and Outcome.SetContent, but for many responses in one loop, because an
+// SetResponses is like SetFields and Outcome.SetContent, but for many responses in one loop, because an
 // interpreted call takes long. It replaces the headers of an earlier limit, even if that limit has less
-// remaining. SetAllHeaders reuses the text of a value if the next response has the same value. Without it, an
+// remaining. SetResponses reuses the text of a value if the next response has the same value. Without it, an
 // exact request in Traefik takes 1.1 times the processor time.
-func SetAllHeaders(responses []Response) {
+func SetResponses(responses []Response) {
 	limit, limitText := int64(-1), ""
 	reset, resetText := int64(-1), ""
 	retry, wait, body, length := int64(-1), "", "", ""
@@ -183,27 +183,27 @@ func SetAllHeaders(responses []Response) {
 	}
 }
 
-// ownNames are the canonical names of the headers that describe limits, in the order of Own.
-var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", policyField,
+// headerNames are the canonical names of the headers that describe limits, in the order of Headers.
+var headerNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", policyField,
 	limitField, "X-Ratelimit-Overage", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens",
 	"X-Ratelimit-Reset-Tokens"}
 
-// xNames is the number of names at the start of ownNames that SetFields sets together. Of these, Reset may
+// xNames is the number of names at the start of headerNames that SetFields sets together. Of these, Reset may
 // be missing.
 const xNames = 3
 
-// Own holds the values of a response's headers that describe limits, in the order of ownNames. "" is a
+// Headers holds the values of a response's headers that describe limits, in the order of headerNames. "" is a
 // missing header. Nil has no header.
-type Own []string
+type Headers []string
 
-// OwnCount is the number of ownNames.
-const OwnCount = 9
+// HeaderCount is the number of headerNames.
+const HeaderCount = 9
 
-// OwnIn returns the headers that SetFields has set in h. It uses the memory of own, which has OwnCount
+// HeadersIn returns the headers that SetFields has set in h. It uses the memory of own, which has HeaderCount
 // elements.
-func OwnIn(h http.Header, own Own) Own {
+func HeadersIn(h http.Header, own Headers) Headers {
 	found := false
-	for i, name := range ownNames {
+	for i, name := range headerNames {
 		own[i] = ""
 		if values := h[name]; len(values) > 0 {
 			own[i] = values[0]
@@ -217,21 +217,21 @@ func OwnIn(h http.Header, own Own) Own {
 }
 
 // WithoutX returns own without X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset.
-func WithoutX(own Own) Own {
+func WithoutX(own Headers) Headers {
 	if own == nil {
 		return nil
 	}
-	return append(make(Own, xNames), own[xNames:]...)
+	return append(make(Headers, xNames), own[xNames:]...)
 }
 
 // Restore replaces the headers of an upstream by own, and reports whether one differed. Callers call it just
 // before they send the headers. It keeps headers of kinds that own does not have, and the upstream's
 // Retry-After, since a limit sets none on a request that passes.
-func Restore(h http.Header, own Own) bool {
+func Restore(h http.Header, own Headers) bool {
 	differed := false
 	for i, value := range own {
-		values := h[ownNames[i]]
-		isField := ownNames[i] == policyField || ownNames[i] == limitField
+		values := h[headerNames[i]]
+		isField := headerNames[i] == policyField || headerNames[i] == limitField
 		switch {
 		case value == "" && (i >= xNames || own[0] == ""):
 			continue
@@ -242,9 +242,9 @@ func Restore(h http.Header, own Own) bool {
 		}
 		differed = true
 		if value == "" {
-			delete(h, ownNames[i])
+			delete(h, headerNames[i])
 		} else {
-			h[ownNames[i]] = []string{value}
+			h[headerNames[i]] = []string{value}
 		}
 	}
 	return differed
@@ -256,7 +256,7 @@ func Restore(h http.Header, own Own) bool {
 func RemoveProviders(status int, h http.Header) {
 	for name := range h {
 		lower := strings.ToLower(name)
-		isX := name == ownNames[0] || name == ownNames[1] || name == ownNames[2]
+		isX := name == headerNames[0] || name == headerNames[1] || name == headerNames[2]
 		if strings.HasPrefix(lower, "anthropic-ratelimit-") ||
 			strings.HasPrefix(lower, "x-ratelimit-") && !(isX && status == http.StatusTooManyRequests) {
 			delete(h, name)

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// SetAllHeaders sets the same headers and bodies for many responses as SetFields does for each. The headers
+// SetResponses sets the same headers and bodies for many responses as SetFields does for each. The headers
 // of a response share no memory that an added value could change.
 func TestSetAllHeadersEqualsSetFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -32,7 +32,7 @@ func TestSetAllHeadersEqualsSetFields(t *testing.T) {
 			}
 			responses = append(responses, respond.Response{Header: http.Header{}, Decision: d})
 		}
-		respond.SetAllHeaders(responses)
+		respond.SetResponses(responses)
 		for i, r := range responses {
 			hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{}}}
 			decisions := []ratelimit.Decision{*r.Decision}

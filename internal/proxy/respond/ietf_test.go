@@ -77,12 +77,12 @@ func TestFieldsOfUpstreamAreReplaced(t *testing.T) {
 	later.Prefix = "later"
 	for _, informs := range []bool{false, true} {
 		h := http.Header{}
-		set := func(limit *ratelimit.Limit) respond.Own {
+		set := func(limit *ratelimit.Limit) respond.Headers {
 			hits := []ratelimit.Hit{{Limit: limit}}
 			decisions := []ratelimit.Decision{{Allowed: true, Quota: 9, Remaining: 8}}
 			o := outcomeOf(hits, decisions)
 			respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
-			return respond.OwnIn(h, make(respond.Own, respond.OwnCount))
+			return respond.HeadersIn(h, make(respond.Headers, respond.HeaderCount))
 		}
 		first, second := set(&limit), set(&later)
 		if informs {

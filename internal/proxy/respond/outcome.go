@@ -25,8 +25,8 @@ type Outcome struct {
 	// Message is the text of a refusal. If it is "", Status or Reason supplies the text.
 	Message string
 
-	// Wait replaces the wait of Decision in Retry-After, unless it is 0.
-	Wait time.Duration
+	// RetryAfter replaces the wait of Decision in Retry-After, unless it is 0.
+	RetryAfter time.Duration
 
 	// Overage counts the units beyond the quota of a limit with overage, and OverageUnit is the unit.
 	Overage     int64
@@ -49,19 +49,19 @@ type Outcome struct {
 	// Hidden reports by the index of a hit that no header describes the limit. Nil hides none.
 	Hidden []bool
 
-	// Call is the Content-Type in which the client of gRPC, gRPC-Web or Connect reads a refusal, or "" if the
+	// RPC is the Content-Type in which the client of gRPC, gRPC-Web or Connect reads a refusal, or "" if the
 	// request is no remote call; see SetContent.
-	Call string
+	RPC string
 
 	// Object reports that the body of a refusal has an object as its error; see Body. Anthropic reports that
 	// a client of Anthropic's API reads it. Limit is the name of the limit that refused the request, or "".
 	Object, Anthropic bool
 	Limit             string
 
-	// Exceeded is the index of a hit that passed although it exceeds its quota, because of overage or the
+	// ExceededHit is the index of a hit that passed although it exceeds its quota, because of overage or the
 	// mode shadow. ExceededBy is the number of units beyond the quota, or 0 without such a hit.
-	Exceeded   int
-	ExceededBy int64
+	ExceededHit int
+	ExceededBy  int64
 
 	// Err is the reason why no decision was possible, or nil.
 	Err error
@@ -110,8 +110,8 @@ func tighter(a, b *ratelimit.Decision) bool {
 // RetrySeconds returns the wait of a refused request in whole seconds, rounded up, at least 1. RetrySeconds
 // returns 0 if no limit refused the request, or if the request can never pass.
 func (o *Outcome) RetrySeconds() int64 {
-	if o.Wait > 0 {
-		return retrySeconds(o.Wait)
+	if o.RetryAfter > 0 {
+		return retrySeconds(o.RetryAfter)
 	}
 	if o.Decision == nil || o.Decision.Allowed {
 		return 0

@@ -17,8 +17,8 @@ import (
 // gets status 200 and a body that ends the stream with an error.
 func (o *Outcome) SetContent(h http.Header) (int, string) {
 	status, body := o.Status, ""
-	kind := o.Call
-	code, ok := callCodes[status]
+	kind := o.RPC
+	code, ok := rpcCodes[status]
 	if !ok {
 		code.number = 2
 		code.name = "unknown"
@@ -45,15 +45,15 @@ func (o *Outcome) SetContent(h http.Header) (int, string) {
 	return status, body
 }
 
-// callCode is the status of a remote call: a number in gRPC, and a name in Connect.
-type callCode struct {
+// rpcCode is the status of a remote call: a number in gRPC, and a name in Connect.
+type rpcCode struct {
 	number int
 	name   string
 }
 
-// callCodes has the codes of remote calls by the status of a refusal. Clients derive other codes for 400 and
+// rpcCodes has the codes of remote calls by the status of a refusal. Clients derive other codes for 400 and
 // 429 from the status of a response: internal, and unavailable, for which they would ask again at once.
-var callCodes = map[int]callCode{
+var rpcCodes = map[int]rpcCode{
 	http.StatusBadRequest: {3, "invalid_argument"}, http.StatusUnauthorized: {16, "unauthenticated"},
 	http.StatusPaymentRequired: {8, "resource_exhausted"}, http.StatusForbidden: {7, "permission_denied"},
 	http.StatusNotFound: {12, "unimplemented"}, http.StatusRequestEntityTooLarge: {8, "resource_exhausted"},
@@ -70,7 +70,7 @@ func setGRPC(h http.Header, o *Outcome, status int) {
 	h["Grpc-Status"] = []string{strconv.Itoa(status)}
 	h["Grpc-Message"] = []string{percentEncoded(o.explanation())}
 	h["Grpc-Retry-Pushback-Ms"] = []string{pushback}
-	if strings.HasPrefix(o.Call, "application/grpc-web") { // the script of a page reads them
+	if strings.HasPrefix(o.RPC, "application/grpc-web") { // the script of a page reads them
 		h.Add("Access-Control-Expose-Headers", "Grpc-Status, Grpc-Message, Grpc-Retry-Pushback-Ms")
 	}
 }

@@ -30,14 +30,14 @@ func refusals() map[string]respond.Outcome {
 				Reset: time.Date(2026, 12, 1, 1, 0, 2, 0, time.FixedZone("CET", 3600))}}
 	}
 	paid := budget(option.Money, time.Hour)
-	paid.Status, paid.Message, paid.Wait = 402, "Your plan is used up", time.Second
+	paid.Status, paid.Message, paid.RetryAfter = 402, "Your plan is used up", time.Second
 	return map[string]respond.Outcome{
 		"a minute": limited(time.Minute), "more than a minute": limited(time.Minute + 1),
 		"24 days": limited(2147483 * time.Second), "a month": limited(31 * 24 * time.Hour),
 		"never":                limited(ratelimit.Never),
 		"a ban without an end": {Status: 403, Reason: policy.Banned},
-		"a ban for an hour":    {Status: 403, Reason: policy.Banned, Wait: time.Hour},
-		"an overload":          {Status: 503, Err: ratelimit.ErrOverloaded, Wait: time.Second},
+		"a ban for an hour":    {Status: 403, Reason: policy.Banned, RetryAfter: time.Hour},
+		"an overload":          {Status: 503, Err: ratelimit.ErrOverloaded, RetryAfter: time.Second},
 		"no decision":          {Status: 503, Err: ratelimit.ErrTimeout},
 		"a message":            {Status: 402, Message: `Pay \"me\"`},
 		"an ambiguous path":    {Status: 400, Reason: policy.AmbiguousPath},

@@ -22,7 +22,7 @@ func TestHeadersOfUpstreamAreReplaced(t *testing.T) {
 		o := respond.Outcome{Overage: 7, Requests: &ratelimit.Decision{Allowed: true, Quota: 10, Remaining: 5,
 			Reset: test.reset}}
 		respond.SetFields(h, settings.Fields{X: true}, nil, &o, nil, nil)
-		own := respond.OwnIn(h, make(respond.Own, respond.OwnCount))
+		own := respond.HeadersIn(h, make(respond.Headers, respond.HeaderCount))
 		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 			"X-RateLimit-Overage", "RateLimit", "Retry-After"} {
 			h.Add(name, "3")

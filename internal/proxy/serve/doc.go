@@ -4,7 +4,7 @@
 //
 // A Configuration is the text of a handler's settings. Compile turns it into a Site with Zones, its limits. A
 // LimitSet is a combination of zones that apply together. Decide takes a Request through all steps:
-// FindLimits, ReadUpload, Fill, Take and finishAll. In Traefik a queue calls Fill and Deliver for all
+// FindLimits, ReadUpload, Fill, Take and finishInFull. In Traefik a queue calls Fill and Finish for all
 // requests of a batch. An Upload is the body of a request to a language model. A Flight holds it, and the
 // slots of a request, until its end. A Settling charges the cost that its response reports.
 //

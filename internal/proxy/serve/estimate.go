@@ -27,7 +27,7 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 				output = u.Prompt.Output
 			}
 			if q.price != nil {
-				output = bounded(output, u, q.price)
+				output = boundOutput(output, u, q.price)
 			}
 			money := int64(0)
 			if source.Unit == option.Money && q.price != nil {
@@ -53,8 +53,8 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	}
 }
 
-// bounded returns an output, or the largest one of a model for all answers to an Upload if that is less.
-func bounded(output int64, u *Upload, p *policy.Price) int64 {
+// boundOutput returns an output, or the largest one of a model for all answers to an Upload if that is less.
+func boundOutput(output int64, u *Upload, p *policy.Price) int64 {
 	most := p.MaxOutput
 	if n := u.Prompt.Answers; n > 1 && most <= ratelimit.MaxEvents/n {
 		most *= n
@@ -90,7 +90,7 @@ func (s *Settling) estimate() {
 		output = t.upload.Prompt.Output
 	}
 	if t.price != nil {
-		output = bounded(output, t.upload, t.price)
+		output = boundOutput(output, t.upload, t.price)
 	}
 	t.estimated = true
 	parts := option.Parts{}

@@ -17,10 +17,10 @@ func RecordOf(q *Request, audit option.Audit, user string) history.Record {
 	q.Site = &Site{UserOf: func(*http.Request) string { return user }, Node: &registry.Node{}}
 	q.HTTP = &http.Request{}
 	q.Limits = &LimitSet{Audit: audit}
-	q.Asked = true
+	q.HasVerdict = true
 	if q.Err != nil {
 		q.usesStore = true
-		finishAll(time.Time{}, 0, q)
+		finishInFull(time.Time{}, 0, q)
 	}
 	setCounts(&r, q, time.Time{})
 	setKeys(&r, q)

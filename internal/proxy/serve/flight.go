@@ -15,9 +15,9 @@ type Flight struct {
 	cancel context.CancelFunc
 	holds  []*ratelimit.Hold
 	upload *Upload         // nil without one
-	before context.Context // the request's context
-	// settled reports that a Settling ends the Holds on limits that reserve, which have no Lost.
-	settled bool
+	parent context.Context // the request's context
+	// hasSettling reports that a Settling ends the Holds on limits that reserve, which have no Lost.
+	hasSettling bool
 }
 
 // flightKey finds a Flight in its Context. It is a pointer, because the interpreter does not
@@ -34,9 +34,9 @@ func hasHolds(hits []ratelimit.Hit) bool {
 	return false
 }
 
-// attach sets the Hold of each hit of some requests on a limit that is in_flight or reserves. If a
+// setHolds sets the Hold of each hit of some requests on a limit that is in_flight or reserves. If a
 // request has two such hits, a further call sets the first Hold in the first one and the second in the other.
-func attach(requests []*Request, hits [][]ratelimit.Hit, some []int) {
+func setHolds(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	for _, k := range some {
 		f := requests[k].Flight
 		n := 0
@@ -63,7 +63,7 @@ func attach(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 func (f *Flight) End() {
 	f.cancel()
 	for _, h := range f.holds {
-		if h.Lost != nil || !f.settled {
+		if h.Lost != nil || !f.hasSettling {
 			h.Release()
 		}
 	}

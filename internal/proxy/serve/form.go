@@ -12,7 +12,7 @@ import (
 // setForm sets the form of a refusal that its client understands.
 func setForm(q *Request) {
 	o := &q.Outcome
-	o.Call = callOf(q)
+	o.RPC = rpcOf(q)
 	method := q.HTTP.Method
 	if isUpgrade(q.HTTP) { // its limits are those of a POST: see checkHiddenPost
 		q.HTTP.Method = http.MethodPost
@@ -21,14 +21,14 @@ func setForm(q *Request) {
 	o.Object = hasObject(q)
 	q.HTTP.Method = method
 	o.Anthropic = len(q.HTTP.Header["Anthropic-Version"]) > 0
-	if o.Call != "" || o.Object || o.Unit != "" {
+	if o.RPC != "" || o.Object || o.Unit != "" {
 		o.Limit = refusingLimit(q)
 	}
 }
 
-// callOf returns the Content-Type in which the client of a remote call reads a refusal, or "" for other
+// rpcOf returns the Content-Type in which the client of a remote call reads a refusal, or "" for other
 // requests. It is application/json for a unary call of Connect.
-func callOf(q *Request) string {
+func rpcOf(q *Request) string {
 	r := q.HTTP
 	isConnect := len(r.Header["Connect-Protocol-Version"]) > 0
 	switch {
@@ -73,7 +73,7 @@ func hasObject(q *Request) bool {
 			return true
 		}
 	}
-	return q.Asked && s.Policy.Rules.CountsTokens(&q.Facts)
+	return q.HasVerdict && s.Policy.Rules.CountsTokens(&q.Facts)
 }
 
 // refusingLimit returns the name of the limit that refused a request, of a rule as RULE/LIMIT, or "".

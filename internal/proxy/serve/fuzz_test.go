@@ -29,7 +29,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute},
 			Key: other, Cost: 1}}
 		q.Terms = []*policy.Terms{{Status: 429}}
-		serve.Judge(q)
+		serve.SetOutcomes(q)
 		q.Writer = httptest.NewRecorder()
 		h := q.Writer.Header()
 		if serve.Respond(q); !json.Valid([]byte(q.Body)) {

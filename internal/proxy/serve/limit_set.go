@@ -20,11 +20,11 @@ type LimitSet struct {
 	Endpoint string // the first Zone.Endpoint that is not ""
 
 	Varies         bool // some costs of Hits depend on the request
-	Shadow         bool // one of Hits is Independent
-	Settled        bool // one of Terms has a Settle
+	HasIndependent bool // one of Hits is Independent
+	Settles        bool // one of Terms has a Settle
 	EnforcesTokens bool // a limit of tokens that is enforced applies
 	HasHolds       bool // one of Hits is on a limit that is in_flight or reserves
-	Awaits         bool // a commit of one of Hits may wait for a synchronous standby
+	AwaitsDisk     bool // a commit of one of Hits may wait for a synchronous standby
 	Simple         bool // none of Shadow, Settled, HasHolds, Zone.Hidden and Site.Hits, and X fields alone
 }
 
@@ -50,13 +50,13 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		set.Audit = option.MaxAudit(set.Audit, z.audit)
 		set.Varies = set.Varies || z.cost != nil || z.CostSource.CountsTokens()
 		set.EnforcesTokens = set.EnforcesTokens || z.CostSource.CountsTokens() && !z.Hit.Independent
-		set.Shadow = set.Shadow || z.Hit.Independent
-		set.Settled = set.Settled || z.CostSource != nil
+		set.HasIndependent = set.HasIndependent || z.Hit.Independent
+		set.Settles = set.Settles || z.CostSource != nil
 		set.Simple = set.Simple && !z.Hidden
-		set.Awaits = set.Awaits || z.Hit.Limit.AwaitsDisk()
+		set.AwaitsDisk = set.AwaitsDisk || z.Hit.Limit.AwaitsDisk()
 	}
 	set.HasHolds = hasHolds(set.Hits)
-	set.Simple = set.Simple && !set.Shadow && !set.Settled && !set.HasHolds
+	set.Simple = set.Simple && !set.HasIndependent && !set.Settles && !set.HasHolds
 	return set
 }
 

@@ -73,13 +73,13 @@ func TestSettlementHasTimesOfDatabase(t *testing.T) {
 	reset := time.Now().Add(time.Hour)
 	q := &Request{Site: &Site{Clock: &respond.Clock{}, Node: &registry.Node{}},
 		usesStore: true,
-		Limits:    &LimitSet{Settled: true},
+		Limits:    &LimitSet{Settles: true},
 		Terms:     []*policy.Terms{{CostSource: &option.CostSource{Bytes: true}}},
 		Hits:      []ratelimit.Hit{{Limit: &ratelimit.Limit{}, Cost: 1}},
 		Decisions: []ratelimit.Decision{{Allowed: true, DecidedAt: reset.UnixMicro(), Reset: reset}}}
 	q.HTTP = &http.Request{}
 	now := time.Now()
-	finishAll(now, q.Site.Clock.Ahead(q.Decisions, now), q)
+	finishInFull(now, q.Site.Clock.Ahead(q.Decisions, now), q)
 	if got := q.Settling.hits[0].Reset; got != reset.UnixMicro() || !q.Decisions[0].Reset.Before(reset) {
 		t.Errorf("reset %d for the database, %v for a client; want %v", got, q.Decisions[0].Reset, reset)
 	}

@@ -22,9 +22,9 @@ func FillCalls(calls []*batch.Call) {
 	Fill(requests)
 }
 
-// DeliverCalls passes the decisions of a queue's calls to the requests that own them, and calls Deliver. It
+// FinishCalls passes the decisions of a queue's calls to the requests that own them, and calls Finish. It
 // skips calls that a closed store refused, for which Take runs next.
-func DeliverCalls(calls []*batch.Call) {
+func FinishCalls(calls []*batch.Call) {
 	delivered := make([]*Request, 0, len(calls))
 	for _, c := range calls {
 		q := c.Owner.(*Request)
@@ -42,12 +42,12 @@ func DeliverCalls(calls []*batch.Call) {
 			c.Hits[i].Subject = ""
 		}
 	}
-	Deliver(delivered)
+	Finish(delivered)
 }
 
-// Deliver ends requests on one database as finishAll does. It handles the frequent requests of Traefik in one
-// loop, because a call is slow in the interpreter.
-func Deliver(requests []*Request) {
+// Finish ends requests on one database as finishInFull does. It handles the frequent requests of Traefik in
+// one loop, because a call is slow in the interpreter.
+func Finish(requests []*Request) {
 	if len(requests) == 0 {
 		return
 	}
@@ -59,14 +59,14 @@ func Deliver(requests []*Request) {
 	outage := first.Outage != nil && atomic.LoadInt32(&first.Outage.UnderWay) != 0
 	for _, q := range requests {
 		s := q.Site
-		if q.Delivered {
+		if q.Finished {
 			continue // after a panic, a queue delivers all calls again
 		}
 		if s.History != nil {
 			recorded = append(recorded, q)
 		}
 		if !q.usesStore || q.Err != nil || q.Writer == nil || !q.Limits.Simple ||
-			q.Asked && !q.Verdict.Simple || len(q.Hits) == 0 || q.failure != nil {
+			q.HasVerdict && !q.Verdict.Simple || len(q.Hits) == 0 || q.failure != nil {
 			others = append(others, q)
 			continue
 		}
@@ -87,7 +87,7 @@ func Deliver(requests []*Request) {
 				at = i
 			}
 		}
-		if status != 0 && (hasObject(q) || callOf(q) != "") {
+		if status != 0 && (hasObject(q) || rpcOf(q) != "") {
 			others = append(others, q)
 			continue
 		}
@@ -101,7 +101,7 @@ func Deliver(requests []*Request) {
 		q.Outcome.Kind = kind
 	}
 	if others != nil {
-		finishAll(now, ahead, others...)
+		finishInFull(now, ahead, others...)
 	}
 	if recorded != nil {
 		record(recorded, now)
@@ -111,25 +111,25 @@ func Deliver(requests []*Request) {
 			respond.ShiftResets(q.Decisions, ahead)
 		}
 	}
-	respond.SetAllHeaders(responses)
-	setDelivered(first.Node, answered, responses)
+	respond.SetResponses(responses)
+	setFinished(first.Node, answered, responses)
 }
 
-// setDelivered ends requests that Deliver has taken together, with the responses in the same order. It drops
-// what Release would drop of a Clean one.
-func setDelivered(node *registry.Node, answered []*Request, responses []respond.Response) {
+// setFinished ends requests that Finish has taken together, with the responses in the same order. It drops
+// what Release would drop of a Released one.
+func setFinished(node *registry.Node, answered []*Request, responses []respond.Response) {
 	counted := make([]registry.Counted, len(answered))
 	for i, q := range answered {
 		q.Writer = nil
 		q.HTTP = nil
 		q.Body = responses[i].Body
 		q.Status = q.Outcome.Status
-		q.Delivered = true
-		q.Clean = q.Status == 0 && !q.Asked
+		q.Finished = true
+		q.Released = q.Status == 0 && !q.HasVerdict
 		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: q.Status == 0, Hits: q.Hits,
 			Decisions: q.Decisions}
 		for i := range q.Hits {
-			q.Hits[i].Key = "" // as in DeliverCalls
+			q.Hits[i].Key = "" // as in FinishCalls
 			q.Hits[i].Subject = ""
 		}
 	}

@@ -13,14 +13,14 @@ import (
 )
 
 // record records delivered requests, except those that nothing had to decide. It passes plain records
-// together to history.AddBatch, and others to addOne with all details.
+// together to history.AddBatch, and others to addInFull with all details.
 func record(requests []*Request, now time.Time) {
 	records := make([]history.Record, len(requests))
 	counted := make([]*Request, 0, len(requests)) // the requests of records, in the same order
 	var writer *history.Writer                    // the history of the requests in counted
 	for _, q := range requests {
 		s := q.Site
-		if !q.Asked && len(q.Hits) == 0 && q.Outcome.Status == 0 {
+		if !q.HasVerdict && len(q.Hits) == 0 && q.Outcome.Status == 0 {
 			continue
 		}
 		if s.History != writer {
@@ -33,8 +33,8 @@ func record(requests []*Request, now time.Time) {
 		d := q.Outcome.Decision
 		if d == nil || q.Outcome.Err != nil || q.Settling != nil || !q.Limits.Simple ||
 			r.Audit.Level >= option.AuditSample ||
-			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.ShadowTerms) > 0) {
-			addOne(r, q)
+			q.HasVerdict && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.ShadowTerms) > 0) {
+			addInFull(r, q)
 			continue
 		}
 		if r.Outcome != outcome.Admitted {
@@ -46,21 +46,21 @@ func record(requests []*Request, now time.Time) {
 }
 
 // addCounted adds the plain records of requests, and clears records. It passes the records that
-// history.AddBatch returns to addOne.
+// history.AddBatch returns to addInFull.
 func addCounted(w *history.Writer, records []history.Record, requests []*Request) {
 	if len(requests) == 0 {
 		return
 	}
 	for _, i := range history.AddBatch(w, records[:len(requests)]) {
-		addOne(&records[i], requests[i])
+		addInFull(&records[i], requests[i])
 	}
 	for i := range requests {
 		records[i] = history.Record{}
 	}
 }
 
-// addOne completes a record that setCounts has filled, and adds it and the records of shadow limits.
-func addOne(r *history.Record, q *Request) {
+// addInFull completes a record that setCounts has filled, and adds it and the records of shadow limits.
+func addInFull(r *history.Record, q *Request) {
 	setDetails(r, q)
 	setKeys(r, q)
 	if s := q.Settling; s != nil {
@@ -110,13 +110,13 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	r.Duration = now.Sub(q.Began)
 	r.Audit = q.Limits.Audit
 	r.User, r.KeyID = senderOf(q)
-	if q.Asked {
-		p := &q.Verdict
+	if q.HasVerdict {
+		v := &q.Verdict
 		r.Endpoint = q.Facts.Route
 		if r.Endpoint == "" {
-			r.Endpoint = p.Endpoint
+			r.Endpoint = v.Endpoint
 		}
-		r.Tier = p.Tier
+		r.Tier = v.Tier
 	} else if route := q.Site.Route; route != nil {
 		facts := policy.Facts{}
 		facts.SetRoutes(route.Values(&q.Input))
@@ -145,7 +145,7 @@ func setCounts(r *history.Record, q *Request, now time.Time) {
 	if o.Err != nil {
 		d = nil
 	} else if d == nil {
-		r.RetryAfter = o.Wait
+		r.RetryAfter = o.RetryAfter
 	}
 	if len(q.Hits) == 0 {
 		setRule(r, q.Verdict.Rule, q.Verdict.Refusing)
@@ -161,14 +161,14 @@ func senderOf(q *Request) (string, int64) {
 	if s.UserOf != nil && !s.Hidden.User {
 		user = s.UserOf(q.HTTP)
 	}
-	if !q.Asked {
+	if !q.HasVerdict {
 		return user, 0
 	}
-	p := &q.Verdict
-	if p.User != "" {
-		user = p.User
+	v := &q.Verdict
+	if v.User != "" {
+		user = v.User
 	}
-	return user, p.KeyID
+	return user, v.KeyID
 }
 
 // setDetails sets the fields of a record that describe the source and the target of the request. It redacts
@@ -177,9 +177,9 @@ func senderOf(q *Request) (string, int64) {
 // text, so a client could hide what it requested.
 func setDetails(r *history.Record, q *Request) {
 	s := q.Site
-	address, assumed := q.Facts.Address, q.Facts.Assumed
+	address, assumed := q.Facts.Address, q.Facts.AddressAssumed
 	host, path := q.Facts.Host, q.Facts.Path
-	if !q.Asked {
+	if !q.HasVerdict {
 		address, assumed = s.Clients.Address(q.HTTP)
 		host = reading.HostOf(q.HTTP)
 	}
@@ -265,16 +265,16 @@ func addShadows(r *history.Record, q *Request) {
 }
 
 // addShadow adds the record of a shadow limit, or of a shadow rule without a count, for which h is nil.
-func addShadow(r *history.Record, q *Request, m *policy.Terms, h *ratelimit.Hit, d *ratelimit.Decision) {
+func addShadow(r *history.Record, q *Request, t *policy.Terms, h *ratelimit.Hit, d *ratelimit.Decision) {
 	shadow := history.Record{Outcome: outcome.Limited, Shadow: true, Time: r.Time, Duration: r.Duration,
 		Audit: r.Audit, User: r.User, KeyID: r.KeyID, Tier: r.Tier, Endpoint: r.Endpoint,
 		Address: r.Address, Method: r.Method, Host: r.Host, Path: r.Path}
 	if h == nil {
-		if m.Limit == "" {
+		if t.Limit == "" {
 			shadow.Outcome = outcome.Blocked
 		}
-		setRule(&shadow, m.Rule, m)
-		shadow.RetryAfter = m.RetryAfter
+		setRule(&shadow, t.Rule, t)
+		shadow.RetryAfter = t.RetryAfter
 	} else {
 		shadow.Key = h.StoredKey()
 		setHit(&shadow, h, d)

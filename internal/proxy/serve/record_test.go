@@ -73,11 +73,11 @@ func recordTests() map[string]recordTest {
 	refused := ratelimit.Decision{Quota: 10, RetryAfter: time.Minute, Source: ratelimit.FromRemembered}
 	limited := func(status, hit int) respond.Outcome {
 		return respond.Outcome{Kind: outcome.Limited, Status: status, Hit: hit, Decision: &refused,
-			Wait: time.Hour}
+			RetryAfter: time.Hour}
 	}
 	nobody := &policy.Verdict{Tier: "anonymous"}
 	refusedBy := func(reason policy.Reason, status int, wait time.Duration) respond.Outcome {
-		return respond.Outcome{Kind: reason.Outcome(), Status: status, Reason: reason, Wait: wait}
+		return respond.Outcome{Kind: reason.Outcome(), Status: status, Reason: reason, RetryAfter: wait}
 	}
 	peek := []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k", Cost: 1, Peek: true}}
 	lost := errors.Join(ratelimit.ErrUnavailable, errors.New("password hunter2"))

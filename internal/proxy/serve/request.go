@@ -36,26 +36,26 @@ type Request struct {
 	price     *policy.Price // of the model that Upload names; nil without one
 	free      bool          // the price is Free, so that limits in money do not count the request
 
-	// Asked reports that the policy was evaluated, which sets the other fields of this group. Verdict is
-	// empty if Asked is false.
-	Asked     bool
-	Key, User string // the request's API key, or without one its user
-	Facts     policy.Facts
-	Verdict   policy.Verdict
+	// HasVerdict reports that the policy was evaluated, which sets the other fields of this group. Verdict is
+	// empty if HasVerdict is false.
+	HasVerdict bool
+	Key, User  string // the request's API key, or without one its user
+	Facts      policy.Facts
+	Verdict    policy.Verdict
 
 	Began    time.Time
 	Arrived  time.Time // the start of the wait for the decision
 	Outcome  respond.Outcome
 	Settling *Settling // settles the request after the response; nil without a settlement
 
-	// finishAll or Deliver sets Delivered, and for a refusal Status and Body of the response. It sets the
+	// finishInFull or Finish sets Finished, and for a refusal Status and Body of the response. It sets the
 	// headers in Writer. If Writer is nil, the proxy responds.
-	Delivered bool
-	Clean     bool // set by Deliver: the request passes, and needs nothing more, not even Release
-	Status    int
-	Body      string
-	Writer    http.ResponseWriter
-	Conn      http.ResponseWriter // ends a slow Upload if Writer is nil
+	Finished bool
+	Released bool // set by Finish: the request passes, and needs nothing more, not even Release
+	Status   int
+	Body     string
+	Writer   http.ResponseWriter
+	Conn     http.ResponseWriter // ends a slow Upload if Writer is nil
 
 	Call *batch.Call // the request's call in a queue; nil without a queue
 
@@ -71,16 +71,16 @@ func Decide(s *Site, q *Request) error {
 	q.Site = s
 	q.Clients = s.Clients
 	q.Began = time.Now()
-	waits, err := FindLimits(q)
+	needsStore, err := FindLimits(q)
 	if err != nil {
 		return err
 	}
-	if waits && (q.Upload == nil || ReadUpload(q)) {
+	if needsStore && (q.Upload == nil || ReadUpload(q)) {
 		Fill([]*Request{q})
 		Take(q)
 	}
 	now := time.Now()
-	finishAll(now, s.Clock.Ahead(q.Decisions, now), q)
+	finishInFull(now, s.Clock.Ahead(q.Decisions, now), q)
 	if s.History != nil {
 		record([]*Request{q}, now)
 	}
@@ -88,10 +88,10 @@ func Decide(s *Site, q *Request) error {
 }
 
 // FindLimits evaluates the policy for a request, and then finds the limits of the configuration that apply.
-// The policy comes first, because a matcher can use the verdict. waits reports whether the store has to
+// The policy comes first, because a matcher can use the verdict. needsStore reports whether the store has to
 // decide the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the
-// caller always calls finishAll or Deliver. Callers set Input, Site and Began before FindLimits.
-func FindLimits(q *Request) (waits bool, err error) {
+// caller always calls finishInFull or Finish. Callers set Input, Site and Began before FindLimits.
+func FindLimits(q *Request) (needsStore bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
 	q.Err = nil
@@ -107,7 +107,7 @@ func FindLimits(q *Request) (waits bool, err error) {
 		exempt = !assumed && policy.ContainsAddress(s.Exempt, address)
 	}
 	if s.Policy != nil {
-		ask(s, q)
+		evaluatePolicy(s, q)
 	}
 	r := q.HTTP
 	counts := s.all.EnforcesTokens || s.Policy != nil && atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
@@ -123,7 +123,7 @@ func FindLimits(q *Request) (waits bool, err error) {
 	}
 	if !exempt {
 		q.Limits = s.all
-		if s.matches {
+		if s.needsMatch {
 			if err := match(s, q); err != nil || q.Outcome.Status != 0 {
 				return false, err
 			}
@@ -133,7 +133,7 @@ func FindLimits(q *Request) (waits bool, err error) {
 	q.price = nil
 	q.free = false
 	units := policyUnits{}
-	if q.Asked && !q.Verdict.Simple {
+	if q.HasVerdict && !q.Verdict.Simple {
 		units = policyUnitsOf(q.Verdict.Terms)
 	}
 	if q.Limits.EnforcesTokens || units.tokens || units.shadowMoney {
@@ -146,9 +146,9 @@ func FindLimits(q *Request) (waits bool, err error) {
 	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
 	}
-	if q.Upload != nil || q.Limits.HasHolds || q.Asked && !q.Verdict.Simple && hasHolds(q.Verdict.Hits) {
+	if q.Upload != nil || q.Limits.HasHolds || q.HasVerdict && !q.Verdict.Simple && hasHolds(q.Verdict.Hits) {
 		parent := q.HTTP.Context()
-		q.Flight = &Flight{upload: q.Upload, before: parent}
+		q.Flight = &Flight{upload: q.Upload, parent: parent}
 		parent = context.WithValue(parent, flightKey, q.Flight)
 		q.Flight.Context, q.Flight.cancel = context.WithCancel(parent)
 	}
@@ -191,15 +191,15 @@ func Fill(requests []*Request) {
 		if q.Site.Hits != nil {
 			hits = append(hits, q.Site.Hits(q.HTTP)...)
 			for len(q.Terms) < len(hits) {
-				q.Terms = append(q.Terms, plain)
+				q.Terms = append(q.Terms, plainTerms)
 			}
 		}
-		if q.Asked {
+		if q.HasVerdict {
 			hits = append(hits, q.Verdict.Hits...)
 			q.Terms = append(q.Terms, q.Verdict.Terms...)
 		}
 		filled[at] = hits
-		if f.Varies || q.Asked && !q.Verdict.Simple {
+		if f.Varies || q.HasVerdict && !q.Verdict.Simple {
 			counting = append(counting, at)
 		}
 		if q.Flight != nil {
@@ -210,7 +210,7 @@ func Fill(requests []*Request) {
 		chargeTokens(requests, filled, counting)
 	}
 	if holding != nil {
-		attach(requests, filled, holding)
+		setHolds(requests, filled, holding)
 	}
 	for at, q := range requests {
 		hits := filled[at]
@@ -219,13 +219,13 @@ func Fill(requests []*Request) {
 			c.Hits = append(c.Hits[:0], hits...)
 			c.Decisions = c.Decisions[:0]
 			c.Err = nil
-			c.HasIndependent = q.Limits.Shadow || q.Asked && q.Verdict.HasIndependent
+			c.HasIndependent = q.Limits.HasIndependent || q.HasVerdict && q.Verdict.HasIndependent
 		}
 	}
 }
 
-// plain are the terms of the hits of Site.Hits.
-var plain = &policy.Terms{Status: http.StatusTooManyRequests}
+// plainTerms are the terms of the hits of Site.Hits.
+var plainTerms = &policy.Terms{Status: http.StatusTooManyRequests}
 
 // background is the context of all decisions, instead of the request's context. The request's context ends
 // when the client closes its connection, which would fail the whole batch and be logged as a failure of the
@@ -241,23 +241,23 @@ func Take(q *Request) {
 	}
 	s := q.Site
 	ctx := background
-	if q.Asked && time.Since(q.Arrived) > s.Timeout/10 {
+	if q.HasVerdict && time.Since(q.Arrived) > s.Timeout/10 {
 		within, cancel := health.WithDeadline(ctx, q.Arrived, s.Timeout)
 		defer cancel()
 		ctx = within
 	}
 	q.Err = s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
 	if s.reopen != nil && errors.Is(q.Err, ratelimit.ErrClosed) {
-		s.reopen(func(repeated *host.Handle) {
+		s.reopen(func(repeated *host.Databases) {
 			q.Err = repeated.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
 		})
 	}
 }
 
-// finishAll ends requests that have Decisions, an Err, or nothing to decide. It sets their outcomes, counts
-// them, prepares their settlements, and responds to requests with a Writer. The caller then records them.
-// ahead is the result of Clock.Ahead at now. After a panic, finishAll may be called again.
-func finishAll(now time.Time, ahead int64, all ...*Request) {
+// finishInFull ends requests that have Decisions, an Err, or nothing to decide. It sets their outcomes,
+// counts them, prepares their settlements, and responds to requests with a Writer. The caller then records
+// them. ahead is the result of Clock.Ahead at now. After a panic, finishInFull may be called again.
+func finishInFull(now time.Time, ahead int64, all ...*Request) {
 	var decided, settled, noted, written []*Request
 	for _, q := range all {
 		s := q.Site
@@ -272,14 +272,14 @@ func finishAll(now time.Time, ahead int64, all ...*Request) {
 			decided = append(decided, q)
 		}
 	}
-	Judge(decided...)
+	SetOutcomes(decided...)
 	for _, q := range all {
 		if q.usesStore && (q.Outcome.Err != nil || q.failure != nil) {
 			setUndecided(q)
 		}
 		passes := q.Outcome.Status == 0
-		simple := !q.Asked || q.Verdict.Simple
-		if passes && len(q.Hits) > 0 && (q.Limits.Settled || !simple) && q.Settling == nil {
+		simple := !q.HasVerdict || q.Verdict.Simple
+		if passes && len(q.Hits) > 0 && (q.Limits.Settles || !simple) && q.Settling == nil {
 			settled = append(settled, q)
 		}
 		if !simple && q.Outcome.Err == nil {
@@ -302,8 +302,8 @@ func finishAll(now time.Time, ahead int64, all ...*Request) {
 	Respond(written...)
 	var counted []registry.Counted
 	for _, q := range all {
-		q.Delivered = true
-		if q.Asked || len(q.Hits) > 0 {
+		q.Finished = true
+		if q.HasVerdict || len(q.Hits) > 0 {
 			counted = append(counted, registry.Counted{Kind: q.Outcome.Kind, Passed: q.Outcome.Status == 0,
 				Hits: q.Hits, Decisions: q.Decisions})
 		}
@@ -348,7 +348,7 @@ func Respond(all ...*Request) {
 			q.Status, q.Body = q.Outcome.SetContent(h)
 		}
 	}
-	respond.SetHeaders(headers, outcomes)
+	respond.SetXHeaders(headers, outcomes)
 }
 
 // Release prepares a Request for reuse and drops references to the memory of its request.
@@ -361,14 +361,14 @@ func (q *Request) Release() {
 			q.Call.Hits[i] = ratelimit.Hit{}
 		}
 	}
-	if q.Asked {
+	if q.HasVerdict {
 		q.Facts = policy.Facts{}
 		policy.Clear(&q.Verdict)
 		q.Key = ""
 		q.Accepted = ""
 		q.User = ""
 		q.failure = nil
-		q.Asked = false
+		q.HasVerdict = false
 	}
 	q.HTTP = nil
 	q.Writer = nil

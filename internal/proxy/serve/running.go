@@ -17,14 +17,14 @@ func (s *Settling) Begin(w http.ResponseWriter) {
 	s.writer = w
 	if s.site.running != nil {
 		atomic.AddInt32(s.site.busy, 1)
-		s.running = s.site.running.Add(s)
+		s.number = s.site.running.Add(s)
 		if s.tokens != nil {
 			atomic.AddInt64(&s.site.Node.Running, 1)
 		}
 	}
 }
 
-// Stop implements host.Runner. A request without a response costs what it costs if its client leaves.
+// Stop implements host.Unsettled. A request without a response costs what it costs if its client leaves.
 func (s *Settling) Stop() bool {
 	atomic.StoreInt32(&s.stopped, 1)
 	if !s.mu.TryLock() {
@@ -49,12 +49,12 @@ func (s *Settling) Stop() bool {
 // flushTimeout bounds the time by which a client that does not read its response delays Stop.
 const flushTimeout = 100 * time.Millisecond
 
-// Interrupt implements host.Runner.
+// Interrupt implements host.Unsettled.
 func (s *Settling) Interrupt() {
 	_ = http.NewResponseController(s.writer).SetWriteDeadline(time.Now()) // Lose follows an error
 }
 
-// Lose implements host.Runner.
+// Lose implements host.Unsettled.
 func (s *Settling) Lose() {
 	if store, ok := s.site.Store.(interface{ Lose(n int) }); ok {
 		store.Lose(1)

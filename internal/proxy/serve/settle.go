@@ -19,6 +19,17 @@ import (
 // request's hits: the store charges or refunds the difference between the charge and the real cost, or on
 // limits that reserve, charges the real cost and ends what the hit holds. One goroutine at a time calls
 // ReadHeaders and Write.
+//
+// A Settling has these phases:
+//
+//	made      status is 0, and writer is nil
+//	begun     Begin has set writer, and number in a process
+//	responds  start has set status, and sent grows; after a hijack, hijacked is set
+//	ended     End or Stop has set ended, and gone if the client had left; later parts are not read
+//	settled   settle has set settled: in End, settleWithin after it, or for an Upload that nobody has read,
+//	          when the client's request ends
+//
+// Stop also sets stopped, after which writes fail.
 type Settling struct {
 	site    *Site
 	hits    []settledHit
@@ -39,7 +50,7 @@ type Settling struct {
 	// hijacked reports that the connection is no longer the writer's.
 	hijacked bool
 	settled  bool  // settle has run
-	running  int64 // its number in Site.running; 0 before Begin
+	number   int64 // its number in Site.running; 0 before Begin
 
 	client    context.Context  // the request's context, which ends early if the client leaves
 	unsettled []bool           // a true for each hit of the request that is settled
@@ -64,9 +75,9 @@ type settledHit struct {
 	repeated bool     // see policy.Terms
 
 	// Set by settle: how the real cost differs from the charge, and why it is an estimate, or nil.
-	outcome SettledCost
-	err     error
-	ended   bool // the store ends the Hold
+	kind  SettledCost
+	err   error
+	ended bool // the store ends the Hold
 }
 
 // SettledCost says how the cost of a settled hit differs from its charge.
@@ -150,7 +161,7 @@ func newSettlings(all []*Request) {
 	for k, q := range all {
 		q.Settling = made[k] // after all that can panic, since a second delivery makes no other
 		if q.Settling != nil && q.Flight != nil {
-			q.Flight.settled = true
+			q.Flight.hasSettling = true
 		}
 	}
 }
@@ -241,7 +252,7 @@ func (s *Settling) End(status int, h http.Header) {
 	if later {
 		return
 	}
-	waits := s.batched && s.running != 0 && atomic.LoadInt32(s.site.busy) > fewRunning
+	waits := s.batched && s.number != 0 && atomic.LoadInt32(s.site.busy) > fewRunning
 	if s.body != nil && (waits || s.body.Waiting()) ||
 		s.tokens != nil && s.tokens.reader != nil && (waits || s.tokens.reader.Waiting()) {
 		s.settleSoon() // the response does not end before the handler returns

@@ -86,14 +86,14 @@ func settle(all ...*Settling) {
 	}
 	final = true
 	for _, s := range rest {
-		if s.site.Used != nil {
-			s.reportUsed()
+		if s.site.OnUsage != nil {
+			s.reportUsage()
 		}
-		tells := s.site.History != nil || s.site.Settled != nil
+		reports := s.site.History != nil || s.site.OnSettled != nil
 		for i := range s.hits {
 			one := &s.hits[i]
-			if one.Limit != nil && (tells || one.err != nil) {
-				s.tell(one)
+			if one.Limit != nil && (reports || one.err != nil) {
+				s.report(one)
 			}
 		}
 	}
@@ -113,9 +113,9 @@ func setUnits(all []*Settling) {
 			}
 			one.err = nil
 			if unit == "" {
-				one.Units, one.outcome, one.err = s.costOf(one)
+				one.Units, one.kind, one.err = s.costOf(one)
 			} else {
-				one.outcome = t.kind
+				one.kind = t.kind
 				if t.wrong != nil {
 					one.err = option.Invalid(one.source.Text, t.wrong.Value, t.wrong.Want)
 				}
@@ -139,11 +139,11 @@ func setUnits(all []*Settling) {
 				one.Units = ratelimit.MaxEvents
 			}
 			switch {
-			case one.outcome != SettledSame: // a stream without usage is missing
+			case one.kind != SettledSame: // a stream without usage is missing
 			case one.Units > one.Cost:
-				one.outcome = SettledMore
+				one.kind = SettledMore
 			case one.Units < one.Cost:
-				one.outcome = SettledLess
+				one.kind = SettledLess
 			}
 			charges := one.Units != one.Cost
 			if one.Limit.Reserves {
@@ -174,12 +174,12 @@ func unregister(all []*Settling) {
 				one.Hold.Release()
 			}
 		}
-		if s.running == 0 {
+		if s.number == 0 {
 			continue
 		}
 		running = s.site.running
-		numbers = append(numbers, s.running)
-		s.running = 0
+		numbers = append(numbers, s.number)
+		s.number = 0
 		atomic.AddInt32(s.site.busy, -1)
 		if s.tokens != nil {
 			atomic.AddInt64(&s.site.Node.Running, -1)
@@ -190,8 +190,8 @@ func unregister(all []*Settling) {
 	}
 }
 
-// tell records, counts and logs the settlement of a hit.
-func (s *Settling) tell(one *settledHit) {
+// report records, counts and logs the settlement of a hit.
+func (s *Settling) report(one *settledHit) {
 	site := s.site
 	prefix := one.Limit.Prefix
 	if site.History != nil && !one.repeated {
@@ -199,15 +199,15 @@ func (s *Settling) tell(one *settledHit) {
 		s.recorded.Units = one.Units
 		history.SetCost(site.History, &s.recorded)
 	}
-	if site.Settled != nil {
-		site.Settled(prefix, one.outcome)
+	if site.OnSettled != nil {
+		site.OnSettled(prefix, one.kind)
 	}
 	if one.err == nil {
 		return
 	}
-	sampler := &site.invalid
-	if one.outcome == SettledMissing {
-		sampler = &site.missing
+	sampler := &site.invalidCosts
+	if one.kind == SettledMissing {
+		sampler = &site.missingUsage
 	}
 	if dropped, ok := sampler.Allow(time.Now(), time.Minute); ok {
 		site.Log(host.Line{Level: host.Warn, Text: "a request is charged an estimate", Prefix: prefix,

@@ -59,9 +59,9 @@ func newMemorySite(t testing.TB, zone ...string) *memorySite {
 		return address.Addr(), false
 	}
 	s.Site = &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z}, MaxBody: 64 << 10,
-		Clients: &reading.Clients{Address: address},
-		Settled: func(_ string, cost serve.SettledCost) { s.costs <- string(cost) },
-		Log:     func(l host.Line) { s.lines = append(s.lines, fmt.Sprint(l.Prefix, ": ", l.Err)) }}
+		Clients:   &reading.Clients{Address: address},
+		OnSettled: func(_ string, cost serve.SettledCost) { s.costs <- string(cost) },
+		Log:       func(l host.Line) { s.lines = append(s.lines, fmt.Sprint(l.Prefix, ": ", l.Err)) }}
 	s.Prepare()
 	return s
 }

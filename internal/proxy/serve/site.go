@@ -19,7 +19,7 @@ import (
 )
 
 // Site is the compiled configuration of one handler. Callers set the fields before Prepare, and nothing
-// changes them afterwards. Hits, UserOf, Settled and Used may be nil. Clients.Address is required with a
+// changes them afterwards. Hits, UserOf, OnSettled and OnUsage may be nil. Clients.Address is required with a
 // Policy, a History or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only
 // through interfaces.
 type Site struct {
@@ -59,30 +59,30 @@ type Site struct {
 
 	// UserOf returns the user that the proxy authenticated, or "". It is called before a request is recorded.
 	UserOf func(r *http.Request) (user string)
-	// Settled is called for each settled hit, possibly from another goroutine.
-	Settled func(prefix string, cost SettledCost)
-	// Used is called with the usage that each response reports, as Settled is.
-	Used func(u *Used)
+	// OnSettled is called for each settled hit, possibly from another goroutine.
+	OnSettled func(prefix string, cost SettledCost)
+	// OnUsage is called with the usage that each response reports, as OnSettled is.
+	OnUsage func(u *Usage)
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it fails, it does not call retry.
-	reopen func(retry func(repeated *host.Handle))
+	reopen func(retry func(repeated *host.Databases))
 
-	audit   option.Audit  // the handler's setting, for requests that the policy alone decides
-	unknown int32         // 1 once the log has a warning of an unknown address; atomic
-	invalid host.Sampler  // bounds log lines about invalid costs in responses
-	missing host.Sampler  // bounds log lines about responses without usage
-	models  host.Sampler  // bounds log lines about models without a price
-	bodies  *host.Bodies  // counts the uploads of the process
-	running *host.Running // the requests of the process to settle; nil outside of a process
-	busy    *int32        // counts those of the site; see host.Handle.Busy
-	all     *LimitSet     // all limits that are on
-	none    *LimitSet     // no limits
-	matches bool          // one of Zones does not apply to all requests
+	audit          option.Audit  // the handler's setting, for requests that the policy alone decides
+	warnedUnknown  int32         // 1 once the log has a warning of an unknown address; atomic
+	invalidCosts   host.Sampler  // bounds log lines about invalid costs in responses
+	missingUsage   host.Sampler  // bounds log lines about responses without usage
+	unpricedModels host.Sampler  // bounds log lines about models without a price
+	bodies         *host.Bodies  // counts the uploads of the process
+	running        *host.Running // the requests of the process to settle; nil outside of a process
+	busy           *int32        // counts those of the site; see host.Databases.Busy
+	all            *LimitSet     // all limits that are on
+	none           *LimitSet     // no limits
+	needsMatch     bool          // one of Zones does not apply to all requests
 
-	mu        sync.Mutex    // held to replace sets, and guards unsettled
-	sets      atomic.Value  // a map[string]*LimitSet, by Request.matched, which does not change
-	unsettled []host.Runner // Settlings of responses that have ended and wait: see settleSoon
+	mu        sync.Mutex       // held to replace sets, and guards unsettled
+	sets      atomic.Value     // a map[string]*LimitSet, by Request.matched, which does not change
+	unsettled []host.Unsettled // Settlings of responses that have ended and wait: see settleSoon
 }
 
 // Watcher observes the requests of a Site with a policy.
@@ -93,8 +93,8 @@ type Watcher interface {
 }
 
 // Open opens the databases of the site and prepares the site for its first request. Open does not connect;
-// see host.Handle.Prepare.
-func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, error) {
+// see host.Databases.Prepare.
+func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Databases, error) {
 	if s.Policy != nil && len(s.Policy.Keys) > 0 && !s.Policy.needsKey {
 		sources.Anonymous = s.Policy.tier
 		if sources.Anonymous == "" {
@@ -127,7 +127,7 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Handle, e
 		}
 	}
 	timeout := s.Timeout
-	s.reopen = func(retry func(repeated *host.Handle)) {
+	s.reopen = func(retry func(repeated *host.Databases)) {
 		repeated, err := p.Open(sources, timeout)
 		if err == nil {
 			defer repeated.Release()
@@ -159,9 +159,9 @@ func (s *Site) Prepare() {
 	}
 	s.Clients.Unknown = func() { warnOfUnknown(s) }
 	s.sets.Store(map[string]*LimitSet{})
-	s.matches = false
+	s.needsMatch = false
 	for _, z := range s.Zones {
-		s.matches = s.matches || z.Match != nil || requiresKey(z) || z.CostSource.CountsTokens()
+		s.needsMatch = s.needsMatch || z.Match != nil || requiresKey(z) || z.CostSource.CountsTokens()
 		if z.HashKey != nil && *z.HashKey {
 			s.Hidden.Merge(z.Key.Text.Parts)
 		}
@@ -188,7 +188,7 @@ func (s *Site) CountsTokens() bool {
 // LimitsOfAll returns the limits if they are the same for all requests. LimitsOfAll returns nil if requests
 // need FindLimits.
 func (s *Site) LimitsOfAll() *LimitSet {
-	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.HasHolds || len(s.all.Hits) == 0 {
+	if s.needsMatch || len(s.Exempt) > 0 || s.Policy != nil || s.all.HasHolds || len(s.all.Hits) == 0 {
 		return nil
 	}
 	return s.all

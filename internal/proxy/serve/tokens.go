@@ -84,12 +84,12 @@ func setBills(all []*Request, bills []*batch.Bill) {
 		one := bills[k]
 		one.Day = decided / (24 * 3600 * 1000000)
 		v := &q.Verdict
-		if q.Asked && v.User != "" {
+		if q.HasVerdict && v.User != "" {
 			one.User, one.KeyID = v.User, v.KeyID
-		} else if q.Asked || q.Site.UserOf != nil {
+		} else if q.HasVerdict || q.Site.UserOf != nil {
 			one.User, one.KeyID = senderOf(q)
 		}
-		if id := v.Sender; q.Asked && id != nil && one.User == id.User {
+		if id := v.Sender; q.HasVerdict && id != nil && one.User == id.User {
 			one.User = policy.CountsAs(id.User, id.UserCountedAs)
 			for above := policy.ParentOf(id); above != nil; above = policy.ParentOf(above) {
 				one.Ancestors = append(one.Ancestors, policy.CountsAs(above.User, above.UserCountedAs))
@@ -320,24 +320,24 @@ const (
 // standardTier is the tier that the ledger leaves out.
 const standardTier = "standard"
 
-// Used is the usage that a response reports under limits of tokens or money.
-type Used struct {
+// Usage is the usage that a response reports under limits of tokens or money.
+type Usage struct {
 	Model  string           // the model of its price; "" without a price
-	Tokens map[string]int64 // by kind: one of UsedKinds
+	Tokens map[string]int64 // by kind: one of TokenKinds
 	Money  int64            // the cost in billionths
 }
 
-// UsedKinds lists the kinds of tokens.
-var UsedKinds = option.PartNames[:option.Search]
+// TokenKinds lists the kinds of tokens.
+var TokenKinds = option.PartNames[:option.Search]
 
-// reportUsed calls Site.Used, which is not nil, with the usage that the response has reported.
-func (s *Settling) reportUsed() {
+// reportUsage calls Site.OnUsage, which is not nil, with the usage that the response has reported.
+func (s *Settling) reportUsage() {
 	if s.tokens == nil || s.tokens.reader == nil || !s.tokens.usage.Reported {
 		return
 	}
-	used := &Used{Tokens: map[string]int64{}}
+	used := &Usage{Tokens: map[string]int64{}}
 	for _, share := range append([]usage.Share{{Parts: s.tokens.usage.Parts}}, s.tokens.usage.Also...) {
-		for i, kind := range UsedKinds {
+		for i, kind := range TokenKinds {
 			if n := share.Parts[i]; n > 0 {
 				used.Tokens[kind] += n
 			}
@@ -347,5 +347,5 @@ func (s *Settling) reportUsed() {
 		used.Model = p.Model
 		used.Money = s.tokens.cost
 	}
-	s.site.Used(used)
+	s.site.OnUsage(used)
 }

@@ -19,18 +19,18 @@ import (
 // it can.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
 	o := NoDecision(s.OnError, err)
-	if o.Wait > 0 && !canRefuse(q) {
+	if o.RetryAfter > 0 && !canRefuse(q) {
 		o.Status = 0
-		o.Wait = 0
+		o.RetryAfter = 0
 		return o
 	}
-	local := (s.OnError == settings.Local || errors.Is(err, store.ErrOwes)) && o.Wait == 0 &&
+	local := (s.OnError == settings.Local || errors.Is(err, store.ErrOwes)) && o.RetryAfter == 0 &&
 		!errors.Is(err, ratelimit.ErrClosed)
 	inPostgres, ok := s.Store.(*store.Store)
 	if !local || !ok || !inPostgres.TakeLocal(err, q.Hits, q.Decisions) {
 		return o
 	}
-	Judge(q)
+	SetOutcomes(q)
 	o = q.Outcome
 	o.Overage = 0 // an estimate, for which no client may be billed
 	return o
@@ -51,14 +51,14 @@ func NoDecision(onError settings.OnError, err error) respond.Outcome {
 	switch {
 	case errors.Is(err, ratelimit.ErrOverloaded):
 		o.Kind = outcome.Overloaded
-		o.Reason = policy.NotRefused
-		o.Wait = overloadedWait
+		o.Reason = policy.NoReason
+		o.RetryAfter = overloadedWait
 	case errors.Is(err, ratelimit.ErrTimeout):
 		o.Reason = policy.Timeout
 	case errors.Is(err, policy.ErrVersion):
-		o.Wait = versionWait
+		o.RetryAfter = versionWait
 	}
-	if o.Wait > 0 || onError == settings.Deny {
+	if o.RetryAfter > 0 || onError == settings.Deny {
 		o.Status = http.StatusServiceUnavailable
 	}
 	return o

@@ -28,7 +28,7 @@ func nameUnpriced(q *Request) {
 	quoted, _ := json.Marshal(name) // without <, because a page may show it
 	q.Outcome.Message = "The model " + string(quoted) + " has no price"
 	s := q.Site
-	if dropped, ok := s.models.AllowName(time.Now(), time.Minute, name); ok {
+	if dropped, ok := s.unpricedModels.AllowName(time.Now(), time.Minute, name); ok {
 		s.Log(host.Line{Level: host.Warn, Text: "a request is refused, because its model has no price",
 			Err: option.Invalid("model", name, "one with a price"), Dropped: dropped})
 	}

@@ -45,14 +45,14 @@ func checkHiddenPost(s *Site, q *Request, exempt bool) error {
 // meetsLimits reports whether enforced limits of tokens or money apply to a POST, or the policy would refuse
 // it where such limits are. If one of the configuration applies, meetsLimits may set the Outcome.
 func meetsLimits(s *Site, q *Request, exempt bool) (bool, error) {
-	if !exempt && s.matches {
+	if !exempt && s.needsMatch {
 		err := match(s, q)
 		if err != nil || q.Limits.EnforcesTokens {
 			return err == nil, err
 		}
 		q.Outcome = respond.Outcome{} // that of a limit that counts no tokens
 	}
-	if !q.Asked {
+	if !q.HasVerdict {
 		return false, nil
 	}
 	f := q.Facts

@@ -90,9 +90,9 @@ func newUpload(q *Request, units policyUnits) *Upload {
 		body: &heldBody{}, money: units.money, client: clientIn(q),
 		unsized: q.HTTP.ContentLength < 0, once: q.Writer != nil}
 	switch {
-	case q.Asked && v.KeyID != 0:
+	case q.HasVerdict && v.KeyID != 0:
 		u.body.sender = "key " + strconv.FormatInt(v.KeyID, 10)
-	case q.Asked && v.User != "":
+	case q.HasVerdict && v.User != "":
 		u.body.sender = "user " + v.User
 	default:
 		u.body.sender = reading.Client(&q.Input)
@@ -112,7 +112,7 @@ var uploadStatuses = map[policy.Reason]int{
 // ReadUpload reads the Upload of a request and reports, as FindLimits does, whether the store has to decide
 // the request. Before that, it refuses the request if a limit is known to be used up. The time for reading
 // counts neither for the decision nor in the history.
-func ReadUpload(q *Request) (waits bool) {
+func ReadUpload(q *Request) (needsStore bool) {
 	if inPostgres, ok := q.Site.Store.(*store.Store); ok && inPostgres.Remembers() &&
 		refusedFromMemory(q, inPostgres) {
 		return false
@@ -120,24 +120,24 @@ func ReadUpload(q *Request) (waits bool) {
 	u := q.Upload
 	began := time.Now()
 	reason := receive(u, q)
-	if reason == policy.NotRefused {
+	if reason == policy.NoReason {
 		reason = u.prepare(q)
 	}
-	if reason != policy.NotRefused && u.optional {
+	if reason != policy.NoReason && u.optional {
 		u.passOn(q)
-		reason = policy.NotRefused
+		reason = policy.NoReason
 	}
 	took := time.Since(began)
 	q.Began = q.Began.Add(took)
 	q.Arrived = q.Arrived.Add(took)
-	if reason == policy.NotRefused {
+	if reason == policy.NoReason {
 		return true
 	}
 	u.dropChunks()
 	q.Outcome = refusal(uploadStatuses[reason], reason)
 	switch reason {
 	case policy.ManyBodies:
-		q.Outcome.Wait = overloadedWait
+		q.Outcome.RetryAfter = overloadedWait
 	case policy.LongBody:
 		q.Outcome.Message = "Body too long: at most " + strconv.FormatInt(u.bound, 10) + " bytes"
 	case policy.NoPrice:
@@ -197,7 +197,7 @@ func receive(u *Upload, q *Request) policy.Reason {
 	if !timer.Stop() {
 		return policy.SlowBody
 	}
-	if reason == policy.NotRefused && (u.length < r.ContentLength ||
+	if reason == policy.NoReason && (u.length < r.ContentLength ||
 		u.length == 0 && atomic.LoadInt32(&u.body.read) != 0) {
 		return policy.GoneBody
 	}
@@ -235,7 +235,7 @@ func (u *Upload) readAll(body io.Reader, late *int32) policy.Reason {
 		length += int64(n)
 		if errors.Is(err, io.EOF) {
 			u.length = length
-			return policy.NotRefused
+			return policy.NoReason
 		}
 		if errors.Is(err, http.ErrBodyReadAfterClose) {
 			return policy.GoneBody
@@ -300,7 +300,7 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 		q.prompt += (n + 3) / 4
 	}
 	u.Prompt.Model = option.ModelName(prompt.Model)
-	if q.Asked {
+	if q.HasVerdict {
 		u.prices = q.Site.Policy.Rules.Prices()
 		q.price = u.prices.Of(prompt.Model)
 		q.free = q.price != nil && q.price.Free
@@ -311,7 +311,7 @@ func (u *Upload) prepare(q *Request) policy.Reason {
 	b.unread = u.length
 	var body io.ReadCloser = u
 	q.HTTP.Body = body
-	return policy.NotRefused
+	return policy.NoReason
 }
 
 // passOn makes what was read of a body, and the rest of it, the body of the request.

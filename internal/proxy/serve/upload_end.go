@@ -17,7 +17,7 @@ func clientIn(q *Request) context.Context {
 			break
 		}
 		outer := found.(*Flight)
-		client = outer.before
+		client = outer.parent
 		// In Caddy, q.HTTP.Body is that Upload, unless a handler in between has replaced it.
 		if q.Writer != nil && q.Earlier == nil && outer.upload != nil && outer.upload.intact() {
 			q.Earlier = outer.upload
@@ -72,7 +72,7 @@ func (u *Upload) fault() policy.Reason {
 	case u.body.unread < u.length: // see passOn
 		return policy.SlowBody
 	}
-	return policy.NotRefused
+	return policy.NoReason
 }
 
 // Close implements io.Closer. A body that nobody has read stays for another attempt: see endAttempt.

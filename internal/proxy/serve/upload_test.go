@@ -195,7 +195,7 @@ func TestShadowLimitsInMoneyPassSlowBodies(t *testing.T) {
 		body := slow{late: make(chan bool)}
 		q := post(io.LimitReader(body, 4), 4)
 		q.Conn = body
-		q.Asked = true
+		q.HasVerdict = true
 		q.Verdict = policy.Verdict{
 			Hits: []ratelimit.Hit{{Limit: limit, Key: "k", Cost: 1, Independent: true}},
 			Terms: []*policy.Terms{{Shadow: true, Quota: 100,

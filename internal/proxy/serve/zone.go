@@ -28,9 +28,9 @@ type Zone struct {
 	// Hit is the template for the hits of requests.
 	Hit ratelimit.Hit
 
-	cost  *reading.Text // nil for a fixed cost
-	audit option.Audit
-	empty int32 // 1 once the log has a warning that the key was empty; atomic
+	cost        *reading.Text // nil for a fixed cost
+	audit       option.Audit
+	warnedEmpty int32 // 1 once the log has a warning that the key was empty; atomic
 }
 
 // defaultKey is the key of a limit without a configured key.
@@ -71,7 +71,7 @@ func (z *Zone) auditOf(own option.Audit) option.Audit {
 
 // warnOfUnknown logs a warning the first time that a client's address is unknown.
 func warnOfUnknown(s *Site) {
-	if atomic.CompareAndSwapInt32(&s.unknown, 0, 1) {
+	if atomic.CompareAndSwapInt32(&s.warnedUnknown, 0, 1) {
 		s.Log(host.Line{Level: host.Warn, Text: "the address of a client is unknown: all such clients are " +
 			"one client, without bans and exemptions (behind a Unix socket, trust the proxy in front)"})
 	}
@@ -132,7 +132,7 @@ func setZoneKeys(z *Zone, q *Request, i int, hits []ratelimit.Hit) []ratelimit.H
 			hits[at].Secret = false
 			continue
 		}
-		if key == "" && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
+		if key == "" && atomic.CompareAndSwapInt32(&z.warnedEmpty, 0, 1) {
 			q.Site.Log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
 				Text: "the key of a request is empty: all such requests share one quota"})
 		}

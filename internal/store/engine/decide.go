@@ -25,7 +25,7 @@ type work struct {
 	names      []int64 // the names for which the batch reserves, see ledger.Acquire
 	hasSeveral bool    // a request has several hits
 	hasRefunds bool    // a request refunds or resets rows
-	keepsRows  bool    // the store remembers all rows, see lease.Set.Local
+	keepsRows  bool    // the engine remembers all rows, see lease.Set.Local
 	// extended means that the batch's deadline is more than one timeout after the arrival of its oldest call.
 	// The queue sets such a deadline only while the database answers.
 	extended bool
@@ -44,20 +44,20 @@ var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
 // decideInDatabase decides and finishes the calls of a batch.
 func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
-	s := d.engine
+	e := d.engine
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	locked := d.isSide() // see locks.go
 	w := &work{decider: d, ctx: ctx,
-		sequence: atomic.AddInt64(&s.rows.Sequence, 1), sent: lease.Now(s.rows),
+		sequence: atomic.AddInt64(&e.rows.Sequence, 1), sent: lease.Now(e.rows),
 		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
-		keepsRows: atomic.LoadInt32(&s.rows.Local) == 1, now: s.unixNow()}
+		keepsRows: atomic.LoadInt32(&e.rows.Local) == 1, now: e.unixNow()}
 	if !locked {
-		addValue(s.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
-		addValue(s.stats, Sizes, int64(len(calls)))
-		atomic.AddInt64(&s.stats[Batches], 1)
-		atomic.AddInt64(&s.stats[Requests], int64(len(calls)))
+		addValue(e.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
+		addValue(e.stats, Sizes, int64(len(calls)))
+		atomic.AddInt64(&e.stats[Batches], 1)
+		atomic.AddInt64(&e.stats[Requests], int64(len(calls)))
 	}
 	for _, c := range calls {
 		if c.HasIndependent {
@@ -75,13 +75,13 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	if err == nil {
 		err = errUndecided // for requests that the rounds have left out
 	} else {
-		atomic.AddInt64(&s.stats[Failures], 1)
+		atomic.AddInt64(&e.stats[Failures], 1)
 		err = w.noDecision(err)
 	}
 	w.fail(err)
 	w.end()
 	if !locked {
-		addValue(s.stats, Times, time.Since(start).Microseconds())
+		addValue(e.stats, Times, time.Since(start).Microseconds())
 	}
 }
 
@@ -160,7 +160,7 @@ func (w *work) decideRequests() error {
 		}
 		repeated, err = w.decideRound(repeated, wait, true)
 		if err == nil && len(repeated) > 0 {
-			w.wait(repeated)
+			w.enterSide(repeated)
 		}
 	}
 	return err

@@ -38,12 +38,12 @@ type Options struct {
 
 	LeaseHits int // the hits per horizon that give a key a lease; 0 is defaultLeaseHits
 	// Tables maps the default names of tables to the tables to use; nil uses the default ones. With Tables,
-	// the store creates no tables.
+	// the engine creates no tables.
 	Tables map[string]statement.Table
-	// Shards is the number of stores among which keys and maxRows are divided; 0 is 1.
+	// Shards is the number of engines among which keys and maxRows are divided; 0 is 1.
 	Shards int
 	// Discover, unless it is nil, runs before the first decision, and again after the tables were dropped. It
-	// reports whether the counts are in other stores: this store then decides nothing, and needs no tables.
+	// reports whether the counts are in other engines: this one then decides nothing, and needs no tables.
 	Discover func(ctx context.Context) (bool, error)
 	// Notify, unless it is nil, is called with notices.
 	Notify func(n *batch.Notice)
@@ -61,7 +61,7 @@ type Options struct {
 
 const (
 	defaultWorkers = 4
-	// maxRows bounds the rows that a store remembers, see lease.Options.
+	// maxRows bounds the rows that an engine remembers, see lease.Options.
 	maxRows             = 20000
 	defaultLeaseHorizon = time.Second
 	// With 4, a quarter of 10,000 equally busy keys get a lease by chance, and requests take 1.05 times the
@@ -171,7 +171,7 @@ func New(db pgdb.DB, options Options) (*Engine, error) {
 	e.slots = slots.New(holds, func(j *batch.Job) { e.addJob(j, 0) })
 	e.ledger = ledger.New(ledger.Options{Options: holds, Rows: e.rows, Write: e.writeSettlements,
 		Upkeep: o.Upkeep, Notify: o.Notify, Settled: e.settled, Now: e.unixNow})
-	server.replaced = e.ledger.Uncertain
+	server.onReplaced = e.ledger.MarkUncertain
 	e.idleCalls.New = func() any { return batch.NewCall() }
 	e.idleBuffers.New = func() any { return &buffers{} }
 	return e, nil
@@ -184,7 +184,7 @@ func (o Options) Report(err error) {
 	}
 }
 
-// Health returns the health of the server of the store.
+// Health returns the health of the server.
 func (e *Engine) Health() *health.Health { return e.health }
 
 // Unavailable returns an error that wraps ratelimit.ErrUnavailable while the database makes no decisions, and
@@ -241,7 +241,7 @@ func (e *Engine) AcquireLocal(row lease.RowID, h *ratelimit.Hit) {
 	}
 }
 
-// Ledger returns the ledger of the store.
+// Ledger returns the ledger of the engine.
 func (e *Engine) Ledger() *ledger.Ledger { return e.ledger }
 
 // unixNow returns Options.Now in Unix microseconds, or 0 for the clock of the server.

@@ -70,7 +70,7 @@ func (e *Engine) startMaintenance() {
 	}
 }
 
-// maintainLeases ends and charges leases until the store is closed.
+// maintainLeases ends and charges leases until the engine is closed.
 func (e *Engine) maintainLeases() {
 	closing := e.closing
 	e.report(batch.PanicError(func() {
@@ -102,7 +102,7 @@ func (e *Engine) refundLeases() {
 	e.server.mu.Lock()
 	defer e.server.mu.Unlock()
 	for _, r := range lease.Refunds(e.rows) {
-		e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N},
+		e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: r.Limit, Key: r.Row.Key, Cost: -r.Units},
 			Claim: r.Claim, Window: r.Claim}, 0)
 	}
 }

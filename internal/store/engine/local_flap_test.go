@@ -48,7 +48,7 @@ func (p *simProxy) ask(c map[*ratelimit.Limit]*flapCount) {
 				err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
 				q := &serve.Request{Hits: hits, Decisions: decisions,
 					Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
-				serve.Judge(q)
+				serve.SetOutcomes(q)
 				out := q.Outcome
 				if err != nil {
 					out = serve.TakeLocal(p.site, q, err)

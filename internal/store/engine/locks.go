@@ -21,7 +21,7 @@ import (
 // A busy row, which the batches of other proxies lock one after the other, becomes free after some of these
 // batches (TestRequestWaitsForBusyRow). A row that has had lock timeouts for lockedWaits counts as locked.
 // Requests on a row that counts as locked fail immediately, except that one request in each 100 ms tries the
-// row again (lease.StateOf).
+// row again (lease.LockStateOf).
 
 // errLocked is the error of a hit on a row that another transaction has locked.
 var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
@@ -40,7 +40,7 @@ const (
 func (w *work) findLocked(r *request) lease.LockState {
 	highest := lease.Free
 	for i := range r.Hits {
-		state := lease.StateOf(w.engine.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait)
+		state := lease.LockStateOf(w.engine.rows, rowOf(&r.Hits[i]), lockedWaits*w.lockWait)
 		if state > highest {
 			highest = state
 		}
@@ -64,12 +64,12 @@ func (w *work) refuseLocked(requests []*request) []*request {
 		}
 	}
 	w.finish(refused, errLocked)
-	w.wait(later)
+	w.enterSide(later)
 	return now
 }
 
-// wait puts requests into the side queue, which finishes them.
-func (w *work) wait(requests []*request) {
+// enterSide puts requests into the side queue, which finishes them.
+func (w *work) enterSide(requests []*request) {
 	for _, r := range requests {
 		r.finished = true
 		batch.Send(w.side, r.Call, r.Arrived)
@@ -91,7 +91,7 @@ func (w *work) decideLocked() error {
 	w.finish(refused, errLocked)
 	if len(later) > 0 {
 		health.Sleep(w.ctx, time.Millisecond) // the server may fail them immediately
-		w.wait(later)
+		w.enterSide(later)
 	}
 	return err
 }

@@ -226,5 +226,5 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// Leases returns the rows that the store remembers.
+// Leases returns the rows that the engine remembers.
 func (e *Engine) Leases() *lease.Set { return e.rows }

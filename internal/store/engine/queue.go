@@ -47,7 +47,7 @@ func roundDown(d time.Duration) time.Duration {
 
 // OpenQueue returns a queue for calls that a proxy sends itself. synchronous is set for calls with a hit that
 // may wait for a standby. fill, which may be nil, and deliver are those of batch.Options. The queue lasts as
-// long as the store.
+// long as the engine.
 func (e *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	e.mu.Lock()

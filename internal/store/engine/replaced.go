@@ -44,7 +44,7 @@ func (s *server) checkIdentity(identity *pgdb.Statement) {
 	}
 	s.mu.Unlock()
 	if lost {
-		s.replaced()
+		s.onReplaced()
 	}
 }
 

@@ -23,20 +23,20 @@ import (
 type server struct {
 	db      pgdb.DB
 	health  *health.Health
-	closing context.Context // ends when the store is closed
+	closing context.Context // ends when the engine is closed
 	report  func(error)     // Options.Report
 	stats   Stats           // the counters; Engine.Stats adds gauges from other fields
 
 	rows  *lease.Set // the remembered rows
-	lanes [2]*lane   // the lanes of the store
+	lanes [2]*lane   // the lanes of the engine
 
-	// replaced is called when the counts may lack what this process has charged and holds.
-	replaced func()
-	discover func(ctx context.Context) (bool, error) // Options.Discover
-	migrates bool                                    // the setup creates and upgrades the tables
-	existed  bool                                    // the tables have existed; only the setup uses it
-	ready    int32                                   // 1 once the setup is done; atomic
-	creation *health.Creation                        // of the tables by an attempt of the setup
+	// onReplaced is called when the counts may lack what this process has charged and holds.
+	onReplaced func()
+	discover   func(ctx context.Context) (bool, error) // Options.Discover
+	migrates   bool                                    // the setup creates and upgrades the tables
+	existed    bool                                    // the tables have existed; only the setup uses it
+	ready      int32                                   // 1 once the setup is done; atomic
+	creation   *health.Creation                        // of the tables by an attempt of the setup
 
 	mu      sync.Mutex      // guards the fields below
 	attempt context.Context // ends with the current attempt; nil without one

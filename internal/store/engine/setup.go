@@ -105,8 +105,8 @@ const (
 	lockedPause = 50 * time.Millisecond
 )
 
-// setUp finds out whether the counts are in this store. If they are, it creates the tables if there are none,
-// unless another session does. Requests wait for that if this is the first attempt.
+// setUp finds out whether the counts are in this engine. If they are, it creates the tables if there are
+// none, unless another session does. Requests wait for that if this is the first attempt.
 func (s *server) setUp(first bool) error {
 	if s.discover != nil {
 		if elsewhere, err := s.discover(s.closing); err != nil || elsewhere {

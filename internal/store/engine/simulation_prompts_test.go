@@ -94,7 +94,7 @@ func (p *simProxy) handlePrompt(c chance) {
 	p.checkDuration("the decision", start, err)
 	q := &serve.Request{Hits: hits, Decisions: decisions,
 		Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
-	serve.Judge(q)
+	serve.SetOutcomes(q)
 	out := q.Outcome
 	if err != nil {
 		c.with(3).sleepBriefly()

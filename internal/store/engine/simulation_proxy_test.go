@@ -111,7 +111,7 @@ func (p *simProxy) handleRequest(c chance) {
 		hits = append(hits, ratelimit.Hit{Limit: plan.client, Key: c.with(2).randomKey(), Cost: 1})
 	}
 	if draw > 0.7 {
-		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
+		facts := policy.Facts{DefaultTier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 			Method: "GET", Host: "h", Path: "/"}
 		start := time.Now()
 		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.pickUser(c.with(3)), &facts,
@@ -126,7 +126,7 @@ func (p *simProxy) handleRequest(c chance) {
 	p.checkDuration("the decision", start, err)
 	q := &serve.Request{Hits: hits, Decisions: decisions,
 		Terms: slices.Repeat([]*policy.Terms{{Status: 429}}, len(hits))}
-	serve.Judge(q)
+	serve.SetOutcomes(q)
 	out := q.Outcome
 	if err != nil {
 		c.with(5).sleepBriefly()

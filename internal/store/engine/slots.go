@@ -100,7 +100,7 @@ func (w *work) releaseUncertain(r *request) {
 		pos := &r.positions[i]
 		e := pos.entry
 		if e != nil && e.sums != nil {
-			w.engine.ledger.Uncertain()
+			w.engine.ledger.MarkUncertain()
 		} else if e != nil && e.kind == statement.Charge && e.holder != 0 &&
 			pos.nth < e.view.Limit.Capacity()/e.cost {
 			allocated = append(allocated, rangeOf(pos))

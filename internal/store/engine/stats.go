@@ -10,10 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Stats holds the figures of a store, indexed by the constants below.
+// Stats holds the figures of an engine, indexed by the constants below.
 type Stats []int64
 
-// The figures. The first two describe the current state. The others are counts since the store was opened.
+// The figures. The first two describe the current state. The others are counts since the engine was made.
 const (
 	RememberedRefusals = iota // refusals that are remembered now
 	LeasedUnits               // the unused units of leases
@@ -46,7 +46,7 @@ const HistogramSize = 26
 // NewStats returns Stats of zeros.
 func NewStats() Stats { return make(Stats, figures) }
 
-// Add adds the figures of another store.
+// Add adds the figures of another engine.
 func (s Stats) Add(other Stats) {
 	for i, n := range other {
 		s[i] += n

@@ -19,10 +19,10 @@ import (
 // of the transaction then fails on purpose, so the server rolls all of it back. No lock is held across a
 // round trip, and no other transaction ever sees a refused request's charges.
 //
-// After such a failure, the store reads the rows without a lock, and decides the requests in memory, in the
+// After such a failure, the engine reads the rows without a lock, and decides the requests in memory, in the
 // order of their arrival, with the Go steps (simulate). It sends the charges of the passing requests, and the
 // refunds of all requests, in another transaction. If this transaction succeeds, all requests are decided. If
-// it fails, another transaction has charged a row in between, and the store reads and decides again. Each
+// it fails, another transaction has charged a row in between, and the engine reads and decides again. Each
 // failure means that another transaction succeeded, so the processes together make progress.
 //
 // All transactions lock rows in the same order: by table, by algorithm, charges before refunds, and within a

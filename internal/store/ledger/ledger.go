@@ -157,8 +157,8 @@ func (l *Ledger) Held(hold *ratelimit.Hold) int64 {
 	return 0
 }
 
-// Uncertain records that a reservation has no answer.
-func (l *Ledger) Uncertain() {
+// MarkUncertain records that a reservation has no answer.
+func (l *Ledger) MarkUncertain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.uncertain = true

@@ -88,8 +88,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	for i := range hits {
 		h := &hits[i]
 		holds := h.Limit.Algorithm == ratelimit.InFlight || h.Limit.Reserves && h.Cost > 0
-		if holds && decisions[i].Allowed && !hits[i].Peek &&
-			(passes || hits[i].Independent) {
+		if holds && decisions[i].Allowed && !h.Peek && (passes || h.Independent) {
 			s.acquireSlots(*h)
 		}
 	}

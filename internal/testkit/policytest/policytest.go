@@ -253,7 +253,7 @@ func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 // Request sets f to the facts of a random request, and returns its identity and its time.
 func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time) {
 	n := len(w.Rules)
-	f.Tier = tiers[pick(len(tiers))]
+	f.DefaultTier = tiers[pick(len(tiers))]
 	f.RejectUnknown = pick(2) == 0
 	f.NeedsKey = pick(4) == 0
 	f.Method = append(methods, "HEAD", "get")[pick(len(methods)+2)]
@@ -282,7 +282,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 	if pick(3) == 0 {
 		f.Address = netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), byte(pick(256))})
 	}
-	f.Assumed = pick(8) == 0
+	f.AddressAssumed = pick(8) == 0
 	f.Header = http.Header{}
 	for i := pick(3); i > 0; i-- {
 		f.Header.Add("X-Tenant", "tenant"+strconv.Itoa(i))

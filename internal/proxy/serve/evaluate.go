@@ -15,19 +15,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ask evaluates the policy for a request and applies the verdict. The frequent case, a cached API key, takes
-// the fewest steps: see policy.Recall. After a failure, the verdict has only the hits of rules that do not
-// need the sender. These hits are charged if the request may pass.
-func ask(s *Site, q *Request) {
-	q.Asked = true
+// evaluatePolicy evaluates the policy for a request and applies the verdict. The frequent case, a cached API
+// key, takes the fewest steps: see policy.Recall. After a failure, the verdict has only the hits of rules
+// that do not need the sender. These hits are charged if the request may pass.
+func evaluatePolicy(s *Site, q *Request) {
+	q.HasVerdict = true
 	v := &q.Verdict
-	if reason := setFacts(s, q); reason != policy.NotRefused {
+	if reason := setFacts(s, q); reason != policy.NoReason {
 		policy.Clear(v)
 		policy.Refuse(v, reason)
 	} else if q.Key == "" || !policy.Recall(s.Policy.Rules, q.Key, &q.Facts, v) {
 		q.failure = s.Policy.Rules.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 		if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
-			s.reopen(func(repeated *host.Handle) {
+			s.reopen(func(repeated *host.Databases) {
 				q.failure = repeated.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 			})
 		}
@@ -43,10 +43,10 @@ func ask(s *Site, q *Request) {
 	case q.failure != nil:
 		q.Outcome = NoDecision(s.OnError, q.failure)
 		LogNoDecision(q)
-	case v.Reason != policy.NotRefused:
+	case v.Reason != policy.NoReason:
 		q.Outcome = refusal(v.Status, v.Reason)
 		q.Outcome.Message = v.Message
-		q.Outcome.Wait = v.RetryAfter
+		q.Outcome.RetryAfter = v.RetryAfter
 	}
 	if s.Watcher != nil {
 		s.Watcher.OnVerdict(q)
@@ -70,7 +70,7 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f := &q.Facts
 	r := q.HTTP
 	value, key := "", ""
-	reason := policy.NotRefused
+	reason := policy.NoReason
 	several := false
 	// No header has the name "".
 	if values := r.Header[p.key]; len(values) == 1 && !policy.OtherSpelling(r.Header, p.key) {
@@ -97,20 +97,20 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f.Preflight = r.Method == http.MethodOptions && policy.IsPreflight(r.Method, r.Header)
 	f.NeedsKey = p.needsKey && !f.Preflight
 	f.KeyHeaders = p.headers
-	f.Tier = p.tier
-	if f.Tier == "" {
-		f.Tier, several = p.Tier.One(&q.Input)
+	f.DefaultTier = p.tier
+	if f.DefaultTier == "" {
+		f.DefaultTier, several = p.Tier.One(&q.Input)
 		if several {
 			reason = policy.UnknownKey
 		}
-		if f.Tier == "" {
-			f.Tier = settings.DefaultTier
+		if f.DefaultTier == "" {
+			f.DefaultTier = settings.DefaultTier
 		}
 	}
 	if p.Route != nil {
 		f.SetRoutes(p.Route.Values(&q.Input))
 	}
-	f.Address, f.Assumed = s.Clients.Address(r)
+	f.Address, f.AddressAssumed = s.Clients.Address(r)
 	if !f.Address.IsValid() {
 		warnOfUnknown(s)
 	}

@@ -90,18 +90,18 @@ type minute struct {
 	counted map[cellKey]bool  // the keys of up to maxMinuteCells cells, including written ones
 }
 
-// totals holds the metrics that wait for a parcel. The Writer's mutex guards totals.
-type totals struct {
-	minutes      map[int64]*minute
-	lastCell     *cell // the cell of the last record of AddBatch, or nil if that cell was taken
-	waitingCells int   // the number of waiting cells
+// cellSet holds the metrics that wait for a parcel. The Writer's mutex guards it.
+type cellSet struct {
+	minutes  map[int64]*minute
+	lastCell *cell // the cell of the last record of AddBatch, or nil if that cell was taken
+	waiting  int   // the number of waiting cells
 }
 
-func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
+func newCellSet() cellSet { return cellSet{minutes: make(map[int64]*minute)} }
 
 // cellOf returns the cell of a key in a minute, which number counts since 1970, or nil if too many cells
 // wait.
-func (t *totals) cellOf(number int64, k cellKey) *cell {
+func (t *cellSet) cellOf(number int64, k cellKey) *cell {
 	m := t.minutes[number]
 	if m == nil {
 		if len(t.minutes) >= 3 {
@@ -125,7 +125,7 @@ func (t *totals) cellOf(number int64, k cellKey) *cell {
 	if c := m.cells[k]; c != nil {
 		return c
 	}
-	if t.waitingCells >= maxWaitingCells {
+	if t.waiting >= maxWaitingCells {
 		return nil
 	}
 	k.user = strings.Clone(k.user)
@@ -133,7 +133,7 @@ func (t *totals) cellOf(number int64, k cellKey) *cell {
 	k.endpoint = strings.Clone(k.endpoint)
 	c := &cell{minute: number, key: k, isOther: isOther}
 	m.cells[k] = c
-	t.waitingCells++
+	t.waiting++
 	if !isOther {
 		m.counted[k] = true
 	}
@@ -142,7 +142,7 @@ func (t *totals) cellOf(number int64, k cellKey) *cell {
 
 // endMinutes deletes the minutes without waiting cells, except the minute number and its two neighbors, to
 // which proxies may still add.
-func (t *totals) endMinutes(number int64) {
+func (t *cellSet) endMinutes(number int64) {
 	for i, m := range t.minutes {
 		if (i < number-1 || i > number+1) && len(m.cells) == 0 {
 			delete(t.minutes, i)
@@ -160,7 +160,7 @@ func (c *cell) add(settled int64) {
 
 // addCharges adds the charges of a request that passed to the cell of each limit. c is the cell of the
 // request itself.
-func (t *totals) addCharges(c *cell, r *Record) {
+func (t *cellSet) addCharges(c *cell, r *Record) {
 	for i := range r.Charged {
 		h := &r.Charged[i]
 		if h.Peek || h.Independent || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
@@ -202,7 +202,7 @@ func SetCost(w *Writer, s *RealCost) {
 	if w.closed {
 		return
 	}
-	c := w.totals.cellOf(micros/60000000, cellKey{s.KeyID, s.User, s.Prefix, s.Endpoint, s.Unit})
+	c := w.cells.cellOf(micros/60000000, cellKey{s.KeyID, s.User, s.Prefix, s.Endpoint, s.Unit})
 	if c == nil {
 		return
 	}
@@ -213,7 +213,7 @@ func SetCost(w *Writer, s *RealCost) {
 }
 
 // removeCells removes and returns cells of one minute, at most limit and at most parcelRows.
-func (t *totals) removeCells(limit int) []*cell {
+func (t *cellSet) removeCells(limit int) []*cell {
 	if limit > parcelRows {
 		limit = parcelRows
 	}
@@ -231,6 +231,6 @@ func (t *totals) removeCells(limit int) []*cell {
 			break
 		}
 	}
-	t.waitingCells -= len(cells)
+	t.waiting -= len(cells)
 	return cells
 }

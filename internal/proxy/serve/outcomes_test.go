@@ -78,14 +78,14 @@ func TestOutcomeOfZonesAndRules(t *testing.T) {
 			q.Hits, q.Terms = append(q.Hits, hit), append(q.Terms, l.terms)
 			q.Decisions = append(q.Decisions, l.decision)
 		}
-		serve.Judge(q)
+		serve.SetOutcomes(q)
 		o := q.Outcome
 		remaining := int64(0)
 		if o.Decision != nil {
 			remaining = o.Decision.Remaining
 		}
 		check.Equal(t, name, fmt.Sprintf("%d %d %d %d, %d by %d", o.Status, remaining, o.Overage,
-			o.RetrySeconds(), o.Exceeded, o.ExceededBy), c.want)
+			o.RetrySeconds(), o.ExceededHit, o.ExceededBy), c.want)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 			o := serve.TakeLocal(&serve.Site{OnError: onError}, &serve.Request{Hits: []ratelimit.Hit{c.hit},
 				Terms: []*policy.Terms{c.terms}}, c.err)
 			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.terms),
-				fmt.Sprintf("%d, retry after %v", o.Status, o.Wait), c.want)
+				fmt.Sprintf("%d, retry after %v", o.Status, o.RetryAfter), c.want)
 		}
 	}
 }

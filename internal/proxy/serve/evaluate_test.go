@@ -50,7 +50,7 @@ func TestFactsAreNormalized(t *testing.T) {
 		q := &Request{}
 		q.HTTP = r
 		f := &q.Facts
-		ok := setFacts(s, q) == policy.NotRefused
+		ok := setFacts(s, q) == policy.NoReason
 		path := policy.NormalPath(u.EscapedPath())
 		if ok != (path != "") || f.Path != path {
 			t.Fatalf("path %q: got %q and %v, want %q", u.EscapedPath(), f.Path, ok, path)

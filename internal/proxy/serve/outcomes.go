@@ -7,10 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Judge sets the outcomes of requests from their Decisions, one for each of their Hits. The policy's hits
-// come last. Hits that are Independent never refuse. Judge converts a decision on a limit with overage to a
-// decision on its quota.
-func Judge(all ...*Request) {
+// SetOutcomes sets the outcomes of requests from their Decisions, one for each of their Hits. Hits that are
+// Independent never refuse. A decision on a limit with overage becomes a decision on its quota.
+func SetOutcomes(all ...*Request) {
 	for _, q := range all {
 		decisions := q.Decisions
 		overage := int64(0)
@@ -31,7 +30,7 @@ func Judge(all ...*Request) {
 			}
 			if h.Independent && !d.Allowed && d.Source != ratelimit.Undecided &&
 				h.Cost-d.Remaining > out.ExceededBy {
-				out.Exceeded = i
+				out.ExceededHit = i
 				out.ExceededBy = h.Cost - d.Remaining
 			}
 			mixed = mixed || t.Hidden || t.CostSource != nil && t.CostSource.Unit != ""
@@ -52,14 +51,14 @@ func Judge(all ...*Request) {
 				out.OverageUnit = q.Terms[over].CostSource.UnitOf()
 			}
 			if overage > out.ExceededBy {
-				out.Exceeded = over
+				out.ExceededHit = over
 				out.ExceededBy = overage
 			}
 		} else {
 			out.Kind = outcome.Limited
 			out.Status = q.Terms[at].Status
 			out.Message = q.Terms[at].Message
-			out.Wait = q.Terms[at].RetryAfter
+			out.RetryAfter = q.Terms[at].RetryAfter
 		}
 		if mixed {
 			out.Hidden = make([]bool, len(q.Hits))
@@ -75,7 +74,7 @@ func (q *Request) Exceeded() (prefix, amount string) {
 	if o.ExceededBy == 0 {
 		return "", ""
 	}
-	return q.Hits[o.Exceeded].Limit.Prefix, q.Terms[o.Exceeded].CostSource.UnitOf().Amount(o.ExceededBy)
+	return q.Hits[o.ExceededHit].Limit.Prefix, q.Terms[o.ExceededHit].CostSource.UnitOf().Amount(o.ExceededBy)
 }
 
 // countQuota converts a decision on a limit with overage to a decision on its quota, and returns the units
