@@ -76,6 +76,7 @@ func compactSQL(t *testing.T, file string) string {
 
 // pieces has text that Go and SQL have in common. {processes} stands for the table of processes' names.
 var pieces = strings.NewReplacer("{links}", ratelimit.TimeZoneLinks, "{node_is_live}", schema.NodeIsLive,
+	"{midnight}", algorithm.FirstMomentSQL("$1"),
 	"{is_live}", algorithm.LiveSQL, "{live_held}", algorithm.LiveHeldSQL,
 	"{holders}", algorithm.HoldersSQL, "{live_slots}",
 	algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.PeekReturned)

@@ -99,9 +99,9 @@ func firstMoment(midnight time.Time, timeZone *time.Location) int64 {
 // that contains now. Postgres adds months to a day like inMonth: in a month that is too short, the result is
 // the last day.
 func PeriodSQL(now, unit, timeZone, anchor string) string {
-	return `SELECT ` + firstMomentSQL("origin + n * step") + ` AS starts,
-		` + firstMomentSQL("origin + (n + 1) * step") + ` AS ends
-	FROM (SELECT step, zone, origin, CASE WHEN ` + firstMomentSQL("origin + (n + 1) * step") + ` <= now
+	return `SELECT ` + FirstMomentSQL("origin + n * step") + ` AS starts,
+		` + FirstMomentSQL("origin + (n + 1) * step") + ` AS ends
+	FROM (SELECT step, zone, origin, CASE WHEN ` + FirstMomentSQL("origin + (n + 1) * step") + ` <= now
 		THEN n + 1 ELSE n END AS n
 	FROM (SELECT now, zone, origin, step, CASE WHEN anchor = 0 THEN 0 WHEN origin + n * step > local
 		THEN n - 1 ELSE n END AS n
@@ -117,9 +117,9 @@ func PeriodSQL(now, unit, timeZone, anchor string) string {
 		` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
 }
 
-// firstMomentSQL returns firstMoment of a midnight in p.zone as an expression. Postgres converts an ambiguous
+// FirstMomentSQL returns firstMoment of a midnight in p.zone as an expression. Postgres converts an ambiguous
 // midnight to the second one, so the expression first tries the UTC offset of a day earlier.
-func firstMomentSQL(midnight string) string {
+func FirstMomentSQL(midnight string) string {
 	return `(SELECT CASE WHEN early AT TIME ZONE p.zone = midnight THEN early ELSE late END
 		FROM (SELECT midnight, late, (midnight - ((late - interval '24 hours') AT TIME ZONE p.zone
 			- (late - interval '24 hours') AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early

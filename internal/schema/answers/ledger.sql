@@ -190,15 +190,10 @@ BEGIN
 	END IF;
 END $$;
 
--- When a day starts in a time zone.
---
--- As algorithm.firstMomentSQL: Postgres converts a midnight that comes twice to the second one.
+-- When a day starts in a time zone, as proxies compute it.
 CREATE OR REPLACE FUNCTION rate_limit_midnight(day timestamp, zone text) RETURNS timestamptz
 	LANGUAGE sql STABLE PARALLEL SAFE
-RETURN (SELECT CASE WHEN e.early AT TIME ZONE $2 = $1 THEN e.early ELSE l.late END
-	FROM (SELECT $1 AT TIME ZONE $2 AS late) l, LATERAL (SELECT l.late - interval '24 h' AS before) b,
-		LATERAL (SELECT ($1 - (b.before AT TIME ZONE $2 - b.before AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC'
-			AS early) e);
+RETURN (SELECT {midnight} FROM (SELECT $2 AS zone) p);
 
 -- The periods of a result of rate_limit_billing in a time, as a whole.
 CREATE OR REPLACE FUNCTION rate_limit_calendar_periods(unit text, zone text, day int, "from" timestamptz,
