@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 )
 
 var correctCommand = commandSpec{
@@ -160,8 +161,7 @@ func correctPrices(c *invocation) error {
 	running, err := c.rows(`SELECT CASE WHEN count(*) = count(r.n) THEN coalesce(sum(r.n), 0) END AS running,
 	array_agg(r.node ORDER BY r.node) FILTER (WHERE r.n IS NULL) AS running_not_reported_by
 FROM (SELECT n.node, substring(n.report ->> 'running' FROM '^[0-9]{1,15}$')::bigint AS n
-	FROM rate_limit_nodes n
-	WHERE n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s') r`)
+	FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive + `) r`)
 	if err != nil {
 		return err
 	}

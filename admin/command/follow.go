@@ -40,9 +40,10 @@ func (c *invocation) follow() error {
 		case <-ctx.Done():
 		case <-time.After(followInterval):
 		}
-		var parsed []string
-		parsed, err = c.parse([]input{{text: followWindow, kind: pastTime}})
-		c.values["since"], c.values["until"] = strings.Join(parsed, ""), "infinity"
+		var since *string
+		if since, err = c.scalar("now() - interval '" + followWindow + "'"); err == nil {
+			c.values["since"], c.values["until"] = *since, "infinity"
+		}
 	}
 	if ctx.Err() != nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/admin/explain"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 var explainCommand = commandSpec{
@@ -83,7 +84,7 @@ func explainRequest(c *invocation) error {
 	}
 	request.Preflight = policy.IsPreflight(request.Method, request.Header)
 	request.NeedsKey = c.flag("without-key") != "anonymous" && !request.Preflight
-	db, err := c.openDriver()
+	db, err := pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
 	if err != nil {
 		return err
 	}

@@ -90,12 +90,6 @@ func (c *invocation) connect() (err error) {
 	if c.expandedDSN, err = c.database(); err != nil {
 		return err
 	}
-	// The proxies' driver checks the DSN, so that commands and proxies accept the same DSNs.
-	db, err := c.openDriver()
-	if err != nil {
-		return err
-	}
-	db.Close()
 	pool, err := pgxdb.SessionConfig(c.expandedDSN, pg.Program) // a DSN may have settings of pools
 	if err != nil {
 		return err
@@ -116,12 +110,6 @@ func (c *invocation) connect() (err error) {
 		return fmt.Errorf("dsn: %w", err)
 	}
 	return nil
-}
-
-// openDriver opens the database with the proxies' driver. The result connects on first use, independently of
-// c.conn. The caller closes the result.
-func (c *invocation) openDriver() (*pgxdb.DB, error) {
-	return pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
 }
 
 const (

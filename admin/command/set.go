@@ -145,11 +145,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (resul
 	if types["force"] != "" {
 		sql += ", force => " + strconv.FormatBool(force)
 	}
-	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&result); err != nil {
-		return "", err
-	}
-	// Check deferred constraints now, so that set returns their errors, and not the commit.
-	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+	err = c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&result)
 	return result, err
 }
 
