@@ -59,8 +59,8 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	if o.Timeout < 0 {
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
 	}
-	site := &serve.Site{Store: store, Timeout: o.Timeout, OnError: settings.Allow,
-		Fields: settings.Fields{X: true}, Clock: &respond.Clock{}, Hits: o.Hits}
+	site := &serve.Site{Store: store, Clock: &respond.Clock{}, Hits: o.Hits, Handler: settings.Handler{
+		Timeout: o.Timeout, OnError: settings.Allow, Fields: settings.Fields{X: true}}}
 	if o.Timeout == 0 {
 		site.Timeout = ratelimit.DefaultTimeout
 	}

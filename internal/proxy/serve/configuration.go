@@ -58,8 +58,7 @@ func (c *Configuration) Compile() (*Site, error) {
 	if err := settings.Read(settings.HandlerTable, c.Handler, read); err != nil {
 		return nil, err
 	}
-	s := &Site{Clients: &reading.Clients{}, Timeout: read.Timeout, OnError: read.OnError, Fields: read.Fields,
-		Errors: read.Errors, GRPC: read.GRPC, Exempt: read.Exempt, MaxBody: read.MaxBody}
+	s := &Site{Clients: &reading.Clients{}, Handler: read.Handler}
 	if _, err := option.ParseAudit(c.Handler["audit"], option.Audit{}); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,8 @@ func FuzzTextsOfRequests(f *testing.F) {
 		f.Add(seed[0], seed[1])
 	}
 	f.Fuzz(func(t *testing.T, text, other string) {
-		q := newRequest(&serve.Site{Fields: settings.Fields{X: true, IETF: true}}, &http.Request{})
+		q := newRequest(&serve.Site{Handler: settings.Handler{Fields: settings.Fields{X: true, IETF: true}}},
+			&http.Request{})
 		q.Decisions = []ratelimit.Decision{{Quota: 5, RetryAfter: time.Second}}
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute},
 			Key: other, Cost: 1}}

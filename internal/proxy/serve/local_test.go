@@ -26,7 +26,7 @@ func TestNoOverageWithoutDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	site := &Site{Store: store, Timeout: time.Second, OnError: settings.Local}
+	site := &Site{Store: store, Handler: settings.Handler{Timeout: time.Second, OnError: settings.Local}}
 	site.Prepare()
 	store.SetProxies(10)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,

@@ -106,8 +106,8 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 				"0, retry after 0s"},
 			{ratelimit.Hit{Limit: limit, Cost: 1}, overage, ratelimit.ErrOverloaded, "0, retry after 0s"},
 		} {
-			o := serve.TakeLocal(&serve.Site{OnError: onError}, &serve.Request{Hits: []ratelimit.Hit{c.hit},
-				Terms: []*policy.Terms{c.terms}}, c.err)
+			o := serve.TakeLocal(&serve.Site{Handler: settings.Handler{OnError: onError}}, &serve.Request{
+				Hits: []ratelimit.Hit{c.hit}, Terms: []*policy.Terms{c.terms}}, c.err)
 			check.Equal(t, fmt.Sprintf("on_error %s, %+v", onError, *c.terms),
 				fmt.Sprintf("%d, retry after %v", o.Status, o.RetryAfter), c.want)
 		}

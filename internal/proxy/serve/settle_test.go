@@ -58,8 +58,8 @@ func newMemorySite(t testing.TB, zone ...string) *memorySite {
 		address, _ := netip.ParseAddrPort(r.RemoteAddr)
 		return address.Addr(), false
 	}
-	s.Site = &serve.Site{Store: store, Timeout: time.Second, Zones: []*serve.Zone{z}, MaxBody: 64 << 10,
-		Clients:   &reading.Clients{Address: address},
+	s.Site = &serve.Site{Store: store, Handler: settings.Handler{Timeout: time.Second, MaxBody: 64 << 10},
+		Zones: []*serve.Zone{z}, Clients: &reading.Clients{Address: address},
 		OnSettled: func(_ string, cost serve.SettledCost) { s.costs <- string(cost) },
 		Log:       func(l host.Line) { s.lines = append(s.lines, fmt.Sprint(l.Prefix, ": ", l.Err)) }}
 	s.Prepare()

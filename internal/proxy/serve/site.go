@@ -2,10 +2,8 @@ package serve
 
 import (
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -23,22 +21,16 @@ import (
 // Policy, a History or Exempt. Yaegi mishandles mutually recursive types, so Site refers to Request only
 // through interfaces.
 type Site struct {
-	Store   ratelimit.Store
-	Timeout time.Duration // the timeout of the database; see ratelimit.Store.Take
-	OnError settings.OnError
-	Fields  settings.Fields
-	Errors  settings.Errors
-	GRPC    bool  // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
-	MaxBody int64 // bounds an Upload, in bytes
+	settings.Handler
+	Store ratelimit.Store
 
 	Clients *reading.Clients // if it is nil, Prepare sets one without an Address
 
 	Salt   *respond.Salt
 	Clock  *respond.Clock
-	Zones  []*Zone        // including zones that are off
-	Policy *Policy        // nil without a policy
-	Exempt []netip.Prefix // the networks that are exempt from Zones
-	Route  *reading.Text  // the name of the route in the metrics; nil without one
+	Zones  []*Zone       // including zones that are off
+	Policy *Policy       // nil without a policy
+	Route  *reading.Text // the name of the route in the metrics; nil without one
 
 	// History records requests; nil records none. It omits the parts in Hidden, which may hold a secret: see
 	// Prepare.

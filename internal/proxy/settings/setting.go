@@ -39,20 +39,25 @@ const (
 
 // Settings holds the values of all tables. Each table sets its own fields.
 type Settings struct {
+	Handler
 	Limit         ConfiguredLimit
-	Timeout       time.Duration // bounds the decision on a request
-	OnError       OnError
-	Fields        Fields
-	Errors        Errors
-	GRPC          bool           // refuse calls of gRPC, gRPC-Web and Connect as these do
-	Exempt        []netip.Prefix // the addresses that are exempt from the limits
-	MaxBody       int64          // bounds the body of a request to a language model, in bytes
-	APIKey        []string       // the alternatives of an API key; one "" without it
-	RejectUnknown bool           // refuse requests with an invalid API key, instead of ignoring the key
-	Anonymous     bool           // with an API key, let requests without one and without a user pass
+	APIKey        []string // the alternatives of an API key; one "" without it
+	RejectUnknown bool     // refuse requests with an invalid API key, instead of ignoring the key
+	Anonymous     bool     // with an API key, let requests without one and without a user pass
 	Connection    Connection
 	History       History
 	Insecure      bool // serve the page to everybody
+}
+
+// Handler has the settings of HandlerTable that need nothing else to be used.
+type Handler struct {
+	Timeout time.Duration // bounds the time of the database; see ratelimit.Store.Take
+	OnError OnError
+	Fields  Fields
+	Errors  Errors
+	GRPC    bool           // refuse calls of gRPC, gRPC-Web and Connect as these protocols do
+	Exempt  []netip.Prefix // the networks that are exempt from the limits of the configuration
+	MaxBody int64          // bounds the body of a request to a language model, in bytes
 }
 
 // History configures the addresses in a proxy's records, and how long the database keeps the history.

@@ -54,7 +54,8 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	if err != nil {
 		panic(err)
 	}
-	p.site = &serve.Site{Store: p.store, Timeout: run.plan.timeout, OnError: settings.Local}
+	p.site = &serve.Site{Store: p.store, Handler: settings.Handler{Timeout: run.plan.timeout,
+		OnError: settings.Local}}
 	p.site.Prepare()
 	p.db = db
 	p.handle = p.handleRequest
