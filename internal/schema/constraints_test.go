@@ -10,11 +10,19 @@ import (
 
 func TestTranscripts(t *testing.T) { sqltest.ReplayTranscripts(t) }
 
-// For each constraint of our tables, except NOT NULL and those of the tables of counts, a command in
-// testdata/constraints.txt violates it.
+// For each constraint of our tables, except NOT NULL and those of the tables of counts, a command violates it:
+// in testdata/constraints.txt, or in the heading of the numbered file that makes it.
 func TestEachConstraintIsBroken(t *testing.T) {
 	text := sqltest.ReadFile(t, "testdata/constraints.txt")
-	names := sqltest.New(t).Query(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
+	s := sqltest.New(t)
+	for _, file := range sqlFiles(t) {
+		for _, line := range heading.FindAllStringSubmatch(sqltest.ReadFile(t, file), -1) {
+			if line[1] == "refuses" {
+				text += "\n! " + s.ExpectError(line[2]).Message
+			}
+		}
+	}
+	names := s.Query(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
 			THEN format('"%s"', c.conname) ELSE format('"%s.*"%s"', c.conrelid::regclass, c.conname) END
 		FROM pg_constraint c WHERE c.conrelid::regclass::text LIKE 'rate\_limit\_%'
 			AND c.contype NOT IN ('n', 't') AND (c.conparentid <> 0 OR c.coninhcount = 0)
@@ -22,7 +30,7 @@ func TestEachConstraintIsBroken(t *testing.T) {
 			AND c.conrelid::regclass::text NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')`)
 	for name := range strings.SplitSeq(names, "\n") {
 		if !regexp.MustCompile("(?m)^! .*" + name).MatchString(text) {
-			t.Errorf("no command of testdata/constraints.txt violates %s", name)
+			t.Errorf("no command of testdata/constraints.txt or of a heading violates %s", name)
 		}
 	}
 }

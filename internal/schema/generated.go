@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 39
+	revision = 40
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 39) AND (state.revision >= 39 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 40) AND (state.revision >= 40 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -2652,67 +2652,7 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 --;
-COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
---;
-COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
---;
-COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
---;
-COMMENT ON COLUMN rate_limit_tiers.comment IS 'A note. Proxies ignore it.';
---;
-COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
---;
-COMMENT ON COLUMN rate_limit_users.user_id IS 'The user''s name in the application or the proxy. Limits by user count by it.';
---;
-COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
---;
-COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. Then the user has the tier anonymous. infinity: never.';
---;
-COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a month of the invoice starts. In limits that count by user or key, the user''s months and years start on this day, too. NULL: calendar months and years.';
---;
-COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the months of the invoice start at midnight: UTC or a place. A link such as US/Eastern becomes its target. UTC without period_start: see rate_limit_billing.';
---;
-COMMENT ON COLUMN rate_limit_users.comment IS 'A note. Proxies ignore it.';
---;
-COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was created.';
---;
-COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was last changed.';
---;
-COMMENT ON COLUMN rate_limit_users.parent IS 'The user above, such as a team or an organization. Its limits by user apply to the requests of all users below it, too. NULL: none.';
---;
-COMMENT ON COLUMN rate_limit_users.parent_level IS 'The level of the parent. The database sets it.';
---;
-COMMENT ON COLUMN rate_limit_users.level IS '1 without a parent, and otherwise one more than the parent''s, at most 4. The database sets it.';
---;
-COMMENT ON COLUMN rate_limit_users.counted_as IS 'The first name of a renamed user, by which it counts and is in the ledger. A new user with a name by which another one counts gets another name here. NULL: the user counts by its name.';
---;
 COMMENT ON FUNCTION rate_limit_set_level IS 'Sets the level of a user, and of its parent.';
---;
-COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. Only the digests of keys are stored.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number of the key. Limits that count by key count by it, unless counted_as is given.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')). If a key of your own begins with prl_, proxies refuse it, because it lacks the checksum of keys create.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, to recognize it.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.name IS 'The purpose of the key.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user of the key. All keys of a user share the limits that count by user.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key expires. infinity: never.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key is revoked, possibly in the future. NULL: it is not revoked.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that replaced this key.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.counted_as IS 'The key with which this key shares its counters in limits that count by key: the first of the keys that replaced each other. NULL: the key has its own counters.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was created.';
---;
-COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key. NULL: the user''s tier.';
 --;
 COMMENT ON FUNCTION rate_limit_lineage IS 'A user, the users above it, and the names by which they count. place is 0 for the user itself.';
 --;
@@ -2815,136 +2755,6 @@ COMMENT ON FUNCTION rate_limit_policy_amount IS 'A row of a document with its am
 COMMENT ON FUNCTION rate_limit_policy_amounts IS 'The same for a row of a limit or an override. money has the limits in money, as RULE/LIMIT.';
 --;
 COMMENT ON FUNCTION rate_limit_span IS 'An interval as a multiple of the largest unit that divides it, such as 90s or 24h.';
---;
-CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods, 'networks', r.networks));
---;
-COMMENT ON TABLE rate_limit_rules IS 'Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.';
---;
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name.';
---;
-COMMENT ON COLUMN rate_limit_rules.family IS 'Within a family, only the matching rule with the highest priority applies. NULL: no family.';
---;
-COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
---;
-COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.';
---;
-COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: no limits of rules apply to requests.';
---;
-COMMENT ON COLUMN rate_limit_rules.hosts IS 'Host names without a port. *.example.com matches every name below example.com.';
---;
-COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches /api/a/b.';
---;
-COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
---;
-COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks that contain the client''s address. An unknown address is in none, except that for limit and block it is in {0.0.0.0/0,::/0}.';
---;
-COMMENT ON COLUMN rate_limit_rules.tiers IS 'The user''s tier must be one of these.';
---;
-COMMENT ON COLUMN rate_limit_rules.count_by IS 'What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address. Alternatives such as user|ip use the first that the request has. all: one counter for all requests.';
---;
-COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests with a missing or empty header share one counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a CORS preflight without the header counts by its client.';
---;
-COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
---;
-COMMENT ON COLUMN rate_limit_rules.cost IS 'The units that a request charges to each limit of requests.';
---;
-COMMENT ON COLUMN rate_limit_rules.settle IS 'How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.';
---;
-COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
---;
-COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: the proxy''s text.';
---;
-COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits, the time until the request would pass; for a block, none.';
---;
-COMMENT ON COLUMN rate_limit_rules.comment IS 'A note. Proxies ignore it.';
---;
-COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was created.';
---;
-COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that created the row.';
---;
-COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was last changed. Changes of its limits are in rate_limit_changes only.';
---;
-COMMENT ON COLUMN rate_limit_rules.counted_as IS 'The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.';
---;
-COMMENT ON FUNCTION rate_limit_conditions IS 'The conditions of a rule besides its tiers and times.';
---;
-COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request passes only if all limits of its rules admit it.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The name of the rule.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is rule/, the rule''s counted_as or name, a slash, and the limit''s counted_as or name.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.events IS 'The quota per window, in millionths for money. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'In place of per: day, week, month or year of the calendar. For users with a period_start, months and years start on that day.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the calendar''s time zone, as for users. NULL: UTC. Users with a period_start use their own time zone.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket with a burst below events refills evenly.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server. NULL: true with a unit of tokens, else false.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and have a mark in their responses.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.unit IS 'What is counted: requests, or tokens of language models, which responses report: tokens, input_tokens (from a cache or not), or output_tokens; or money, by the prices of rate_limit_prices.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.output IS 'The tokens of output that a request holds until its response has ended if it names no maximum, with a unit of tokens or money. NULL: 4096.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.batches IS 'refuse: with a unit of tokens or money, requests for batches are refused, because their answers come later; pass: they pass, and cost nothing.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.fields IS 'false: neither fields of responses nor bodies say what is left.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.notify IS 'Percentages of the quota. A counter that reaches one in a window gets a row in rate_limit_notices.';
---;
-COMMENT ON COLUMN rate_limit_rule_limits.counted_as IS 'The name by which the limit counts since its unit changed, so that no unit has the counts of another. NULL: the limit counts by its name.';
---;
-COMMENT ON TABLE rate_limit_overrides IS 'Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies, otherwise the override for the user, otherwise the override for the tier. If several overrides of the same kind are valid, the one that became valid last applies.';
---;
-COMMENT ON COLUMN rate_limit_overrides.id IS 'The number of the override.';
---;
-COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
---;
-COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
---;
-COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
---;
-COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
---;
-COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
---;
-COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of the limit''s amount, in millionths for money. 0: nothing passes. NULL: unlimited.';
---;
-COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of the limit''s burst. NULL: the limit''s burst.';
---;
-COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
---;
-COMMENT ON COLUMN rate_limit_overrides.reason IS 'A note. Proxies ignore it.';
---;
-COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was created.';
---;
-COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that created the row.';
---;
-COMMENT ON TABLE rate_limit_bans IS 'The banned networks, users and API keys. Deleting the row lifts the ban.';
---;
-COMMENT ON COLUMN rate_limit_bans.id IS 'The number of the ban.';
---;
-COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
---;
-COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, who need not be in rate_limit_users.';
---;
-COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
---;
-COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
---;
-COMMENT ON COLUMN rate_limit_bans.reason IS 'A note. Clients do not see it.';
---;
-COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When rate_limit_ban last set this ban.';
---;
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that last set this ban.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_known_zone(zone text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 	SET TimeZone = 'UTC' AS $$
@@ -3296,80 +3106,6 @@ BEGIN
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
-		FROM (SELECT tier, rank, comment) AS f $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
-	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	o record;
-BEGIN
-	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
-			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
-	LOOP
-		IF o.rule IS NULL THEN
-			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
-		ELSIF o.amount IS DISTINCT FROM '' THEN
-			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint, reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
-		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4) AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
-		THEN
-			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
-		END IF;
-	END LOOP;
-	RETURN made;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
-	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL, parent text DEFAULT NULL) RETURNS text
-	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
-			to_jsonb(f), reset), overrides, user_id)
-		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL, expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
-	RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
-	IF NOT FOUND THEN
-		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
-	END IF;
-	RETURN rate_limit_set_overrides(rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
-		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL, batches text DEFAULT NULL)
-	RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18}|\d+[.]\d+)(?:\s+([a-z_]+))?\s*/\s*' || '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
-		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
-	old rate_limit_rule_limits;
-	law text;
-	kind text;
-BEGIN
-	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be %', $1, $2, to_json($3), CASE WHEN $3 ~ '/\s*\d*\s*(mo|months?|y|years?)\s*$'
-				THEN 'with calendar, as in 5 money/1mo calendar: months and years differ in length'
-			ELSE 'EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, 0.50 money/24h, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight' END
-			USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
-	kind := coalesce(part[2], CASE WHEN part[1] <> 'unlimited' THEN 'requests' END, old.unit);
-	SELECT CASE WHEN part[3] IS NOT NULL THEN 'in_flight' WHEN part[4] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
-			WHEN part IS NOT NULL THEN
-			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
-	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2, 'events', CASE WHEN part[1] <> 'unlimited' THEN rate_limit_units(part[1], kind) END,
-		'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
-		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7, 'unit', kind, 'output', $8, 'fields', $9, 'notify', $11,
-		'batches', $12),
-		$10 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst', 'output', 'batches'],
-				ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
-				coalesce($5::text, part[6]), coalesce($8::text, nullif(kind, 'requests')),
-				coalesce($12, nullif(kind, 'requests'))]) AS n(f, v)
-				WHERE v IS NULL AND f <> ALL (coalesce($10, '{}'))) END);
-END $$;
---;
 CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
@@ -3427,37 +3163,32 @@ BEGIN
 	RETURN FOUND;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	DELETE FROM rate_limit_rules r WHERE r.name = $1;
-	RETURN FOUND;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
-	LANGUAGE plpgsql AS $$
-BEGIN
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
-	RETURN FOUND;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM rate_limit_refuse(format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), count(*)), 'foreign_key_violation')
-		FROM rate_limit_users u WHERE u.parent = $1 HAVING count(*) > 0;
-END $$;
---;
-CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM rate_limit_refuse_parent($1);
-	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
-	RETURN FOUND;
-END $$;
---;
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5);
 	RETURN FOUND;
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	message text;
+BEGIN
+	IF kind = 'tier' THEN
+		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
+	ELSIF kind = 'rule' THEN
+		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
+	ELSE
+		RAISE EXCEPTION 'kind: %: must be rule or tier', to_json(kind) USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RETURN FOUND;
+EXCEPTION WHEN unique_violation THEN
+	RAISE check_violation USING MESSAGE = format('%s: %s: must be a name that no %1$s has', $1, to_json($3));
+WHEN integrity_constraint_violation THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
+	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3));
 END $$;
 --;
 COMMENT ON FUNCTION rate_limit_refuse IS 'Fails with a fault, unless it is NULL.';
@@ -3466,17 +3197,51 @@ COMMENT ON FUNCTION rate_limit_write IS 'Runs a statement that writes the rows o
 --;
 COMMENT ON FUNCTION rate_limit_set IS 'Creates or changes a row, which the columns keys identify. A field that is null is not set. A column in reset gets its default. Returns created, changed, or kept: another session deletes the row.';
 --;
-COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
+COMMENT ON TABLE rate_limit_overrides IS 'Amounts that replace the amount of a limit for a tier, a user or an API key. The override for the key applies, otherwise the override for the user, otherwise the override for the tier. If several overrides of the same kind are valid, the one that became valid last applies.';
 --;
-COMMENT ON FUNCTION rate_limit_set_overrides IS 'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns made.';
+COMMENT ON COLUMN rate_limit_overrides.id IS 'The number of the override.';
 --;
-COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the override is deleted.';
+COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
 --;
-COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
+COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
 --;
-COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, 50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, the window, the calendar and the time zone, too.';
+COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of the limit''s amount, in millionths for money. 0: nothing passes. NULL: unlimited.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of the limit''s burst. NULL: the limit''s burst.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.reason IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that created the row.';
 --;
 COMMENT ON FUNCTION rate_limit_override IS 'Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount is a number, or unlimited. A new override without an amount gets the amount of the limit, and keeps that amount when the rule changes.';
+--;
+COMMENT ON TABLE rate_limit_bans IS 'The banned networks, users and API keys. Deleting the row lifts the ban.';
+--;
+COMMENT ON COLUMN rate_limit_bans.id IS 'The number of the ban.';
+--;
+COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
+--;
+COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, who need not be in rate_limit_users.';
+--;
+COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
+--;
+COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
+--;
+COMMENT ON COLUMN rate_limit_bans.reason IS 'A note. Clients do not see it.';
+--;
+COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When rate_limit_ban last set this ban.';
+--;
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that last set this ban.';
 --;
 COMMENT ON FUNCTION rate_limit_ban IS 'Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this reason.';
 --;
@@ -3484,15 +3249,9 @@ COMMENT ON FUNCTION rate_limit_network IS 'An IPv4 address or network in IPv6 fo
 --;
 COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. An IPv4 network is equal to its IPv6 form.';
 --;
-COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it existed.';
---;
-COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
---;
-COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
---;
-COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails if the user is the parent of others.';
---;
 COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
+--;
+COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule keeps its counters.';
 --;
 CREATE OR REPLACE FUNCTION rate_limit_rates_in_force() RETURNS jsonb LANGUAGE sql STABLE AS $$
 	SELECT coalesce(jsonb_object_agg(p.model, rate_limit_rates(p)), '{}') FROM ( SELECT DISTINCT ON (model) * FROM rate_limit_prices WHERE valid @> now()
@@ -3710,55 +3469,6 @@ COMMENT ON FUNCTION rate_limit_correct_counters IS 'Changes durable counters by 
 --;
 COMMENT ON FUNCTION rate_limit_correct IS 'Makes requests cost what bills say, with a row of the ledger of today for each that costs more or less now, and returns the number of these rows. Durable counters of limits in money change if their window has the charge of the request. bills is a list of objects with the id and the time of a request, and for each of its lines, as of rate_limit_bills, the price in billionths and the row of prices: {"id", "time", "lines": [{"billionths", "price", "price_valid"}]}. A line without billionths keeps its price.';
 --;
-CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
-	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
-	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
-	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL, comment text DEFAULT NULL,
-	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, limits text[] DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL
-) RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_variable
-DECLARE
-	windows CONSTANT jsonb := '{"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "24h",
-		"per_month": "1mo calendar", "in_flight": "in_flight"}';
-	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a)) FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
-	resets CONSTANT text[] := coalesce(reset, '{}');
-	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed,notify}';
-	result text;
-BEGIN
-	PERFORM rate_limit_refuse('tiers: ' || string_agg(quote_literal(t), ', ') || ': must be in rate_limit_tiers, which has ' || (SELECT coalesce(string_agg(quote_literal(k.tier), ', '
-				ORDER BY k.rank, k.tier), 'none') FROM rate_limit_tiers k))
-		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k);
-	PERFORM rate_limit_refuse(string_agg(a.key || ': ' || a.value, ', ') || ': must be null or 0 to 9007199254740992')
-		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
-	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
-			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
-			retry_after, comment, without_header, settle) AS r),
-		ARRAY(SELECT n FROM unnest(resets) AS n WHERE n <> ALL (limit_names) OR n IS NULL));
-	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
-			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
-			CASE WHEN f.l !~ '=.*in_flight' THEN on_exceed END) END
-		FROM (SELECT unnest(limits) UNION ALL SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
-			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
-	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name', l.name, 'events', rate_limit_units(amounts ->> l.name, l.unit), 'durable', durable,
-			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
-			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
-			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END,
-			'notify', CASE WHEN coalesce(algorithm, l.algorithm) = 'fixed_window' THEN notify END),
-			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed', 'notify')))
-		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed,notify}' OR num_nonnulls(algorithm, burst, durable, on_exceed, notify) > 0);
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name AND NOT amounts ? l.name;
-	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
-	PERFORM rate_limit_refuse(format('%s: %s: the rule has no limit%s', g.field, g.value, g.place)) FROM (VALUES ('algorithm', to_json(algorithm), ' with a window'),
-			('burst', to_json(burst), ' with a window'),
-			('on_exceed', to_json(on_exceed), ' with a window or a calendar'),
-			('notify', to_json(notify), ' with a fixed window or a calendar'),
-			('durable', CASE WHEN durable THEN to_json(durable) END, '')) AS g(field, value, place)
-		WHERE NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = name AND to_jsonb(l) -> g.field = g.value::jsonb) AND g.value IS NOT NULL;
-	RETURN result;
-END $$;
---;
-COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
---;
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$
 	DELETE FROM rate_limit_bans b WHERE b.until < now() - interval '30 days';
 	WITH forgotten AS (DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000) RETURNING seq)
@@ -3964,27 +3674,6 @@ BEGIN
 	END IF;
 END $$;
 --;
-CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
-		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment,
-		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1 THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
---;
-CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
-		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned' WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
-			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent FROM rate_limit_users u;
---;
-CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
-		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_lineage(k.user_id) l JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now())
-			THEN 'banned' ELSE 'valid' END AS state, k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
---;
-CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
-		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header, (SELECT string_agg(concat_ws(' ', l.name,
-			coalesce(rate_limit_readable(rate_limit_decimal(l.events, l.unit)), 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
-			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable' WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'),
-			'output ' || l.output, 'batches ' || nullif(l.batches, 'refuse'), 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; '
-			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
-		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
-	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
---;
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(m.after, m.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
@@ -3998,32 +3687,6 @@ COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that coun
 --;
 COMMENT ON FUNCTION rate_limit_recent IS 'The recent requests of a user or of one of its API keys: of today, and (this_month) of the user''s billing period that is running, by rate_limit_metrics_of. limited, blocked and rejected are refused requests of this_month. resets is the latest resets_at in rate_limit_used_by. No row: no usage was recorded, or the role may not read it.';
 --;
-COMMENT ON VIEW rate_limit_tier_states IS 'The tiers with their users, API keys and rules.';
---;
-COMMENT ON COLUMN rate_limit_tier_states.users IS 'The number of users on the tier.';
---;
-COMMENT ON COLUMN rate_limit_tier_states.keys IS 'The number of API keys with this tier of their own.';
---;
-COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, including rules that are for other tiers, too.';
---;
-COMMENT ON COLUMN rate_limit_tier_states.problems IS 'That no rule limits its users, as in rate_limit_unlimited.';
---;
-COMMENT ON VIEW rate_limit_user_states IS 'The users and their states.';
---;
-COMMENT ON COLUMN rate_limit_user_states.state IS 'banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.';
---;
-COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and their states.';
---;
-COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, its user, or a user above it is banned.';
---;
-COMMENT ON VIEW rate_limit_rule_states IS 'The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.';
---;
-COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
---;
-COMMENT ON COLUMN rate_limit_rule_states.limits IS 'Each limit as text: its name, events and window, algorithm, and all values that are not defaults.';
---;
-COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
---;
 COMMENT ON VIEW rate_limit_changed IS 'The changes of the policy as text.';
 --;
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or that has the changed override or ban. NULL: another change.';
@@ -4031,6 +3694,10 @@ COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was c
 COMMENT ON COLUMN rate_limit_changed.which IS 'ref for display: all for NULL, and for an API key its id, or the start of its digest if the row is too old to have the id.';
 --;
 COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, with the rule, limit and amounts of an override; changed; or the columns that differ. An amount of money is a decimal number.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
+		FROM (SELECT tier, rank, comment) AS f $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -4048,25 +3715,62 @@ BEGIN
 	RETURN FOUND;
 END $$;
 --;
-CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
-	LANGUAGE plpgsql AS $$
+CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
+		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment,
+		CASE WHEN n.users = 1 THEN '{no rule limits its user}' WHEN n.users > 1 THEN ARRAY[format('no rule limits its %s users', n.users)] END AS problems FROM rate_limit_tiers t LEFT JOIN rate_limit_unlimited() n ON n.tier = t.tier;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
+	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	fault text;
-	message text;
+	o record;
 BEGIN
-	IF kind = 'tier' THEN
-		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
-	ELSIF kind = 'rule' THEN
-		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
-	ELSE
-		RAISE EXCEPTION 'kind: %: must be rule or tier', to_json(kind) USING ERRCODE = 'invalid_parameter_value';
-	END IF;
+	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
+			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
+	LOOP
+		IF o.rule IS NULL THEN
+			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
+		ELSIF o.amount IS DISTINCT FROM '' THEN
+			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint, reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
+		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4) AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
+		THEN
+			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
+		END IF;
+	END LOOP;
+	RETURN made;
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
+	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL, parent text DEFAULT NULL) RETURNS text
+	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
+			to_jsonb(f), reset), overrides, user_id)
+		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM rate_limit_refuse(format('user: %s: must not be the parent of other users: give these %s another parent first', to_json($1), count(*)), 'foreign_key_violation')
+		FROM rate_limit_users u WHERE u.parent = $1 HAVING count(*) > 0;
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM rate_limit_refuse_parent($1);
+	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
 	RETURN FOUND;
-EXCEPTION WHEN unique_violation THEN
-	RAISE check_violation USING MESSAGE = format('%s: %s: must be a name that no %1$s has', $1, to_json($3));
-WHEN integrity_constraint_violation THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
-	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3));
+END $$;
+--;
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_lineage(u.user_id) l
+		JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now()) THEN 'banned' WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
+			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state, u.parent, u.tier_until, u.period_start, u.time_zone, u.comment, u.counted_as, u.created_at, u.updated_at FROM rate_limit_users u;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL, expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
+	END IF;
+	RETURN rate_limit_set_overrides(rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
+		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
 END $$;
 --;
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -4103,13 +3807,309 @@ BEGIN
 	RETURN NEXT;
 END $$;
 --;
+CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_lineage(k.user_id) l JOIN rate_limit_bans b ON b.user_id = l.user_id AND b.until > now())
+			THEN 'banned' ELSE 'valid' END AS state, k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
+--;
+COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
+--;
+COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
+--;
+COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+--;
+COMMENT ON COLUMN rate_limit_tiers.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON FUNCTION rate_limit_tier IS 'Creates or changes a tier.';
+--;
 COMMENT ON FUNCTION rate_limit_delete_tier IS 'Deletes an unused tier, and returns whether it existed. It fails if the tier is used.';
 --;
-COMMENT ON FUNCTION rate_limit_rename IS 'Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A renamed rule keeps its counters.';
+COMMENT ON VIEW rate_limit_tier_states IS 'The tiers with their users, API keys and rules.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.users IS 'The number of users on the tier.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.keys IS 'The number of API keys with this tier of their own.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, including rules that are for other tiers, too.';
+--;
+COMMENT ON COLUMN rate_limit_tier_states.problems IS 'That no rule limits its users, as in rate_limit_unlimited.';
+--;
+COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
+--;
+COMMENT ON COLUMN rate_limit_users.user_id IS 'The user''s name in the application or the proxy. Limits by user count by it.';
+--;
+COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
+--;
+COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. Then the user has the tier anonymous. infinity: never.';
+--;
+COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a month of the invoice starts. In limits that count by user or key, the user''s months and years start on this day, too. NULL: calendar months and years.';
+--;
+COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the months of the invoice start at midnight: UTC or a place. A link such as US/Eastern becomes its target. UTC without period_start: see rate_limit_billing.';
+--;
+COMMENT ON COLUMN rate_limit_users.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was last changed.';
+--;
+COMMENT ON COLUMN rate_limit_users.parent IS 'The user above, such as a team or an organization. Its limits by user apply to the requests of all users below it, too. NULL: none.';
+--;
+COMMENT ON COLUMN rate_limit_users.parent_level IS 'The level of the parent. The database sets it.';
+--;
+COMMENT ON COLUMN rate_limit_users.level IS '1 without a parent, and otherwise one more than the parent''s, at most 4. The database sets it.';
+--;
+COMMENT ON COLUMN rate_limit_users.counted_as IS 'The first name of a renamed user, by which it counts and is in the ledger. A new user with a name by which another one counts gets another name here. NULL: the user counts by its name.';
+--;
+COMMENT ON FUNCTION rate_limit_set_overrides IS 'Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns made.';
+--;
+COMMENT ON FUNCTION rate_limit_user IS 'Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000, free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the override is deleted.';
+--;
+COMMENT ON FUNCTION rate_limit_refuse_parent IS 'Fails if a user is the parent of others.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails if the user is the parent of others.';
+--;
+COMMENT ON VIEW rate_limit_user_states IS 'The users and their states.';
+--;
+COMMENT ON COLUMN rate_limit_user_states.state IS 'banned, also as one of the users above it is; blocked: an override of 0 refuses the user; or active.';
+--;
+COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. Only the digests of keys are stored.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number of the key. Limits that count by key count by it, unless counted_as is given.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')). If a key of your own begins with prl_, proxies refuse it, because it lacks the checksum of keys create.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, to recognize it.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.name IS 'The purpose of the key.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user of the key. All keys of a user share the limits that count by user.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key expires. infinity: never.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key is revoked, possibly in the future. NULL: it is not revoked.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that replaced this key.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.counted_as IS 'The key with which this key shares its counters in limits that count by key: the first of the keys that replaced each other. NULL: the key has its own counters.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key. NULL: the user''s tier.';
+--;
+COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. overrides are as in rate_limit_user. reset => ''{revoked_at}'' restores a revoked key.';
 --;
 COMMENT ON FUNCTION rate_limit_revoke_key IS 'Revokes an API key now. Returns false if the key was revoked before, or does not exist.';
 --;
 COMMENT ON FUNCTION rate_limit_rotate_key IS 'Creates an API key in place of a valid one, with its name, tier, end, counters, overrides and bans. The old key ends after the grace. digest is the SHA-256 of the new key, and hint its first characters.';
+--;
+COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and their states.';
+--;
+COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, its user, or a user above it is banned.';
+--;
+CREATE OR REPLACE FUNCTION rate_limit_conditions(r rate_limit_rules) RETURNS jsonb LANGUAGE sql STABLE RETURN jsonb_strip_nulls(jsonb_build_object('hosts', r.hosts, 'paths', r.paths, 'methods', r.methods, 'networks', r.networks));
+--;
+CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
+	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
+	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
+	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL, comment text DEFAULT NULL,
+	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, limits text[] DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+	windows CONSTANT jsonb := '{"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "24h",
+		"per_month": "1mo calendar", "in_flight": "in_flight"}';
+	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a)) FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
+	resets CONSTANT text[] := coalesce(reset, '{}');
+	limit_names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed,notify}';
+	result text;
+BEGIN
+	PERFORM rate_limit_refuse('tiers: ' || string_agg(quote_literal(t), ', ') || ': must be in rate_limit_tiers, which has ' || (SELECT coalesce(string_agg(quote_literal(k.tier), ', '
+				ORDER BY k.rank, k.tier), 'none') FROM rate_limit_tiers k))
+		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k);
+	PERFORM rate_limit_refuse(string_agg(a.key || ': ' || a.value, ', ') || ': must be null or 0 to 9007199254740992')
+		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
+	result := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(limit_names) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode,
+			action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message,
+			retry_after, comment, without_header, settle) AS r),
+		ARRAY(SELECT n FROM unnest(resets) AS n WHERE n <> ALL (limit_names) OR n IS NULL));
+	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
+			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
+			CASE WHEN f.l !~ '=.*in_flight' THEN on_exceed END) END
+		FROM (SELECT unnest(limits) UNION ALL SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
+			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
+	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name', l.name, 'events', rate_limit_units(amounts ->> l.name, l.unit), 'durable', durable,
+			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
+			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
+			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END,
+			'notify', CASE WHEN coalesce(algorithm, l.algorithm) = 'fixed_window' THEN notify END),
+			ARRAY(SELECT n FROM unnest(resets) AS n WHERE n IN ('burst', 'durable', 'on_exceed', 'notify')))
+		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR resets && '{burst,durable,on_exceed,notify}' OR num_nonnulls(algorithm, burst, durable, on_exceed, notify) > 0);
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (resets) AND windows ? l.name AND NOT amounts ? l.name;
+	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
+	PERFORM rate_limit_refuse(format('%s: %s: the rule has no limit%s', g.field, g.value, g.place)) FROM (VALUES ('algorithm', to_json(algorithm), ' with a window'),
+			('burst', to_json(burst), ' with a window'),
+			('on_exceed', to_json(on_exceed), ' with a window or a calendar'),
+			('notify', to_json(notify), ' with a fixed window or a calendar'),
+			('durable', CASE WHEN durable THEN to_json(durable) END, '')) AS g(field, value, place)
+		WHERE NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = name AND to_jsonb(l) -> g.field = g.value::jsonb) AND g.value IS NOT NULL;
+	RETURN result;
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
+	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL, reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL, batches text DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18}|\d+[.]\d+)(?:\s+([a-z_]+))?\s*/\s*' || '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
+		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
+	old rate_limit_rule_limits;
+	law text;
+	kind text;
+BEGIN
+	IF $3 IS NOT NULL AND part IS NULL THEN
+		RAISE EXCEPTION 'amount of %/%: %: must be %', $1, $2, to_json($3), CASE WHEN $3 ~ '/\s*\d*\s*(mo|months?|y|years?)\s*$'
+				THEN 'with calendar, as in 5 money/1mo calendar: months and years differ in length'
+			ELSE 'EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, 0.50 money/24h, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight' END
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
+	kind := coalesce(part[2], CASE WHEN part[1] <> 'unlimited' THEN 'requests' END, old.unit);
+	SELECT CASE WHEN part[3] IS NOT NULL THEN 'in_flight' WHEN part[4] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
+			WHEN part IS NOT NULL THEN
+			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
+	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2, 'events', CASE WHEN part[1] <> 'unlimited' THEN rate_limit_units(part[1], kind) END,
+		'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
+		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
+		'durable', $6, 'on_exceed', $7, 'unit', kind, 'output', $8, 'fields', $9, 'notify', $11,
+		'batches', $12),
+		$10 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst', 'output', 'batches'],
+				ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
+				coalesce($5::text, part[6]), coalesce($8::text, nullif(kind, 'requests')),
+				coalesce($12, nullif(kind, 'requests'))]) AS n(f, v)
+				WHERE v IS NULL AND f <> ALL (coalesce($10, '{}'))) END);
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_rules r WHERE r.name = $1;
+	RETURN FOUND;
+END $$;
+--;
+CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
+	RETURN FOUND;
+END $$;
+--;
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
+		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header, (SELECT string_agg(concat_ws(' ', l.name,
+			coalesce(rate_limit_readable(rate_limit_decimal(l.events, l.unit)), 'unlimited') || coalesce(' ' || nullif(l.unit, 'requests'), '') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			'burst ' || l.burst, CASE WHEN l.durable AND l.unit = 'requests' THEN 'durable' WHEN NOT l.durable AND l.unit <> 'requests' THEN 'durable off' END, nullif(l.on_exceed, 'refuse'),
+			'output ' || l.output, 'batches ' || nullif(l.batches, 'refuse'), 'notify ' || array_to_string(l.notify, ','), CASE WHEN NOT l.fields THEN 'fields off' END), '; '
+			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
+		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems, r.counted_as FROM rate_limit_rules r
+	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
+--;
+COMMENT ON TABLE rate_limit_rules IS 'Rules that limit, block or exempt requests. A rule matches a request if all its conditions hold. A condition that is NULL always holds.';
+--;
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name.';
+--;
+COMMENT ON COLUMN rate_limit_rules.family IS 'Within a family, only the matching rule with the highest priority applies. NULL: no family.';
+--;
+COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
+--;
+COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports but refuses nothing; off: the rule is ignored.';
+--;
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: no limits of rules apply to requests.';
+--;
+COMMENT ON COLUMN rate_limit_rules.hosts IS 'Host names without a port. *.example.com matches every name below example.com.';
+--;
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that start with a slash. * matches one segment; a final * matches the rest: /api/* matches /api/a/b.';
+--;
+COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
+--;
+COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks that contain the client''s address. An unknown address is in none, except that for limit and block it is in {0.0.0.0/0,::/0}.';
+--;
+COMMENT ON COLUMN rate_limit_rules.tiers IS 'The user''s tier must be one of these.';
+--;
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What each counter counts: a combination of user, key, tier, ip, ip/128, host, route and header:NAME. ip: an IPv4 address, or the /64 network of an IPv6 address; ip/128: each IPv6 address. Alternatives such as user|ip use the first that the request has. all: one counter for all requests.';
+--;
+COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests with a missing or empty header share one counter; skip: the rule does not match them; refuse: they are refused with 401. With share and refuse, a CORS preflight without the header counts by its client.';
+--;
+COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
+--;
+COMMENT ON COLUMN rate_limit_rules.cost IS 'The units that a request charges to each limit of requests.';
+--;
+COMMENT ON COLUMN rate_limit_rules.settle IS 'How to read the actual cost from the response: header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: the actual cost is cost.';
+--;
+COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
+--;
+COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: the proxy''s text.';
+--;
+COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits, the time until the request would pass; for a block, none.';
+--;
+COMMENT ON COLUMN rate_limit_rules.comment IS 'A note. Proxies ignore it.';
+--;
+COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was created.';
+--;
+COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that created the row.';
+--;
+COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was last changed. Changes of its limits are in rate_limit_changes only.';
+--;
+COMMENT ON COLUMN rate_limit_rules.counted_as IS 'The first name of a renamed rule, by which the rule counts, so that it keeps its counters. A new rule with a name by which another rule counts gets another one here. NULL: the rule counts by its name.';
+--;
+COMMENT ON FUNCTION rate_limit_conditions IS 'The conditions of a rule besides its tiers and times.';
+--;
+COMMENT ON FUNCTION rate_limit_rule IS 'Creates or changes a rule with its limits. limits are limits with any window, as in short=50/10s or tpm=5000 tokens/1m, or short= to delete one. reset also deletes limits by their names. Returns created or changed.';
+--;
+COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request passes only if all limits of its rules admit it.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The name of the rule.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'The name of the limit, unique within the rule, such as per_hour. The prefix of the counters is rule/, the rule''s counted_as or name, a slash, and the limit''s counted_as or name.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'The quota per window, in millionths for money. For in_flight: the number of concurrent requests. 0: nothing passes. NULL: the limit applies only where an override has an amount.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The length of the window. A day is 24 hours. NULL with calendar, and for in_flight.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'In place of per: day, week, month or year of the calendar. For users with a period_start, months and years start on that day.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the calendar''s time zone, as for users. NULL: UTC. Users with a period_start use their own time zone.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or the largest burst that gcra allows. NULL: events. A token_bucket with a burst below events refills evenly.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server. NULL: true with a unit of tokens, else false.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and have a mark in their responses.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.unit IS 'What is counted: requests, or tokens of language models, which responses report: tokens, input_tokens (from a cache or not), or output_tokens; or money, by the prices of rate_limit_prices.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.output IS 'The tokens of output that a request holds until its response has ended if it names no maximum, with a unit of tokens or money. NULL: 4096.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.batches IS 'refuse: with a unit of tokens or money, requests for batches are refused, because their answers come later; pass: they pass, and cost nothing.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.fields IS 'false: neither fields of responses nor bodies say what is left.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.notify IS 'Percentages of the quota. A counter that reaches one in a window gets a row in rate_limit_notices.';
+--;
+COMMENT ON COLUMN rate_limit_rule_limits.counted_as IS 'The name by which the limit counts since its unit changed, so that no unit has the counts of another. NULL: the limit counts by its name.';
+--;
+COMMENT ON FUNCTION rate_limit_limit IS 'Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, 50 money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, the window, the calendar and the time zone, too.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it existed.';
+--;
+COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep at least one limit.';
+--;
+COMMENT ON VIEW rate_limit_rule_states IS 'The rules in the order in which proxies try them, with their limits as text. Defaults are NULL.';
+--;
+COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
+--;
+COMMENT ON COLUMN rate_limit_rule_states.limits IS 'Each limit as text: its name, events and window, algorithm, and all values that are not defaults.';
+--;
+COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
 --;
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker) AS SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
@@ -4472,7 +4472,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 39,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 40,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

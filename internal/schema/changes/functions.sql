@@ -1,6 +1,7 @@
--- Functions that change one row of the policy. Their arguments have the names of columns. An argument that is
--- NULL keeps the value of an existing row, and gives a new row the default. reset names columns that get
--- their defaults. Only rate_limit_set, which the functions below call, builds statements from names.
+-- Functions that change rows of the policy: overrides, bans and names, and what the files of people and rules
+-- need. Arguments have the names of columns. An argument that is NULL keeps the value of an existing row, and
+-- gives a new row the default. reset names columns that get their defaults. Only rate_limit_set builds
+-- statements from names.
 
 -- Fails with a fault, unless it is NULL.
 CREATE OR REPLACE FUNCTION rate_limit_refuse(fault text, code text DEFAULT 'check_violation') RETURNS void
@@ -81,116 +82,22 @@ BEGIN
 	RETURN 'kept'; -- Another session deletes the row that INSERT finds.
 END $$;
 
--- Creates or changes a tier.
-CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
-	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
-		FROM (SELECT tier, rank, comment) AS f $$;
-
--- Sets the overrides of a user or an API key, as rate_limit_user does with its argument overrides. Returns
--- made.
-CREATE OR REPLACE FUNCTION rate_limit_set_overrides(made text, overrides text[], user_id text, key_id bigint
-	DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	o record;
-BEGIN
-	FOR o IN SELECT f AS text, m[1] AS rule, m[2] AS name, m[3] AS burst, m[4] AS amount
-		FROM unnest(overrides) AS f LEFT JOIN LATERAL regexp_match(f,
-			'^([^/=]+)/([^=]+?)(?:[.]burst=(\d{0,18})|=([\d.]*|unlimited))$') AS m ON true
-	LOOP
-		IF o.rule IS NULL THEN
-			RAISE EXCEPTION 'overrides: %: must be as in free/per_hour=5000, free/per_hour=unlimited or '
-				'free/per_hour.burst=20', to_json(o.text) USING ERRCODE = 'invalid_parameter_value';
-		ELSIF o.amount IS DISTINCT FROM '' THEN
-			PERFORM rate_limit_override(o.rule, o.name, o.amount, NULL, $3, $4, nullif(o.burst, '')::bigint,
-				reset => CASE o.burst WHEN '' THEN '{burst}' END::text[]);
-		ELSIF NOT rate_limit_delete_override(o.rule, o.name, NULL, $3, $4)
-			AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = (o.rule, o.name))
-		THEN
-			RAISE EXCEPTION '%/%: no such limit', o.rule, o.name USING ERRCODE = 'no_data_found';
-		END IF;
-	END LOOP;
-	RETURN made;
-END $$;
-
--- Creates or changes a user. A new user needs a tier. overrides are as in free/per_hour=5000,
--- free/per_hour=unlimited and free/per_hour.burst=20. Without a value, as in free/per_hour=, the override is
--- deleted.
-CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
-	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
-	comment text DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL,
-	parent text DEFAULT NULL) RETURNS text
-	LANGUAGE sql AS $$ SELECT rate_limit_set_overrides(rate_limit_set('rate_limit_users', '{user_id}',
-			to_jsonb(f), reset), overrides, user_id)
-		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment, parent) AS f $$;
-
--- Changes an API key. overrides are as in rate_limit_user. reset => '{revoked_at}' restores a revoked key.
---
--- A constraint allows revoked_by only with revoked_at, so a reset of revoked_at clears both columns.
-CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
-	expires_at timestamptz DEFAULT NULL, overrides text[] DEFAULT NULL, reset text[] DEFAULT NULL)
-	RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
-	IF NOT FOUND THEN
-		RAISE EXCEPTION 'key: %: must be the id of an API key', $1 USING ERRCODE = 'no_data_found';
-	END IF;
-	RETURN rate_limit_set_overrides(rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1,
-		'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
-		CASE WHEN 'revoked_at' = ANY ($6) THEN $6 || '{revoked_by}' ELSE $6 END), $5, NULL, $1);
-END $$;
-
--- Creates or changes a limit of a rule, with any window. The amount is as in 50/10s, 5000 tokens/1m, 50
--- money/1mo calendar, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight. It sets the unit, the
--- window, the calendar and the time zone, too.
-CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
-	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
-	on_exceed text DEFAULT NULL, output bigint DEFAULT NULL, fields boolean DEFAULT NULL,
-	reset text[] DEFAULT NULL, notify bigint[] DEFAULT NULL, batches text DEFAULT NULL)
-	RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	-- the events, the unit, in_flight, the calendar, the time zone, the window
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18}|\d+[.]\d+)(?:\s+([a-z_]+))?\s*/\s*'
-		|| '(?:(in_flight)|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?'
-		|| '|((?:\d{0,8}(?:w|d|h|m|s|ms|us))+))\s*$');
-	old rate_limit_rule_limits;
-	law text;
-	kind text;
-BEGIN
-	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be %', $1, $2, to_json($3),
-			CASE WHEN $3 ~ '/\s*\d*\s*(mo|months?|y|years?)\s*$'
-				THEN 'with calendar, as in 5 money/1mo calendar: months and years differ in length'
-			ELSE 'EVENTS/WINDOW, as in 100/10s, 5000 tokens/1m, 0.50 money/24h, unlimited/1h, '
-				'10000/1mo calendar Europe/Berlin or 5/in_flight' END
-			USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
-	kind := coalesce(part[2], CASE WHEN part[1] <> 'unlimited' THEN 'requests' END, old.unit);
-	-- A new limit gets the algorithm of the rule's limits with a window, if they all have the same algorithm.
-	SELECT CASE WHEN part[3] IS NOT NULL THEN 'in_flight' WHEN part[4] IS NOT NULL THEN 'fixed_window'
-		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
-			WHEN part IS NOT NULL THEN
-			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1
-				AND l.per IS NOT NULL
-				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
-	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
-		'events', CASE WHEN part[1] <> 'unlimited'
-			THEN rate_limit_units(part[1], kind) END,
-		'calendar', CASE left(part[4], 1) WHEN 'd' THEN 'day'
-			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[5],
-		'per', regexp_replace(part[6], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
-		'durable', $6, 'on_exceed', $7, 'unit', kind, 'output', $8, 'fields', $9, 'notify', $11,
-		'batches', $12),
-		$10 || CASE WHEN part IS NOT NULL
-			THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
-			'per', 'burst', 'output', 'batches'],
-				ARRAY[nullif(part[1], 'unlimited'), part[4], part[5], part[6],
-				coalesce($5::text, part[6]), coalesce($8::text, nullif(kind, 'requests')),
-				coalesce($12, nullif(kind, 'requests'))]) AS n(f, v)
-				WHERE v IS NULL
-					AND f <> ALL (coalesce($10, '{}'))) END);
-END $$;
+-- TABLE rate_limit_overrides: Amounts that replace the amount of a limit for a tier, a user or an API key.
+-- The override for the key applies, otherwise the override for the user, otherwise the override for the tier.
+-- If several overrides of the same kind are valid, the one that became valid last applies.
+--   id: The number of the override.
+--   rule: The rule of the limit.
+--   limit_name: The name of the limit.
+--   tier: For all users of this tier.
+--   user_id: For this user.
+--   key_id: For this API key.
+--   events: The amount in place of the limit's amount, in millionths for money. 0: nothing passes. NULL:
+--     unlimited.
+--   burst: The burst in place of the limit's burst. NULL: the limit's burst.
+--   valid: When the override applies.
+--   reason: A note. Proxies ignore it.
+--   created_at: When the row was created.
+--   created_by: The role that created the row.
 
 -- Sets another amount of a limit for a tier, a user or an API key, for ever or until a time. The amount is a
 -- number, or unlimited. A new override without an amount gets the amount of the limit, and keeps that amount
@@ -237,6 +144,16 @@ BEGIN
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
 
+-- TABLE rate_limit_bans: The banned networks, users and API keys. Deleting the row lifts the ban.
+--   id: The number of the ban.
+--   network: All addresses of this network.
+--   user_id: This user, who need not be in rate_limit_users.
+--   key_id: This API key.
+--   until: When the ban ends. infinity: never.
+--   reason: A note. Clients do not see it.
+--   banned_at: When rate_limit_ban last set this ban.
+--   banned_by: The role that last set this ban.
+
 -- Bans a network, a user or an API key, for ever or until a time. An existing ban gets this end and this
 -- reason.
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
@@ -277,39 +194,6 @@ BEGIN
 	RETURN FOUND;
 END $$;
 
--- Deletes a rule with its limits and overrides, and returns whether it existed.
-CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	DELETE FROM rate_limit_rules r WHERE r.name = $1;
-	RETURN FOUND;
-END $$;
-
--- Deletes a limit with its overrides, and returns whether it existed. A rule with the action limit must keep
--- at least one limit.
-CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
-	LANGUAGE plpgsql AS $$
-BEGIN
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
-	RETURN FOUND;
-END $$;
-
--- Fails if a user is the parent of others.
-CREATE OR REPLACE FUNCTION rate_limit_refuse_parent(user_id text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM rate_limit_refuse(format('user: %s: must not be the parent of other users: give these %s another '
-		'parent first', to_json($1), count(*)), 'foreign_key_violation')
-		FROM rate_limit_users u WHERE u.parent = $1 HAVING count(*) > 0;
-END $$;
-
--- Deletes a user with its API keys, their bans, and its overrides, and returns whether it existed. It fails
--- if the user is the parent of others.
-CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM rate_limit_refuse_parent($1);
-	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
-	RETURN FOUND;
-END $$;
-
 -- Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -317,4 +201,29 @@ BEGIN
 	DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2
 		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5);
 	RETURN FOUND;
+END $$;
+
+-- Renames a rule or a tier in all rows that refer to it. kind is rule or tier. Returns whether it existed. A
+-- renamed rule keeps its counters.
+CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	message text;
+BEGIN
+	IF kind = 'tier' THEN
+		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
+	ELSIF kind = 'rule' THEN
+		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
+	ELSE
+		RAISE EXCEPTION 'kind: %: must be rule or tier', to_json(kind)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RETURN FOUND;
+EXCEPTION WHEN unique_violation THEN
+	RAISE check_violation USING MESSAGE = format('%s: %s: must be a name that no %1$s has', $1, to_json($3));
+WHEN integrity_constraint_violation THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
+	RAISE check_violation USING MESSAGE = rate_limit_fault(fault, message, NULL,
+		jsonb_build_object('tier', $3, 'name', $3));
 END $$;
