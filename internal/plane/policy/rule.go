@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -84,9 +85,56 @@ type Rule struct {
 	Err error `json:"-"`
 }
 
-// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching, and in
-// unmetConditions. If the memo cannot store the condition's result, the line is in matchesNow instead of
-// keepMatching, and compileConditions sets dynamic.
+// Facts holds the properties of a request that rules evaluate.
+type Facts struct {
+	// DefaultTier is the tier of a request if its identity has none, such as "anonymous".
+	DefaultTier string
+	// RejectUnknown refuses requests with an unknown, expired or revoked API key. Otherwise such requests
+	// count as anonymous.
+	RejectUnknown bool
+	// NeedsKey refuses requests that count as anonymous, except those that an exempt rule matches.
+	NeedsKey bool
+	// Address is the client's address, without a zone, and IPv4 if it is an IPv4-mapped address. See
+	// ClientOf. The zero Addr means that the address is unknown: see matchesNetwork.
+	Address netip.Addr
+	// AddressAssumed reports that Address is the connection's address, because the header for the client's
+	// address is missing. See matchesNetwork.
+	AddressAssumed bool
+	Method         string
+	// Host and Path are results of NormalHost and NormalPath.
+	Host, Path string
+	// Route is the proxy's name for the route of the request. "" means none. Routes has all names if there
+	// are several.
+	Route  string
+	Routes []string
+	// Header is read only by rules that count by a header.
+	Header http.Header
+	// Key is the API key.
+	Key string
+	// Preflight reports that the request is a CORS preflight, in which a browser sends no headers of its own.
+	Preflight bool
+	// KeyHeaders are the canonical names of the headers that may have the API key. A counter key with the
+	// value of such a header is a secret, so it is stored as a digest, as with option.CredentialHeader.
+	KeyHeaders []string
+	// Waited is set by Policy.Evaluate if the request has waited for the first rules.
+	Waited bool
+}
+
+// SetRoutes sets the route from the values of its placeholder. nil stands for more than MaxValues.
+func (f *Facts) SetRoutes(values []string) {
+	f.Routes = nil
+	f.Route = severalValues
+	if len(values) > 0 {
+		f.Route = values[0]
+	}
+	if len(values) > 1 {
+		f.Routes = values
+	}
+}
+
+// A new condition needs a field of Rule, or of Facts, too, which package serve sets, and a line in
+// compileConditions, in keepMatching, and in unmetConditions. If the memo cannot store the condition's result,
+// the line is in matchesNow instead of keepMatching, and compileConditions sets dynamic.
 
 // compileConditions compiles the conditions of a rule.
 func (r *rule) compileConditions() error {
