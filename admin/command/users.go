@@ -20,7 +20,6 @@ func listColumn(name, sql string) string {
 
 const (
 	keysOfUser = "IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)"
-	userFields = "tier, parent, tier_until, period_start, time_zone, comment, created_at, updated_at"
 	bansSQL    = "SELECT kind, banned, until, banned_by, banned_at, reason FROM rate_limit_banned"
 	// banArguments completes a call of rate_limit_ban. If until is NULL, the ban is permanent.
 	banArguments = ", until => coalesce(now() + @for::interval, @until::timestamptz), reason => @reason)"
@@ -33,10 +32,10 @@ var usersCommand = commandSpec{
 		use:       "get USER",
 		short:     "Shows a user: tier, keys, overrides, bans, usage, and used quotas",
 		singleRow: true,
-		sql: "SELECT n.user_id, " + userFields + ", r.*" + ownedColumns + listColumn("used", `SELECT *
+		sql: "SELECT *" + ownedColumns + listColumn("used", `SELECT *
 FROM rate_limit_used_by(@USER) UNION ALL SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id
 	FROM rate_limit_api_keys WHERE user_id = @USER) k, rate_limit_used_by(@USER, k.id) u`) + `
-FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_users u USING (user_id)
+FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_user_states u USING (user_id)
 LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
 WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
 	}, {
@@ -68,8 +67,9 @@ users set acme free/per_hour=`,
 		singleRow: true,
 		// The lock prevents another session from creating a key of the user before the user is deleted.
 		beforeSQL: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
-		sql: "SELECT user_id AS deleted, " + userFields + ownedColumns + `
-FROM rate_limit_users WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
+		jsonOnly:  "user_id",
+		sql: "SELECT user_id AS deleted, *" + ownedColumns + `
+FROM rate_limit_user_states WHERE user_id = @USER AND rate_limit_delete_user(@USER)`,
 	}, {
 		use:     "ban USER",
 		short:   "Bans a user with all its keys",
