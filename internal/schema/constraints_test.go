@@ -10,8 +10,8 @@ import (
 
 func TestTranscripts(t *testing.T) { sqltest.ReplayTranscripts(t) }
 
-// For each constraint of our tables, except NOT NULL and those of the tables of counts, a command violates it:
-// in testdata/constraints.txt, or in the heading of the numbered file that makes it.
+// A command violates each constraint of our tables, except NOT NULL and those of the tables of counts: in
+// testdata/constraints.txt, or in the heading of the numbered file that makes it.
 func TestEachConstraintIsBroken(t *testing.T) {
 	text := sqltest.ReadFile(t, "testdata/constraints.txt")
 	s := sqltest.New(t)

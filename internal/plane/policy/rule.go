@@ -133,8 +133,8 @@ func (f *Facts) SetRoutes(values []string) {
 }
 
 // A new condition needs a field of Rule, or of Facts, too, which package serve sets, and a line in
-// compileConditions, in keepMatching, and in unmetConditions. If the memo cannot store the condition's result,
-// the line is in matchesNow instead of keepMatching, and compileConditions sets dynamic.
+// compileConditions, in keepMatching, and in unmetConditions. If the memo cannot store the condition's
+// result, the line is in matchesNow instead of keepMatching, and compileConditions sets dynamic.
 
 // compileConditions compiles the conditions of a rule.
 func (r *rule) compileConditions() error {

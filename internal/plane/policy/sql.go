@@ -10,8 +10,8 @@ import (
 // Each statement of this package returns rows with one column: a JSON object as text. The standard library
 // decodes the object, which is faster in the interpreter than decoding each field. The object of a rule, a
 // limit, an override, a user or an API key has all columns of its table, so that a new column needs only a
-// field of the type that decodes the object. The statements convert values, such as intervals, that Postgres and
-// Go format differently. NULL becomes the zero value.
+// field of the type that decodes the object. The statements convert values, such as intervals, that Postgres
+// and Go format differently. NULL becomes the zero value.
 
 // timeSQL returns an expression for a time in microseconds since the Unix epoch. Times before the first
 // second of the epoch, such as -infinity, become that second. Times after 9999-12-31 become 9999-12-31.
