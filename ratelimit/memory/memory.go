@@ -4,7 +4,6 @@
 package memory
 
 import (
-	"context"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
@@ -21,8 +20,14 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Store is a ratelimit.Store that counts in this process.
-type Store struct{ inner *memory.Store }
+// Store is a ratelimit.Store that counts in this process. It never waits.
+type Store struct {
+	methods
+	inner *memory.Store
+}
+
+// methods are those of a ratelimit.Store.
+type methods = ratelimit.Store
 
 // New returns an empty Store. The error is a *ratelimit.FieldError for an option out of range.
 func New(o Options) (*Store, error) {
@@ -30,22 +35,8 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{inner: inner}, nil
+	return &Store{inner, inner}, nil
 }
-
-// Take implements ratelimit.Store. It never waits.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision) error {
-	return s.inner.Take(ctx, timeout, hits, decisions)
-}
-
-// Reset implements ratelimit.Store.
-func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return s.inner.Reset(ctx, timeout, hits)
-}
-
-// Close implements ratelimit.Store.
-func (s *Store) Close() { s.inner.Close() }
 
 // Len returns the number of keys in the store, including expired keys that are not yet removed.
 func (s *Store) Len() int { return s.inner.Len() }

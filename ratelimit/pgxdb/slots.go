@@ -53,7 +53,8 @@ func (d *DB) acquire(ctx context.Context, timeout time.Duration) (*pgxpool.Conn,
 			d.release(conn)
 			return nil, fmt.Errorf(
 				"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
-		case ctx.Err() != nil || d.connections() == 0 && (!isTooMany(err) || retries == maxLoginRetries):
+		case ctx.Err() != nil || d.connections() == 0 &&
+			(serverError(err).Code != pg.TooManyConnections || retries == maxLoginRetries):
 			d.slots <- struct{}{}
 			return nil, d.withCause(ctx, err)
 		case d.connections() > 0:
@@ -86,11 +87,6 @@ func (d *DB) withhold() {
 			d.slots <- struct{}{}
 		}
 	})
-}
-
-// isTooMany reports whether a server refused a login because of too many connections.
-func isTooMany(err error) bool {
-	return serverError(err).Code == pg.TooManyConnections
 }
 
 // wait waits for a time, or until ctx ends.

@@ -7,7 +7,6 @@
 package postgres
 
 import (
-	"context"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
@@ -63,8 +62,15 @@ type Stats struct {
 	Errors map[string]int64
 }
 
-// Store is a ratelimit.Store that shares its counts with all processes on one database.
-type Store struct{ inner *store.Store }
+// Store is a ratelimit.Store that shares its counts with all processes on one database. Close waits up to a
+// second for calls in flight, then up to a second for the refund of leases.
+type Store struct {
+	methods
+	inner *store.Store
+}
+
+// methods are those of a ratelimit.Store.
+type methods = ratelimit.Store
 
 // New returns a Store on db, without using the network. The Store owns db: Close closes it. The
 // error is a *ratelimit.FieldError for a nil db or an option out of range.
@@ -78,7 +84,7 @@ func New(db pgdb.DB, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{inner: inner}, nil
+	return &Store{inner, inner}, nil
 }
 
 // Prepare opens a connection and runs a migration if one is due, in the background. Without Prepare,
@@ -101,18 +107,3 @@ func (s *Store) Stats() Stats {
 		Errors:   c.ErrorsByClass(),
 	}
 }
-
-// Take implements ratelimit.Store.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
-	decisions []ratelimit.Decision) error {
-	return s.inner.Take(ctx, timeout, hits, decisions)
-}
-
-// Reset implements ratelimit.Store.
-func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return s.inner.Reset(ctx, timeout, hits)
-}
-
-// Close implements ratelimit.Store. It waits up to a second for calls in flight, then up to a
-// second for the refund of leases.
-func (s *Store) Close() { s.inner.Close() }

@@ -71,26 +71,21 @@ type Databases struct {
 // Open opens the databases of a handler, or shares open ones. Open does not connect; see Databases.Prepare.
 // timeout bounds the decision on a request of the handler.
 func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Databases, error) {
-	h := &Databases{process: p, After: p.Delay + timeout}
-	err := h.open(sources)
-	if err != nil {
-		h.End()
+	o := &Databases{process: p, After: p.Delay + timeout}
+	if err := o.open(sources); err != nil {
+		o.End()
 		return nil, err
 	}
-	return h, nil
+	return o, nil
 }
 
 func (o *Databases) open(sources *DataSources) error {
 	var err error
-	if o.Limits, err = o.openDatabase(&sources.Limits); err != nil {
-		return err
+	o.Limits, err = o.openDatabase(&sources.Limits)
+	if err == nil && sources.Policy != nil {
+		o.Policy, err = o.openPolicy(sources)
 	}
-	if sources.Policy != nil {
-		if o.Policy, err = o.openPolicy(sources); err != nil {
-			return err
-		}
-	}
-	if sources.History != nil {
+	if err == nil && sources.History != nil {
 		o.History, err = o.openHistory(sources)
 	}
 	return err

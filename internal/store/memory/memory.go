@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -67,7 +68,8 @@ func New(o Options) (*Store, error) {
 	}
 	s := &Store{now: o.Now, seed: maphash.MakeSeed()}
 	for i := 0; i < n; i++ {
-		s.stripes = append(s.stripes, newStripe((o.Capacity+n-1)/n))
+		s.stripes = append(s.stripes,
+			&stripe{max: (o.Capacity + n - 1) / n, rows: map[lease.RowID]*indexedRow{}})
 	}
 	return s, nil
 }
@@ -100,7 +102,7 @@ func (s *Store) acquireSlots(h ratelimit.Hit) { h.Hold.Acquire(func() { s.releas
 
 // releaseSlots releases the slots or the units that a hit holds.
 func (s *Store) releaseSlots(h ratelimit.Hit) {
-	k := rowOf(h.Limit, h.StoredKey())
+	k := lease.RowOf(h.Limit, h.StoredKey())
 	st := s.stripeOf(k)
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -152,7 +154,7 @@ func (s *Store) Settle(bills ...*batch.Bill) {
 	for i := range all {
 		c := &all[i]
 		c.Hold.Release()
-		k := rowOf(c.Limit, c.Key)
+		k := lease.RowOf(c.Limit, c.Key)
 		st := s.stripeOf(k)
 		st.mu.Lock()
 		now := s.now().UnixMicro()
@@ -210,15 +212,15 @@ func (s *Store) Len() int {
 // lock locks the stripes of the hits and returns the keys of the hits and each locked stripe once. The
 // caller unlocks the stripes, also after an error. Stripes are locked in the order of their indexes, so that
 // two calls cannot wait for each other.
-func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
-	keys := make([]rowID, len(hits))
+func (s *Store) lock(hits []ratelimit.Hit) ([]lease.RowID, []*stripe, error) {
+	keys := make([]lease.RowID, len(hits))
 	var indexes []int
 	for i := range hits {
 		h := &hits[i]
 		if h.Limit == nil {
 			return nil, nil, ratelimit.ValidateHits(hits[i:i+1], make([]ratelimit.Decision, 1))
 		}
-		keys[i] = rowOf(h.Limit, h.StoredKey())
+		keys[i] = lease.RowOf(h.Limit, h.StoredKey())
 		indexes = append(indexes, s.stripeIndex(keys[i]))
 	}
 	if len(hits) == 0 {
@@ -248,11 +250,11 @@ func unlock(stripes []*stripe) {
 }
 
 // stripeIndex returns the index of a key's stripe.
-func (s *Store) stripeIndex(k rowID) int {
+func (s *Store) stripeIndex(k lease.RowID) int {
 	if len(s.stripes) == 1 {
 		return 0
 	}
-	return int(maphash.String(s.seed, k.key) % uint64(len(s.stripes)))
+	return int(maphash.String(s.seed, k.Key) % uint64(len(s.stripes)))
 }
 
-func (s *Store) stripeOf(k rowID) *stripe { return s.stripes[s.stripeIndex(k)] }
+func (s *Store) stripeOf(k lease.RowID) *stripe { return s.stripes[s.stripeIndex(k)] }

@@ -5,22 +5,8 @@ import (
 	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
-
-// rowID names a row.
-type rowID struct {
-	durable     bool
-	prefix, key string
-}
-
-// rowOf returns the row of a stored key of a limit.
-func rowOf(l *ratelimit.Limit, key string) rowID {
-	if l.CountedAs != "" {
-		return rowID{l.Durable, l.CountedAs, key}
-	}
-	return rowID{l.Durable, l.Prefix, key}
-}
 
 // stripe holds the rows of some keys. Callers of its methods hold mu.
 //
@@ -30,7 +16,7 @@ type stripe struct {
 	mu      sync.Mutex
 	closed  bool
 	max     int
-	rows    map[rowID]*indexedRow
+	rows    map[lease.RowID]*indexedRow
 	largest int // the largest number of rows since the map was made
 	entries []*indexedRow
 	next    int // the index in entries at which the sweep continues
@@ -38,22 +24,20 @@ type stripe struct {
 
 // indexedRow is a row and its index in entries.
 type indexedRow struct {
-	key   rowID
+	key   lease.RowID
 	index int
 	row   algorithm.Row
 }
 
-func newStripe(max int) *stripe { return &stripe{max: max, rows: map[rowID]*indexedRow{}} }
-
 // row returns the row of a key, which may be new. A later call of row may evict it; a charge to an evicted
 // row is lost.
-func (s *stripe) row(k rowID, now int64) *algorithm.Row {
+func (s *stripe) row(k lease.RowID, now int64) *algorithm.Row {
 	e := s.rows[k]
 	if e == nil {
 		if len(s.entries) >= s.max {
 			s.evict(now)
 		}
-		k.key = strings.Clone(k.key) // the key may be a part of a long request
+		k.Key = strings.Clone(k.Key) // the key may be a part of a long request
 		e = &indexedRow{key: k, index: len(s.entries)}
 		s.rows[k] = e
 		s.entries = append(s.entries, e)
@@ -65,7 +49,7 @@ func (s *stripe) row(k rowID, now int64) *algorithm.Row {
 }
 
 // remove deletes the row of a key, if it exists.
-func (s *stripe) remove(k rowID) {
+func (s *stripe) remove(k lease.RowID) {
 	if e := s.rows[k]; e != nil {
 		s.removeEntry(e)
 	}
@@ -92,7 +76,7 @@ func (s *stripe) shrink() {
 		return
 	}
 	s.largest = len(s.entries)
-	s.rows = make(map[rowID]*indexedRow, len(s.entries))
+	s.rows = make(map[lease.RowID]*indexedRow, len(s.entries))
 	s.entries = append(make([]*indexedRow, 0, len(s.entries)), s.entries...)
 	for _, e := range s.entries {
 		s.rows[e.key] = e
