@@ -29,8 +29,10 @@
 // setup.go, replaced.go, stats.go.
 //
 // The tests of this package also test ledger, slots, process and statement of internal/store, by what they
-// decide in a real database. Those of the ledger are in ledger_test.go, reserve_test.go and
-// simulation_holds_test.go, and settle_test.go compares the steps in SQL with those in Go.
+// decide in a real database. The name of a file of tests begins with that of the file or the package that it
+// tests, such as ledger_, locks_ or transaction_. Other names begin with a subject: citus_ and shards_ are
+// tests of several servers, local_ those of outages, steps_ those that compare the steps in SQL with those in
+// Go, and simulation_ those of random faults, on a fake database.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package engine
