@@ -55,7 +55,7 @@ func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Reque
 	next caddyhttp.Handler) error {
 	status := http.StatusInternalServerError           // also after a panic
 	settling.Begin(responseWriterIn(w).ResponseWriter) // w locks the Settling
-	defer func() { settling.End(status, w.Header()) }()
+	defer settling.End(&status, w.Header())
 	err := next.ServeHTTP(w, r)
 	var failure caddyhttp.HandlerError
 	switch {

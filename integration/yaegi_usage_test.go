@@ -27,7 +27,7 @@ import (
 
 func Read(h http.Header, body []byte, size int) string {
 	var total int64
-	r := usage.New(h, &total)
+	r := usage.New(&total, usage.Response{Header: h}, usage.Response{})[0]
 	for len(body) > size {
 		r.Write(body[:size])
 		body = body[size:]
@@ -37,8 +37,9 @@ func Read(h http.Header, body []byte, size int) string {
 }
 
 func ReadPrompt(path string, types []string, body []byte) string {
-	p, err := usage.ReadPrompt(path, types, body)
-	return fmt.Sprint(p, err)
+	a := &usage.Asked{Path: path, ContentTypes: types, Body: body}
+	usage.ReadPrompts([]*usage.Asked{{Path: "/v1/batches", Body: []byte("{")}, a, {Path: "/"}})
+	return fmt.Sprint(a.Prompt, a.Err)
 }`
 
 // interpretedUsage returns a function of readUsage.
@@ -73,9 +74,10 @@ func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
 		"{\x00\"\x00", `{"background":true` + long + `}`, `{"n":1` + long + `,"n":1}`} {
 		for _, path := range []string{"/v1/chat/completions", "/v1/models/a%2Fb:generateContent",
 			"/v1/batches"} {
-			p, err := usage.ReadPrompt(path, types, []byte(body))
+			a := &usage.Asked{Path: path, ContentTypes: types, Body: []byte(body)}
+			usage.ReadPrompts([]*usage.Asked{a})
 			got := read(path, types, []byte(body))
-			check.Equal(t, fmt.Sprintf("%s %.60s", path, body), got, fmt.Sprint(p, err))
+			check.Equal(t, fmt.Sprintf("%s %.60s", path, body), got, fmt.Sprint(a.Prompt, a.Err))
 		}
 	}
 }
@@ -86,7 +88,7 @@ func TestUsageIsReadTheSameInterpreted(t *testing.T) {
 	for name, a := range llm.Answers(t) {
 		h := http.Header{"Content-Type": {a.ContentType}}
 		var total int64
-		r := usage.New(h, &total)
+		r := usage.New(&total, usage.Response{Header: h})[0]
 		_, _ = r.Write(a.Body)
 		want := fmt.Sprint(usage.End(r)[0], 0)
 		for _, size := range []int{7, len(a.Body)} {

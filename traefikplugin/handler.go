@@ -144,7 +144,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 		return
 	}
 	if settling != nil {
-		passSettled(h.upstream, settling, w, r)
+		passWrapped(h.upstream, settling, w, r)
 		return
 	}
 	pass(h.upstream, w.Header(), w, r)

@@ -36,7 +36,7 @@ var maxWraps int32 = 10000
 func pass(u *upstream, header http.Header, w http.ResponseWriter, r *http.Request) {
 	remaining := header["X-Ratelimit-Remaining"]
 	if len(remaining) == 0 || atomic.LoadInt32(&u.wraps) != 0 {
-		passWrapped(u, w, r)
+		passWrapped(u, nil, w, r)
 		return
 	}
 	u.next.ServeHTTP(w, r)
@@ -51,50 +51,37 @@ func pass(u *upstream, header http.Header, w http.ResponseWriter, r *http.Reques
 func rewrap(u *upstream) { atomic.StoreInt32(&u.wraps, maxWraps) }
 
 // passWrapped is like pass but uses a responseWriter. A request without a decision has no headers of ours and
-// needs no responseWriter.
-func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
-	rw := newWriter(w)
-	if rw.headers == nil {
+// needs no responseWriter, unless it is settled after its response: settling is nil without that.
+func passWrapped(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	status := http.StatusInternalServerError // stays if the client has left, and the upstream panics
+	if settling != nil {
+		defer settling.End(&status, h)
+		settling.Begin(w)
+	}
+	own := respond.HeadersIn(h, make(respond.Headers, respond.HeaderCount))
+	if own == nil && settling == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
-	serveWrapped(u, rw, r)
-	n := atomic.LoadInt32(&u.wraps)
-	if n > 0 && rw.needed {
-		rewrap(u)
-	} else if n > 0 {
-		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
-	}
-}
-
-// passSettled is like pass but for a request that is settled after its response. The response always gets a
-// responseWriter.
-func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
-	status := http.StatusInternalServerError
-	// If the client has left, the upstream panics, and the status stays.
-	defer func() { settling.End(status, w.Header()) }()
-	settling.Begin(w)
-	rw := newWriter(w)
-	rw.settling = settling
-	serveWrapped(u, rw, r)
-	status = 0
-}
-
-// newWriter returns a responseWriter that keeps the headers now in w.
-func newWriter(w http.ResponseWriter) *responseWriter {
-	headers := respond.HeadersIn(w.Header(), make(respond.Headers, respond.HeaderCount))
-	return &responseWriter{ResponseWriter: w, settling: nil, headers: headers}
-}
-
-// serveWrapped serves a request with a responseWriter.
-func serveWrapped(u *upstream, rw *responseWriter, r *http.Request) {
+	rw := &responseWriter{ResponseWriter: w, settling: settling, headers: own}
 	if len(r.Header["Upgrade"]) == 0 {
 		u.next.ServeHTTP(rw, r)
 	} else {
 		u.next.ServeHTTP(&upgradeWriter{responseWriter: rw}, r)
 	}
 	if !rw.wrote { // the server sends the headers of a handler that has sent nothing
-		restore(rw, rw.ResponseWriter.Header())
+		restore(rw, h)
+	}
+	status = 0
+	n := atomic.LoadInt32(&u.wraps)
+	if n <= 0 || settling != nil { // a settled response always gets one
+		return
+	}
+	if rw.needed {
+		rewrap(u)
+	} else {
+		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
 	}
 }
 

@@ -49,7 +49,9 @@ func sendToAny(q *Queue, c *batch.Call, arrived time.Time) bool {
 		arrived = time.Now() // the decision has the whole timeout
 	}
 	if err != nil || len(q.queues) > 1 { // the hits select the engine
-		c.Err = batch.PanicError(func() { q.fill([]*batch.Call{c}) })
+		if failure := batch.PanicError(func() { q.fill([]*batch.Call{c}) }); failure != nil {
+			c.Err = failure
+		}
 	}
 	switch {
 	case err != nil:

@@ -89,6 +89,12 @@ func defineReserving(a ratelimit.Algorithm) {
 		},
 		Adjust: d.Adjust,
 		Peek:   peek,
+		PeekAll: func(views []*View) {
+			d.PeekAll(views)
+			for _, v := range views {
+				v.Free -= v.Row.Held
+			}
+		},
 		Passes: func(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 			if free, _ := d.Peek(l, r, now); free > 0 {
 				return now + heldRetry

@@ -166,11 +166,11 @@ func Finish(q *Queue, calls []*Call, err error) {
 	}
 }
 
-// callEach calls f with all calls, and reports whether f returned. If f panics, callEach retries it with one
-// call at a time, and sets Err of the calls with which f panics again.
-func callEach(f func(calls []*Call), calls []*Call) bool {
+// callEach calls f with all calls. If f panics, callEach retries it with one call at a time, and sets Err of
+// the calls with which f panics again.
+func callEach(f func(calls []*Call), calls []*Call) {
 	if Try(func() error { f(calls); return nil }) == nil {
-		return true
+		return
 	}
 	for i, c := range calls {
 		one := calls[i : i+1]
@@ -178,7 +178,6 @@ func callEach(f func(calls []*Call), calls []*Call) bool {
 			c.Err = err
 		}
 	}
-	return false
 }
 
 // Try runs f, and returns its error, or an error if f panics.

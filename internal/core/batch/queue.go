@@ -55,9 +55,9 @@ type Options struct {
 	Workers int
 
 	// Fill, unless it is nil, sets Hits and HasIndependent of calls that were just collected, and clears
-	// their Decisions and Err. Until then, a call counts as one hit. Deliver, unless it is nil, is called
-	// with finished calls before their callers continue. If one of them panics, it is called again with one
-	// call at a time, and the calls with which it panics again fail.
+	// their Decisions and Err, or sets the Err of one that ends. Until then, a call counts as one hit.
+	// Deliver, unless it is nil, is called with finished calls before their callers continue. If one of them
+	// panics, it is called again with one call at a time, and the calls with which it panics again fail.
 	Fill, Deliver func(calls []*Call)
 }
 
@@ -268,12 +268,13 @@ func replaceSlowWorker(q *Queue, w *worker) {
 	}
 }
 
-// fillCalls sets the hits of calls by Options.Fill, unless that is nil. It finishes the calls that
-// fail, and returns the filled ones.
+// fillCalls sets the hits of calls by Options.Fill, unless that is nil. It finishes the calls with an
+// Err, and returns the others.
 func fillCalls(q *Queue, calls []*Call) []*Call {
-	if q.Fill == nil || callEach(q.Fill, calls) {
+	if q.Fill == nil {
 		return calls
 	}
+	callEach(q.Fill, calls)
 	var failed []*Call
 	n := 0
 	for _, c := range calls {
@@ -284,7 +285,9 @@ func fillCalls(q *Queue, calls []*Call) []*Call {
 		calls[n] = c
 		n++
 	}
-	Finish(q, failed, nil)
+	if failed != nil {
+		Finish(q, failed, nil)
+	}
 	return calls[:n]
 }
 

@@ -33,9 +33,6 @@ type refusal struct {
 // Trust bounds the use of a refusal while the database answers, in microseconds.
 const Trust = int64(time.Second / time.Microsecond)
 
-// clearedIndex returns the index of a key in Stripe.cleared.
-func clearedIndex(s *Set, key string) uint64 { return s.Hash(s.Seed, key) / StripeCount % 8 }
-
 // Refuses reports whether a remembered refusal of a row refuses a hit. If so, it sets the decision. During an
 // outage, Refuses also uses a refusal after trustedUntil.
 func Refuses(s *Set, r *Cached, h *ratelimit.Hit, outage bool, d *ratelimit.Decision) bool {
@@ -82,7 +79,7 @@ func RememberRefusal(s *Set, id RowID, view *algorithm.View, cost int64, wait ti
 		refused.expiresAt = refused.passesAt
 	}
 	withCached(s, id, true, func(r *Cached) {
-		if s.Stripes[r.stripeIndex].cleared[clearedIndex(s, id.Key)] <= sequence {
+		if s.Stripes[r.stripeIndex].cleared[s.Hash(s.Seed, id.Key)/StripeCount%8] <= sequence {
 			r.refusal = refused
 		}
 	})
@@ -105,14 +102,17 @@ func RefusedLately(s *Set, rows []*Cached) bool {
 	return false
 }
 
-// ClearRefusal clears the refusal of a row after a refund or a reset.
-func ClearRefusal(s *Set, id RowID) {
-	stripe := s.Stripes[s.Hash(s.Seed, id.Key)%StripeCount]
-	stripe.Mu.Lock()
-	defer stripe.Mu.Unlock()
-	stripe.cleared[clearedIndex(s, id.Key)] = atomic.AddInt64(&s.Sequence, 1)
-	if r := stripe.Rows[id]; r != nil {
-		r.refusal = nil
-		refreshCached(s, stripe, r)
+// ClearRefusals clears the refusals of rows after refunds or resets.
+func ClearRefusals(s *Set, ids ...RowID) {
+	for _, id := range ids {
+		hash := s.Hash(s.Seed, id.Key)
+		stripe := s.Stripes[hash%StripeCount]
+		stripe.Mu.Lock()
+		stripe.cleared[hash/StripeCount%8] = atomic.AddInt64(&s.Sequence, 1)
+		if r := stripe.Rows[id]; r != nil {
+			r.refusal = nil
+			refreshCached(s, stripe, r)
+		}
+		stripe.Mu.Unlock()
 	}
 }

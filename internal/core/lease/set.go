@@ -63,7 +63,7 @@ type Stripe struct {
 	Rows    map[RowID]*Cached
 	leased  map[RowID]*Cached // the rows with a lease
 	refunds []Refund          // see Refunds
-	cleared [8]int64          // the number of the last refund or reset, by clearedIndex; see Sequence
+	cleared [8]int64          // the number of the last refund or reset, by bits of the hash; see Sequence
 	Decided int64             // requests decided by Use
 }
 

@@ -249,17 +249,3 @@ func Restore(h http.Header, own Headers) bool {
 	}
 	return differed
 }
-
-// RemoveProviders removes the headers in which the provider of a language model describes the limits of its
-// own account, from a response with a status. In a response with status 429, the X-RateLimit headers stay,
-// because another limit in this proxy may have refused the request.
-func RemoveProviders(status int, h http.Header) {
-	for name := range h {
-		lower := strings.ToLower(name)
-		isX := name == headerNames[0] || name == headerNames[1] || name == headerNames[2]
-		if strings.HasPrefix(lower, "anthropic-ratelimit-") ||
-			strings.HasPrefix(lower, "x-ratelimit-") && !(isX && status == http.StatusTooManyRequests) {
-			delete(h, name)
-		}
-	}
-}

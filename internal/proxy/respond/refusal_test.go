@@ -13,7 +13,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -71,18 +70,4 @@ func TestRefusalsTellClientsWhenToRetry(t *testing.T) {
 		}
 	}
 	golden.Check(t, "testdata/refusals.txt", text)
-}
-
-// The fields that a provider sends of its own account are removed, and those of another limit's refusal stay.
-func TestFieldsOfProvidersDoNotPass(t *testing.T) {
-	for status, want := range map[int]string{
-		200: "map[Content-Type:[x] Retry-After:[3]]",
-		429: "map[Content-Type:[x] Retry-After:[3] X-Ratelimit-Limit:[9]]",
-	} {
-		h := http.Header{"X-Ratelimit-Limit": {"9"}, "X-Ratelimit-Remaining-Requests": {"7"},
-			"x-ratelimit-reset-tokens": {"1s"}, "Anthropic-Ratelimit-Tokens-Limit": {"5"},
-			"Retry-After": {"3"}, "Content-Type": {"x"}}
-		respond.RemoveProviders(status, h)
-		check.Equal(t, fmt.Sprint("status ", status), fmt.Sprint(h), want)
-	}
 }

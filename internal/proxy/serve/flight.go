@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -67,7 +68,16 @@ func (f *Flight) End() {
 			h.Release()
 		}
 	}
-	if f.upload != nil {
-		f.upload.endAttempt()
+	u := f.upload
+	if u == nil {
+		return
+	}
+	b := u.body
+	b.mu.Lock()
+	u.over = u.once
+	over := len(b.chunks)+len(b.late) == 0 && !u.unsized && atomic.LoadInt32(&b.read) != 0
+	b.mu.Unlock()
+	if !over {
+		u.endAttempt()
 	}
 }

@@ -87,7 +87,7 @@ func match(s *Site, q *Request) error {
 			}
 		}
 		if z.CostSource != nil && z.CostSource.Unit != "" && matched == '1' &&
-			policy.FreeOfTokens(q.HTTP.Method) {
+			q.HTTP.Method != http.MethodPost && policy.FreeOfTokens(q.HTTP.Method) {
 			matched = '0'
 		}
 		q.matched = append(q.matched, matched)

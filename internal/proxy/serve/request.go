@@ -160,18 +160,24 @@ func FindLimits(q *Request) (needsStore bool, err error) {
 
 // Fill sets the hits of requests and of their Calls: a hit for each of the limits of the configuration, then
 // further hits on these limits if their keys have several values, then those of Site.Hits, then the hits of
-// the policy. If a panic ends Fill, the requests have no hits.
+// the policy. Before that, it reads short Uploads, and refuses requests for them, which then have no hits,
+// and an Err of their Calls. If a panic ends Fill, the requests have no hits.
 func Fill(requests []*Request) {
+	readPrompts(requests)
 	filled := make([][]ratelimit.Hit, len(requests))
 	var counting, holding []int // the indexes of requests that chargeTokens and attach change
 	for at, q := range requests {
 		f := q.Limits
-		q.usesStore = true
+		q.usesStore = q.Upload == nil || q.Outcome.Status == 0
 		q.Err = nil
 		hits := q.Hits[:0]
 		q.Hits = hits
+		q.Terms = q.Terms[:0]
+		if !q.usesStore {
+			continue
+		}
 		hits = append(hits, f.Hits...)
-		q.Terms = append(q.Terms[:0], f.Terms...)
+		q.Terms = append(q.Terms, f.Terms...)
 		for i, z := range f.Zones {
 			if f.Varies && z.cost != nil {
 				hits[i].Cost = reading.CostOf(z.cost, &q.Input)
@@ -219,10 +225,16 @@ func Fill(requests []*Request) {
 			c.Hits = append(c.Hits[:0], hits...)
 			c.Decisions = c.Decisions[:0]
 			c.Err = nil
+			if !q.usesStore {
+				c.Err = errRefused
+			}
 			c.HasIndependent = q.Limits.HasIndependent || q.HasVerdict && q.Verdict.HasIndependent
 		}
 	}
 }
+
+// errRefused is the error of the Call of a request that Fill refuses.
+var errRefused = errors.New("refused without a decision")
 
 // plainTerms are the terms of the hits of Site.Hits.
 var plainTerms = &policy.Terms{Status: http.StatusTooManyRequests}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 )
 
 // Begin begins the response, which End ends. From then on, a proxy that stops settles the request. w is the
@@ -99,10 +101,35 @@ func Write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings ...*
 	if s.body != nil {
 		_, _ = s.body.Write(part[:n]) // it has no error
 	}
-	if s.tokens != nil && s.tokens.reader != nil {
+	switch {
+	case s.header == nil:
+	case s.tokens.reader == nil && len(s.start)+n <= startLength:
+		s.start = append(s.start, part[:n]...)
+		atomic.AddInt64(&bufferedBytes, int64(n))
+	default:
+		readStarts(s)
 		_, _ = s.tokens.reader.Write(part[:n])
 	}
 	return n, err
+}
+
+// startLength bounds the start of a body that waits until its end, when a loop reads it with others.
+const startLength = 4 << 10
+
+// readStarts makes the readers of responses, and reads the starts of their bodies, unless it has done so.
+func readStarts(all ...*Settling) {
+	var starting []*Settling
+	var responses []usage.Response
+	for _, s := range all {
+		if s.tokens.reader == nil {
+			starting = append(starting, s)
+			responses = append(responses, usage.Response{Header: s.header, Start: s.start})
+		}
+	}
+	for i, r := range usage.New(&bufferedBytes, responses...) {
+		starting[i].tokens.reader = r
+		starting[i].start = nil
+	}
 }
 
 // Flush flushes a response. It fails after Stop.

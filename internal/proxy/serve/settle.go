@@ -10,7 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -42,11 +41,13 @@ type Settling struct {
 	stopped int32               // 1 after Stop; atomic
 	batched bool                // settle it with others if many run, as in Traefik
 
-	mu     sync.Mutex // guards the fields below, also while a part of the body is sent
-	status int        // 0 before the response
-	sent   int64      // bytes of the body
-	ended  bool       // later writes by outer handlers do not count
-	gone   bool       // the client had left before the end; afterwards, the server ends client
+	mu     sync.Mutex  // guards the fields below, also while a part of the body is sent
+	status int         // 0 before the response
+	sent   int64       // bytes of the body
+	header http.Header // of the response, if it is read for tokens
+	start  []byte      // the first bytes of the body, up to startLength, while there is no tokens.reader
+	ended  bool        // later writes by outer handlers do not count
+	gone   bool        // the client had left before the end; afterwards, the server ends client
 	// hijacked reports that the connection is no longer the writer's.
 	hijacked bool
 	settled  bool  // settle has run
@@ -167,39 +168,46 @@ func newSettlings(all []*Request) {
 }
 
 // ReadHeaders reads the headers of a response, final or informational, before they are sent, and removes the
-// headers with costs, and under a limit of tokens the provider's headers of limits. Several Settlings may
-// read the same header. Callers then restore the proxy's own headers.
+// headers with costs, and under a limit of tokens those in which the provider of a language model describes
+// the limits of its own account. Several Settlings may read the same header. Callers then restore the proxy's
+// own headers. In a response with status 429, the X-RateLimit headers stay, because another limit in this
+// proxy may have refused the request.
 func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
+	enforced := false
 	for _, s := range settlings {
 		s.mu.Lock()
 		if final && !s.ended {
-			s.start(status, h)
+			s.status = status
+			s.empty = s.empty || status == http.StatusNoContent || status == http.StatusNotModified
+			if s.headers {
+				s.read(h)
+			}
+			if s.paths {
+				s.readBody(h)
+			}
+			if s.tokens != nil {
+				s.header = h.Clone()
+			}
 		}
 		s.mu.Unlock()
+		enforced = enforced || s.tokens != nil && s.tokens.enforced
 	}
 	for _, s := range settlings {
 		if s.headers {
 			s.remove(h)
 		}
-		if s.tokens != nil && s.tokens.enforced {
-			respond.RemoveProviders(status, h)
+	}
+	if !enforced {
+		return
+	}
+	for name := range h {
+		lower := strings.ToLower(name)
+		if strings.HasPrefix(lower, "anthropic-ratelimit-") || strings.HasPrefix(lower, "x-ratelimit-") &&
+			(status != http.StatusTooManyRequests || name != "X-Ratelimit-Limit" &&
+				name != "X-Ratelimit-Remaining" && name != "X-Ratelimit-Reset") {
+			delete(h, name)
 		}
-	}
-}
-
-// start reads the final headers. The caller holds the mutex.
-func (s *Settling) start(status int, h http.Header) {
-	s.status = status
-	s.empty = s.empty || status == http.StatusNoContent || status == http.StatusNotModified
-	if s.headers {
-		s.read(h)
-	}
-	if s.paths {
-		s.body = usage.NewFrames(h, &bufferedBytes, s.readCosts)
-	}
-	if s.tokens != nil {
-		s.tokens.reader = usage.New(h, &bufferedBytes)
 	}
 }
 
@@ -224,9 +232,11 @@ func (s *Settling) remove(h http.Header) {
 	}
 }
 
-// End settles the hits. Callers call it once, after the response, which may be incomplete. status is the
-// status of an error response that an outer handler will send, or 0. h holds the headers, and any trailers.
-func (s *Settling) End(status int, h http.Header) {
+// End settles the hits. Callers call it once, after the response, which may be incomplete. outer is the
+// status of an error response that an outer handler will send, or 0; a deferred End reads it when it runs. h
+// holds the headers, and any trailers.
+func (s *Settling) End(outer *int, h http.Header) {
+	status := *outer
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone = s.client.Err() != nil
@@ -234,10 +244,9 @@ func (s *Settling) End(status int, h http.Header) {
 	switch {
 	case s.status != 0:
 	case status == 0:
-		s.start(http.StatusOK, h) // the server sends the headers of a handler that has sent nothing
-		if s.tokens != nil && s.tokens.enforced {
-			respond.RemoveProviders(http.StatusOK, h)
-		}
+		s.mu.Unlock()
+		ReadHeaders(http.StatusOK, h, s) // the server sends the headers of a handler that has sent nothing
+		s.mu.Lock()
 	case s.gone:
 		s.status = clientLeft
 	default:
@@ -254,7 +263,7 @@ func (s *Settling) End(status int, h http.Header) {
 	}
 	waits := s.batched && s.number != 0 && atomic.LoadInt32(s.site.busy) > fewRunning
 	if s.body != nil && (waits || s.body.Waiting()) ||
-		s.tokens != nil && s.tokens.reader != nil && (waits || s.tokens.reader.Waiting()) {
+		s.header != nil && (waits || s.tokens.reader != nil && s.tokens.reader.Waiting()) {
 		s.settleSoon() // the response does not end before the handler returns
 		return
 	}

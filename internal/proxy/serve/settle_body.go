@@ -4,13 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"net/http"
 	"strconv"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // bufferedBytes is the total size of the buffers of bodies; atomic.
 var bufferedBytes int64
+
+// readBody reads the costs in the body of a response with headers h.
+func (s *Settling) readBody(h http.Header) {
+	s.body = usage.NewFrames(&bufferedBytes, h)[0]
+	s.body.Each = s.readCosts
+}
 
 // readCosts sets the values of each hit with a cost in a JSON text: a body, or an element of a stream. The
 // last element with a cost counts.

@@ -102,7 +102,7 @@ func (s *memorySite) answered(q *serve.Request, h http.Header, body []byte, size
 	for part := range slices.Chunk(body, size) {
 		_, _ = serve.Write(io.Discard, part, nil, q.Settling)
 	}
-	q.Settling.End(0, http.Header{})
+	q.Settling.End(new(int), http.Header{})
 	return s.used(q)
 }
 
@@ -170,7 +170,7 @@ func TestAnswersSettleTheirRequests(t *testing.T) {
 		if is("leaves") {
 			leave()
 		}
-		q.Settling.End(failed, h)
+		q.Settling.End(&failed, h)
 		if failed != 0 && q.Flight != nil {
 			q.Flight.End()
 			if is("rest") {
@@ -214,7 +214,7 @@ func TestEventStreamIsReadInAnyParts(t *testing.T) {
 			_, _ = serve.Write(io.Discard, []byte(rest[:n]), nil, q.Settling)
 			rest = rest[n:]
 		}
-		q.Settling.End(0, http.Header{})
+		q.Settling.End(new(int), http.Header{})
 		if got := s.used(q); !strings.HasSuffix(got, fmt.Sprint(" ", want)) {
 			rt.Fatalf("stream %q: got %s, want %d units", stream, got, want)
 		}
@@ -295,7 +295,7 @@ func TestCostHeaderIsRemovedWithoutDecision(t *testing.T) {
 			t.Errorf("got headers %v, want none", h)
 		}
 	}
-	s.End(0, http.Header{})
+	s.End(new(int), http.Header{})
 }
 
 // The upstream is asked for plain bodies only where a response is read. The log says once a minute what a
@@ -329,7 +329,7 @@ func TestStopUsesNoWriterThatIsTakenBack(t *testing.T) {
 		if hijacked {
 			serve.SettledConn(nil, q.Settling)
 		} else {
-			q.Settling.End(0, http.Header{}) // the body is read later
+			q.Settling.End(new(int), http.Header{}) // the body is read later
 		}
 		q.Settling.Stop()
 		check.Equal(t, fmt.Sprint("hijacked: ", hijacked), s.used(q), "more 77")
@@ -355,7 +355,7 @@ func (s *memorySite) serveBody(body string, n int) []int {
 		}
 		serve.ReadHeaders(http.StatusOK, w.Header(), q.Settling)
 		_, _ = serve.Write(w, []byte(body), nil, q.Settling)
-		q.Settling.End(0, w.Header())
+		q.Settling.End(new(int), w.Header())
 	}))
 	defer server.Close()
 	var statuses []int

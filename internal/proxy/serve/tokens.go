@@ -21,7 +21,7 @@ type tokens struct {
 	upload   *Upload       // nil without one
 	counts   bool          // the usage counts: the request is a POST
 	enforced bool          // one of the limits is enforced
-	reader   *usage.Reader // nil before the response
+	reader   *usage.Reader // nil before it reads the response
 	usage    usage.Usage   // set at the end of the response
 
 	// Set by setCosts: what the response has cost, by model, or nil if it is free; the tier of the prices;
@@ -148,23 +148,25 @@ type priced struct {
 // response costs nothing if the upstream has refused the request, the estimate if it does not report its
 // usage, or else the usage.
 func setCosts(all []*Settling) {
-	var counted, reports []*Settling
-	var readers []*usage.Reader
-	var read []*tokens // those with readers
+	var counted, read, reports []*Settling
 	for _, s := range all {
 		if s.body != nil {
 			s.body.End()
 		}
 		if s.tokens != nil {
 			counted = append(counted, s)
-			if s.tokens.reader != nil {
-				readers = append(readers, s.tokens.reader)
-				read = append(read, s.tokens)
+			if s.header != nil {
+				read = append(read, s)
 			}
 		}
 	}
+	readStarts(read...)
+	readers := make([]*usage.Reader, len(read))
+	for i, s := range read {
+		readers[i] = s.tokens.reader
+	}
 	for i, u := range usage.End(readers...) {
-		read[i].usage = u
+		read[i].tokens.usage = u
 	}
 	for _, s := range counted {
 		t := s.tokens
@@ -332,7 +334,7 @@ var TokenKinds = option.PartNames[:option.Search]
 
 // reportUsage calls Site.OnUsage, which is not nil, with the usage that the response has reported.
 func (s *Settling) reportUsage() {
-	if s.tokens == nil || s.tokens.reader == nil || !s.tokens.usage.Reported {
+	if s.tokens == nil || !s.tokens.usage.Reported {
 		return
 	}
 	used := &Usage{Tokens: map[string]int64{}}

@@ -43,6 +43,7 @@ type Upload struct {
 	length int64         // the length of the body, or -1 before it was read
 	bound  int64         // the longest body that is read
 	prices policy.Prices // those in force when the body was read
+	known  bool          // Prompt was read, or is not needed
 	// unpriced is the model that the body names, as people may read it, if it has no price and is refused.
 	unpriced string
 	// optional reports that only shadow rules need the body: the request passes even if it cannot be read.
@@ -59,13 +60,14 @@ type Upload struct {
 // heldBody is what the Uploads of a client's request share: those of its handlers, and of attempts to serve
 // it.
 type heldBody struct {
-	sender string // the sender that has a share of all bodies
-	read   int32  // 1 once an upstream reads; atomic
+	sender  string // the sender that has a share of all bodies; set with counted
+	counted bool   // Site.bodies counts the chunks: there were several
+	read    int32  // 1 once an upstream reads; atomic
 
 	mu     sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
 	late   []func()   // called by settleLate
 	extra  []byte     // read after chunks, and not kept there
-	chunks [][]byte   // what no upstream has read; Site.bodies counts their capacities
+	chunks [][]byte   // what no upstream has read
 	at     int        // how much of the first chunk an upstream has read
 	unread int64      // the length of what no upstream has read
 }
@@ -80,22 +82,16 @@ var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 
 // newUpload returns the Upload of a request, or nil if its body is not read. units are those of its policy.
 func newUpload(q *Request, units policyUnits) *Upload {
-	v := &q.Verdict
 	enforced := q.Limits.EnforcesTokens || units.tokens
 	ofShadow := q.HTTP.ContentLength >= 0 && units.shadowMoney
 	if q.HTTP.Method != http.MethodPost || !enforced && !ofShadow {
 		return nil
 	}
 	u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
-		body: &heldBody{}, money: units.money, client: clientIn(q),
+		body: &heldBody{}, money: units.money, client: q.HTTP.Context(),
 		unsized: q.HTTP.ContentLength < 0, once: q.Writer != nil}
-	switch {
-	case q.HasVerdict && v.KeyID != 0:
-		u.body.sender = "key " + strconv.FormatInt(v.KeyID, 10)
-	case q.HasVerdict && v.User != "":
-		u.body.sender = "user " + v.User
-	default:
-		u.body.sender = reading.Client(&q.Input)
+	if u.client.Value(flightKey) != nil { // without a call, because an interpreter would take long
+		u.client = clientIn(q)
 	}
 	return u
 }
@@ -119,19 +115,32 @@ func ReadUpload(q *Request) (needsStore bool) {
 	}
 	u := q.Upload
 	began := time.Now()
-	reason := receive(u, q)
-	if reason == policy.NoReason {
-		reason = u.prepare(q)
-	}
-	if reason != policy.NoReason && u.optional {
-		u.passOn(q)
-		reason = policy.NoReason
+	if reason := receive(u, q); reason != policy.NoReason {
+		refuseUpload(q, reason)
+	} else {
+		u.body.unread = u.length
+		var body io.ReadCloser = u
+		q.HTTP.Body = body
+		if u.length > shortBody {
+			parsing <- true
+			defer func() { <-parsing }()
+		}
+		if u.length > chunkSize { // Fill reads others in one loop, for which a batch does not wait long
+			readPrompts([]*Request{q})
+		}
 	}
 	took := time.Since(began)
 	q.Began = q.Began.Add(took)
 	q.Arrived = q.Arrived.Add(took)
-	if reason == policy.NoReason {
-		return true
+	return q.Outcome.Status == 0
+}
+
+// refuseUpload refuses a request for its body. If only shadow rules need the body, the request passes.
+func refuseUpload(q *Request, reason policy.Reason) {
+	u := q.Upload
+	if u.optional {
+		u.passOn(q)
+		return
 	}
 	u.dropChunks()
 	q.Outcome = refusal(uploadStatuses[reason], reason)
@@ -143,7 +152,6 @@ func ReadUpload(q *Request) (needsStore bool) {
 	case policy.NoPrice:
 		nameUnpriced(q)
 	}
-	return false
 }
 
 // refusedFromMemory reports whether a limit of a request is known to be used up. If so, it sets the
@@ -177,7 +185,11 @@ func receive(u *Upload, q *Request) policy.Reason {
 	if r.ContentLength >= 0 {
 		u.bound = r.ContentLength
 	}
-	if u.takeOver(q) {
+	var kept any // the Upload of an earlier attempt
+	if q.Earlier == nil {
+		kept, _ = u.site.bodies.Kept.LoadAndDelete(u.client.Done())
+	}
+	if (q.Earlier != nil || kept != nil) && u.takeOver(q.Earlier, kept) {
 		return u.fault()
 	}
 	conn := q.Conn
@@ -193,7 +205,7 @@ func receive(u *Upload, q *Request) policy.Reason {
 			_ = http.NewResponseController(conn).SetReadDeadline(time.Unix(1, 0))
 		}
 	})
-	reason := u.readAll(r.Body, &late)
+	reason := u.readAll(q, &late)
 	if !timer.Stop() {
 		return policy.SlowBody
 	}
@@ -204,8 +216,9 @@ func receive(u *Upload, q *Request) policy.Reason {
 	return reason
 }
 
-// readAll reads a body until its end, or until late is 1.
-func (u *Upload) readAll(body io.Reader, late *int32) policy.Reason {
+// readAll reads the body of a request until its end, or until late is 1.
+func (u *Upload) readAll(q *Request, late *int32) policy.Reason {
+	body := q.HTTP.Body
 	b := u.body
 	next := make([]byte, 1) // read before there is a chunk for it
 	length := int64(0)
@@ -223,10 +236,12 @@ func (u *Upload) readAll(body io.Reader, late *int32) policy.Reason {
 				return policy.LongBody
 			}
 			size := u.bound - length
-			if last < 0 && size > firstChunk {
-				size = firstChunk
-			}
-			if !u.grow(size) {
+			if last < 0 {
+				if size > firstChunk {
+					size = firstChunk
+				}
+				b.chunks = append(b.chunks, make([]byte, 0, size))
+			} else if !u.grow(q, size) {
 				b.extra = next
 				return policy.ManyBodies
 			}
@@ -252,15 +267,22 @@ func (u *Upload) readAll(body io.Reader, late *int32) policy.Reason {
 	return policy.SlowBody
 }
 
-// grow adds a chunk of at most size bytes. It reports whether the site may hold it.
-func (u *Upload) grow(size int64) bool {
+// grow adds a chunk of at most size bytes. It reports whether the site may hold it. A body of one chunk is
+// not counted, because it takes no more than the buffers of its connection.
+func (u *Upload) grow(q *Request, size int64) bool {
 	if size > chunkSize {
 		size = chunkSize
 	}
 	b := u.body
-	if !u.site.bodies.Acquire(b.sender, size, u.site.MaxBody) {
+	counted := size
+	if len(b.chunks) == 1 {
+		counted += int64(cap(b.chunks[0]))
+		b.sender = senderIn(q)
+	}
+	if !u.site.bodies.Acquire(b.sender, counted, u.site.MaxBody) {
 		return false
 	}
+	b.counted = true
 	if size == chunkSize {
 		b.chunks = append(b.chunks, freeChunks.Get().([]byte))
 	} else {
@@ -269,49 +291,80 @@ func (u *Upload) grow(size int64) bool {
 	return true
 }
 
-// prepare reads what the body asks for, and makes the Upload the body of the request. It returns the reason
-// to refuse the request.
-func (u *Upload) prepare(q *Request) policy.Reason {
-	b := u.body
-	var text []byte
-	if len(b.chunks) == 1 {
-		text = b.chunks[0]
-	} else if len(b.chunks) > 1 {
-		if u.length > shortBody {
-			parsing <- true
-			defer func() { <-parsing }()
-		}
-		text = bytes.Join(b.chunks, nil)
-	}
-	prompt, err := usage.ReadPrompt(q.HTTP.URL.Path, q.HTTP.Header["Content-Type"], text)
+// senderIn returns the sender of a request that has a share of all bodies.
+func senderIn(q *Request) string {
+	v := &q.Verdict
 	switch {
-	case err != nil:
-		return policy.AmbiguousBody
-	case prompt.Background:
-		return policy.Background
-	case prompt.Binary:
-		return policy.BinaryStream
-	case prompt.Batch && !passesBatches(q):
-		return policy.Batch
+	case q.HasVerdict && v.KeyID != 0:
+		return "key " + strconv.FormatInt(v.KeyID, 10)
+	case q.HasVerdict && v.User != "":
+		return "user " + v.User
 	}
-	u.Prompt = prompt
-	q.prompt = prompt.MediaTokens
-	if n := u.length - prompt.MediaLength; n > 0 { // as option.InputOf does
-		q.prompt += (n + 3) / 4
+	return reading.Client(&q.Input)
+}
+
+// readPrompts reads what requests ask for, unless it has done so, and refuses those that ask for what limits
+// cannot count.
+func readPrompts(all []*Request) {
+	var unread []*Request
+	var asked []*usage.Asked
+	for _, q := range all {
+		u := q.Upload
+		if u == nil || u.length < 0 || u.known {
+			continue
+		}
+		a := &usage.Asked{Path: q.HTTP.URL.Path, ContentTypes: q.HTTP.Header["Content-Type"]}
+		if chunks := u.body.chunks; len(chunks) == 1 {
+			a.Body = chunks[0]
+		} else if len(chunks) > 1 {
+			a.Body = bytes.Join(chunks, nil)
+		}
+		unread = append(unread, q)
+		asked = append(asked, a)
 	}
-	u.Prompt.Model = option.ModelName(prompt.Model)
-	if q.HasVerdict {
-		u.prices = q.Site.Policy.Rules.Prices()
-		q.price = u.prices.Of(prompt.Model)
-		q.free = q.price != nil && q.price.Free
+	if unread == nil {
+		return
 	}
-	if q.price == nil && u.money {
-		return policy.NoPrice
+	usage.ReadPrompts(asked)
+	var rules *policy.Policy // of prices
+	var prices policy.Prices
+	for i, q := range unread {
+		u := q.Upload
+		u.Prompt = asked[i].Prompt
+		reason := policy.NoReason
+		prompt := &u.Prompt
+		switch {
+		case asked[i].Err != nil:
+			reason = policy.AmbiguousBody
+		case prompt.Background:
+			reason = policy.Background
+		case prompt.Binary:
+			reason = policy.BinaryStream
+		case prompt.Batch && !passesBatches(q):
+			reason = policy.Batch
+		}
+		q.prompt = prompt.MediaTokens
+		if n := u.length - prompt.MediaLength; n > 0 { // as option.InputOf does
+			q.prompt += (n + 3) / 4
+		}
+		if q.HasVerdict && reason == policy.NoReason {
+			if q.Site.Policy.Rules != rules {
+				rules = q.Site.Policy.Rules
+				prices = rules.Prices()
+			}
+			u.prices = prices
+			q.price = prices.Of(prompt.Model)
+			q.free = q.price != nil && q.price.Free
+		}
+		if reason == policy.NoReason && q.price == nil && u.money {
+			reason = policy.NoPrice
+		}
+		prompt.Model = option.ModelName(prompt.Model)
+		u.known = true
+		if reason != policy.NoReason {
+			refuseUpload(q, reason)
+		}
 	}
-	b.unread = u.length
-	var body io.ReadCloser = u
-	q.HTTP.Body = body
-	return policy.NoReason
 }
 
 // passOn makes what was read of a body, and the rest of it, the body of the request.
@@ -325,6 +378,8 @@ func (u *Upload) passOn(q *Request) {
 	var own io.Reader = u
 	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(b.extra), rest)) // the server closes rest
 	u.length = q.HTTP.ContentLength
+	u.known = true
+	u.Prompt = usage.Prompt{}
 	q.prompt = option.InputOf(u.length)
 }
 
@@ -345,7 +400,9 @@ func (u *Upload) Read(part []byte) (int, error) {
 	b.at += n
 	b.unread -= int64(n)
 	if b.at == len(chunk) {
-		u.dropChunk(chunk)
+		if b.counted {
+			u.dropChunk(chunk)
+		}
 		b.chunks = b.chunks[1:]
 		b.at = 0
 	}
@@ -354,7 +411,9 @@ func (u *Upload) Read(part []byte) (int, error) {
 
 // dropChunk drops a chunk. The caller holds the mutex.
 func (u *Upload) dropChunk(chunk []byte) {
-	u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0)
+	if u.body.counted {
+		u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0)
+	}
 	if cap(chunk) == chunkSize {
 		freeChunks.Put(chunk[:0]) //nolint:staticcheck // its header is small beside the chunk
 	}

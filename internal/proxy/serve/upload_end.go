@@ -39,15 +39,10 @@ func (u *Upload) intact() bool {
 	return atomic.LoadInt32(&u.body.read) == 0 && u.body.unread == u.length
 }
 
-// takeOver shares the body of an earlier Upload of a request, and reports whether there is one: that of
-// another handler, or of an attempt to serve the request.
-func (u *Upload) takeOver(q *Request) bool {
-	earlier := q.Earlier
-	if earlier == nil {
-		kept, ok := u.site.bodies.Kept.LoadAndDelete(u.client.Done())
-		if !ok {
-			return false
-		}
+// takeOver shares the body of an earlier Upload of a request: that of another handler, or if it is not nil
+// the one that an attempt to serve the request has kept. takeOver reports whether that body can be shared.
+func (u *Upload) takeOver(earlier *Upload, kept any) bool {
+	if kept != nil {
 		earlier = kept.(*Upload)
 		if atomic.LoadInt32(&earlier.body.read) != 0 {
 			u.body.read = 1
@@ -79,28 +74,24 @@ func (u *Upload) fault() policy.Reason {
 func (u *Upload) Close() error {
 	u.body.mu.Lock()
 	u.over = u.once
+	drops := atomic.LoadInt32(&u.body.read) != 0 && len(u.body.chunks) > 0
 	u.body.mu.Unlock()
-	if atomic.LoadInt32(&u.body.read) != 0 {
+	if drops {
 		u.dropChunks()
 	}
 	return nil
 }
 
-// endAttempt ends an attempt to serve the request. A body that nobody has read stays until the client's
-// request ends, because another attempt may follow, or a route for errors. Without a length, it stays known
-// that it was read.
+// endAttempt ends an attempt to serve the request, for which Flight.End has found something to do. A body
+// that nobody has read stays until the client's request ends, because another attempt may follow, or a route
+// for errors. Without a length, it stays known that it was read.
 func (u *Upload) endAttempt() {
 	b := u.body
 	b.mu.Lock()
-	u.over = u.once
 	read := atomic.LoadInt32(&b.read) != 0
 	keeps := read && u.unsized || !read && len(b.chunks) > 0
 	waits := keeps || !read && len(b.late) > 0
-	over := read && len(b.chunks)+len(b.late) == 0
 	b.mu.Unlock()
-	if over && !waits {
-		return
-	}
 	done := u.client.Done()
 	if !waits || done == nil || isMirrored(u.client) {
 		u.endRequest()

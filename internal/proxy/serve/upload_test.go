@@ -326,3 +326,19 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	pass(2)
 	refuse(3)
 }
+
+// The fields that a provider sends of its own account are removed, and those of another limit's refusal stay.
+func TestFieldsOfProvidersDoNotPass(t *testing.T) {
+	q := post(strings.NewReader("{}"), 2)
+	check.Equal(t, "the charge", decided(t, uploadSite(t, "enforce"), q), "501")
+	for status, want := range map[int]string{
+		200: "map[Content-Type:[x] Retry-After:[3]]",
+		429: "map[Content-Type:[x] Retry-After:[3] X-Ratelimit-Limit:[9]]",
+	} {
+		h := http.Header{"X-Ratelimit-Limit": {"9"}, "X-Ratelimit-Remaining-Requests": {"7"},
+			"x-ratelimit-reset-tokens": {"1s"}, "Anthropic-Ratelimit-Tokens-Limit": {"5"},
+			"Retry-After": {"3"}, "Content-Type": {"x"}}
+		serve.ReadHeaders(status, h, q.Settling)
+		check.Equal(t, fmt.Sprint("status ", status), fmt.Sprint(h), want)
+	}
+}

@@ -16,9 +16,6 @@ const (
 	// MaxBodies bounds what all Frames hold together.
 	MaxBodies = 64 << 20
 
-	// lateStart is the length up to which it does not matter how a body starts.
-	lateStart = 4 << 10
-
 	// maxDecoded bounds the length of a decoded body.
 	maxDecoded = 64 << 20
 )
@@ -40,7 +37,10 @@ type Frames struct {
 	Stream  bool   // the response is a stream by its type, or by its first line
 	Invalid string // the reason why the body cannot be read, or ""
 
-	each    func(text []byte) // reads a text
+	// Each reads a text, and does not keep it. Callers set it, unless reader does this.
+	Each   func(text []byte)
+	reader *Reader
+
 	mode    mode
 	encoded bool   // the body is encoded as gzip
 	packed  []byte // the encoded body
@@ -55,31 +55,31 @@ type Frames struct {
 	total    *int64 // the bytes that all Frames hold; atomic
 }
 
-// NewFrames returns the Frames of a response with headers h. total counts the bytes that all Frames hold.
-// each is called with each text, which is not kept.
-func NewFrames(h http.Header, total *int64, each func(text []byte)) *Frames {
-	f := &Frames{total: total, each: each}
-	kind := strings.ToLower(h.Get("Content-Type"))
-	switch {
-	case strings.HasPrefix(kind, "text/event-stream"):
-		f.mode = events
-		f.Stream = true
-	case strings.Contains(kind, "ndjson") || strings.Contains(kind, "jsonl") ||
-		strings.Contains(kind, "json-lines") || strings.Contains(kind, "json-seq") ||
-		strings.Contains(kind, "stream+json"):
-		f.mode = lines
-		f.Stream = true
-	default: // servers also name other types
-		f.mode = begin
+// NewFrames returns the Frames of responses with these headers. total counts the bytes that all Frames hold.
+func NewFrames(total *int64, headers ...http.Header) []*Frames {
+	all := make([]*Frames, len(headers))
+	for i, h := range headers {
+		f := &Frames{total: total, mode: begin} // servers also name other types
+		all[i] = f
+		kind := strings.ToLower(h.Get("Content-Type"))
+		if strings.HasPrefix(kind, "text/event-stream") {
+			f.mode = events
+			f.Stream = true
+		} else if strings.Contains(kind, "ndjson") || strings.Contains(kind, "jsonl") ||
+			strings.Contains(kind, "json-lines") || strings.Contains(kind, "json-seq") ||
+			strings.Contains(kind, "stream+json") {
+			f.mode = lines
+			f.Stream = true
+		}
+		switch encoding := strings.ToLower(h.Get("Content-Encoding")); encoding {
+		case "", "identity":
+		case "gzip", "x-gzip":
+			f.encoded = true
+		default:
+			f.stop("encoded (" + encoding + ")")
+		}
 	}
-	switch encoding := strings.ToLower(h.Get("Content-Encoding")); encoding {
-	case "", "identity":
-	case "gzip", "x-gzip":
-		f.encoded = true
-	default:
-		f.stop("encoded (" + encoding + ")")
-	}
-	return f
+	return all
 }
 
 // Waiting reports whether f holds a part of the body that takes long to read.
@@ -129,12 +129,7 @@ func (f *Frames) fits() bool {
 
 // Write reads a part of the body. It returns no error.
 func (f *Frames) Write(part []byte) (int, error) {
-	// The start of a body only waits, because an interpreter would take long for calls.
-	if n := len(f.text) + len(part); f.mode == begin && n <= lateStart && !f.encoded {
-		f.text = append(f.text, part...)
-		atomic.AddInt64(f.total, int64(len(part)))
-		f.buffered += int64(len(part))
-	} else if !f.encoded {
+	if !f.encoded {
 		f.read(part)
 	} else if f.mode != unread {
 		f.packed = append(f.packed, part...)
@@ -148,7 +143,7 @@ func (f *Frames) Write(part []byte) (int, error) {
 // End reads the rest of the body, which may be incomplete. Callers call it once.
 func (f *Frames) End() {
 	if text := end(f)[0]; text != nil {
-		f.each(text)
+		f.Each(text)
 	}
 }
 
@@ -270,7 +265,11 @@ func (f *Frames) elements() {
 			break
 		}
 		rest = bytes.TrimLeft(rest[int(decoder.InputOffset()):], between)
-		f.each(element)
+		if f.reader != nil {
+			f.reader.readEvent(element)
+		} else {
+			f.Each(element)
+		}
 	}
 	f.text = append(f.text[:0], rest...)
 }
@@ -322,8 +321,12 @@ func (f *Frames) readLine(line []byte) {
 		}
 		return
 	}
-	if !f.long && len(f.event) > 0 && len(f.event) <= MaxBody {
-		f.each(f.event)
+	switch {
+	case f.long || len(f.event) == 0 || len(f.event) > MaxBody:
+	case f.reader != nil:
+		f.reader.readEvent(f.event)
+	default:
+		f.Each(f.event)
 	}
 	f.event = f.event[:0]
 	f.long = false

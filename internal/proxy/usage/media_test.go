@@ -23,7 +23,7 @@ func inputOf(t *testing.T, body string) int64 {
 	body = strings.NewReplacer("PNG", "data:image/png;base64,"+data,
 		"PDF", "data:application/pdf;base64,"+data,
 		"DATA", data).Replace(body)
-	p, err := usage.ReadPrompt("/", nil, []byte(body))
+	p, err := readPrompt("/", nil, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestFormsNameTheirModel(t *testing.T) {
 		{[]string{"model", ""}, "- ambiguous body"},
 	} {
 		kind, body := form(c.fields...)
-		p, err := usage.ReadPrompt("/v1/audio/transcriptions", []string{kind}, []byte(body))
+		p, err := readPrompt("/v1/audio/transcriptions", []string{kind}, []byte(body))
 		got := "- " + fmt.Sprint(err)
 		if err == nil {
 			input := estimate(&p, body)
@@ -72,7 +72,7 @@ func TestFormsNameTheirModel(t *testing.T) {
 	}
 	for body, want := range map[string]string{"model=a&x=1": "a <nil>", "model=a&Model=b": "a ambiguous body",
 		"x=%": " ambiguous body"} {
-		p, err := usage.ReadPrompt("/", []string{"application/x-www-form-urlencoded"}, []byte(body))
+		p, err := readPrompt("/", []string{"application/x-www-form-urlencoded"}, []byte(body))
 		if err != nil {
 			p.Model = strings.TrimSuffix(want, " ambiguous body")
 		}
@@ -81,7 +81,7 @@ func TestFormsNameTheirModel(t *testing.T) {
 	kind, body := form("model")
 	for what, kinds := range map[string][]string{"two types": {kind, "text/plain"}, "no boundary": {
 		"multipart/form-data"}, "another boundary": {"multipart/form-data; boundary=x"}} {
-		_, err := usage.ReadPrompt("/", kinds, []byte(body))
+		_, err := readPrompt("/", kinds, []byte(body))
 		check.Equal(t, what, fmt.Sprint(err), "ambiguous body")
 	}
 }

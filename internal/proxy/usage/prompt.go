@@ -31,8 +31,8 @@ type Prompt struct {
 // what they read there.
 var ErrAmbiguous = errors.New("ambiguous body")
 
-// members has the members of an object that are read, in the order of names. Decoding finds names in any
-// case, and with escapes, and keeps the last member of each.
+// members has the members of an object that are read. Decoding finds names in any case, and with escapes, and
+// keeps the last member of each.
 type members struct {
 	Model               json.RawMessage `json:"model"`
 	Background          json.RawMessage `json:"background"`
@@ -70,76 +70,117 @@ const (
 	maxNames = 1000 // the most members of an object that walk reads
 )
 
-// ReadPrompt reads a request with a path, in which escapes are decoded, the values of its Content-Type, and a
-// body, which is JSON if it begins as an object, or may be a form. Any other body asks for nothing.
-func ReadPrompt(decoded string, contentTypes []string, body []byte) (Prompt, error) {
-	var p Prompt
-	plain := path.Clean(strings.Replace(decoded, "\\", "/", -1))
-	if found := modelInPath.FindStringSubmatch(plain); found != nil {
-		p.Model = found[1] + found[2] + found[3]
+// Asked is a request to a language model.
+type Asked struct {
+	Path         string   // with its escapes decoded
+	ContentTypes []string // the values of this header
+	Body         []byte   // JSON if it begins as an object, or may be a form; any other asks for nothing
+
+	// Set by ReadPrompts.
+	Prompt Prompt
+	Err    error
+}
+
+// ReadPrompts reads requests. It and its steps are loops, because an interpreter would take long for calls.
+func ReadPrompts(all []*Asked) {
+	var objects []*Asked
+	var texts [][]byte
+	for _, a := range all {
+		p := &a.Prompt
+		plain := path.Clean(strings.Replace(a.Path, "\\", "/", -1))
+		if found := modelInPath.FindStringSubmatch(plain); found != nil {
+			p.Model = found[1] + found[2] + found[3]
+		}
+		if found := unmeasured.FindStringSubmatch(plain); found != nil {
+			p.Batch = found[1] != ""
+			p.Binary = !p.Batch
+		}
+		const space = " \t\r\n"
+		text := bytes.TrimLeft(bytes.TrimPrefix(a.Body, []byte("\ufeff")), space)
+		// Some servers read UTF-16, too. U+FFFD stands for each byte that is not UTF-8.
+		start := bytes.TrimLeft(a.Body, space+"\x00\ufeff\ufffd")
+		switch {
+		case len(start) == 0 || start[0] != '{':
+			a.Err = readForm(p, a.ContentTypes, a.Body)
+		case len(start) != len(text):
+			a.Err = ErrAmbiguous
+		default:
+			objects = append(objects, a)
+			texts = append(texts, text)
+		}
 	}
-	if found := unmeasured.FindStringSubmatch(plain); found != nil {
-		p.Batch = found[1] != ""
-		p.Binary = !p.Batch
+	readMembers(objects, texts)
+	for _, a := range all {
+		p := &a.Prompt
+		p.Named = p.Model
+		if len(p.Model) > maxModel {
+			p.Named = strings.Clone(p.Model[:maxModel])
+			p.Model = ""
+		}
 	}
-	const space = " \t\r\n"
-	text := bytes.TrimLeft(bytes.TrimPrefix(body, []byte("\ufeff")), space)
-	// Some servers read UTF-16, too. U+FFFD stands for each byte that is not UTF-8.
-	start := bytes.TrimLeft(body, space+"\x00\ufeff\ufffd")
-	if len(start) == 0 || start[0] != '{' {
-		err := readForm(&p, contentTypes, body)
-		bound(&p)
-		return p, err
-	}
-	if len(start) != len(text) {
-		return p, ErrAmbiguous
-	}
-	top, err := readObject(text, 0, innerName)
-	if err != nil {
-		return p, err
-	}
-	maxima := [][]byte{top.MaxTokens, top.MaxCompletionTokens, top.MaxOutputTokens}
-	for i, object := range []json.RawMessage{top.Options, top.GenerationConfig} {
-		if object == nil {
+}
+
+// readMembers reads requests whose bodies are texts that begin as JSON objects.
+func readMembers(all []*Asked, texts [][]byte) {
+	tops, errs := readObjects(texts, 0, innerName)
+	for k, a := range all {
+		top := tops[k]
+		p := &a.Prompt
+		a.Err = errs[k]
+		numbers := [][]byte{top.N, top.MaxTokens, top.MaxCompletionTokens, top.MaxOutputTokens}
+		for i, object := range []json.RawMessage{top.Options, top.GenerationConfig} {
+			if object == nil || a.Err != nil {
+				continue
+			}
+			first := innerName + i
+			inner, errs := readObjects([][]byte{object}, first, first+1)
+			a.Err = errs[0]
+			if i == 0 {
+				numbers = append(numbers, inner[0].NumPredict)
+			} else {
+				numbers = append(numbers, inner[0].GeminiOutput)
+			}
+		}
+		if a.Err != nil {
 			continue
 		}
-		first := innerName + i
-		inner, err := readObject(object, first, first+1)
-		if err != nil {
-			return p, err
+		if p.Model == "" {
+			_ = json.Unmarshal(top.Model, &p.Model) // a model that is no text stays ""
 		}
-		maxima = append(maxima, inner.list()[first])
-	}
-	if p.Model == "" {
-		_ = json.Unmarshal(top.Model, &p.Model) // a model that is no text stays ""
-	}
-	bound(&p)
-	hasMedia := false
-	for _, keyword := range mediaKeywords {
-		hasMedia = hasMedia || bytes.Contains(text, keyword)
-	}
-	if hasMedia {
-		readMedia(&p, text)
-	}
-	p.Tier = tierIn(top.ServiceTier, top.BedrockTier, top.Speed)
-	p.Background = string(top.Background) == "true"
-	for _, number := range maxima {
-		if number == nil {
-			continue
+		hasMedia := false
+		for _, keyword := range mediaKeywords {
+			hasMedia = hasMedia || bytes.Contains(texts[k], keyword)
 		}
-		if n := whole(number); n > p.Output {
-			p.Output = n
+		if hasMedia {
+			readMedia(p, texts[k])
+		}
+		if top.ServiceTier != nil || top.BedrockTier != nil || top.Speed != nil {
+			p.Tier = tierIn(top.ServiceTier, top.BedrockTier, top.Speed)
+		}
+		p.Background = string(top.Background) == "true"
+		for i, text := range numbers {
+			if text == nil { // else a whole number of 1 or more counts
+				continue
+			}
+			n, err := strconv.ParseFloat(string(text), 64)
+			switch {
+			case err != nil && !errors.Is(err, strconv.ErrRange) || n < 1 || n != math.Trunc(n):
+				continue
+			case n > most:
+				n = most
+			}
+			if i == 0 {
+				p.Answers = int64(n)
+			} else if int64(n) > p.Output {
+				p.Output = int64(n)
+			}
+		}
+		if n := p.Answers; n > 0 && p.Output > most/n {
+			p.Output = most
+		} else if n > 0 {
+			p.Output *= n
 		}
 	}
-	if top.N != nil {
-		p.Answers = whole(top.N)
-	}
-	if n := p.Answers; n > 0 && p.Output > most/n {
-		p.Output = most
-	} else if n > 0 {
-		p.Output *= n
-	}
-	return p, nil
 }
 
 // tierIn returns the last tier in JSON texts other than the standard one, or "". A nil text has none.
@@ -161,58 +202,37 @@ func tierIn(texts ...[]byte) string {
 	return tier
 }
 
-// bound bounds the length of the name of a model.
-func bound(p *Prompt) {
-	p.Named = p.Model
-	if len(p.Model) > maxModel {
-		p.Named = strings.Clone(p.Model[:maxModel])
-		p.Model = ""
-	}
-}
-
-// whole returns the number in a JSON text, or most if it is larger, or 0 if it is no whole number of 1 or
-// more.
-func whole(text []byte) int64 {
-	n, err := strconv.ParseFloat(string(text), 64)
-	if err != nil && !errors.Is(err, strconv.ErrRange) || n < 1 || n != math.Trunc(n) {
-		return 0
-	}
-	if n > most {
-		return most
-	}
-	return int64(n)
-}
-
-// readObject returns the members of a JSON object. Those with indexes in names from first to last-1 must not
-// stand twice. Any other JSON has no members.
-func readObject(text []byte, first, last int) (*members, error) {
-	m := &members{}
-	if len(text) == 0 || text[0] != '{' {
-		return m, nil
-	}
-	if json.Unmarshal(text, m) != nil {
-		return nil, ErrAmbiguous
-	}
-	lower := bytes.ToLower(text)
-	for _, spelling := range spellings {
-		if bytes.Contains(lower, spelling) {
-			return m, walk(text, first, last)
+// readObjects returns the members of JSON objects. Those with indexes in names from first to last-1 must not
+// stand twice in one. Any other JSON has no members.
+func readObjects(texts [][]byte, first, last int) ([]*members, []error) {
+	all := make([]*members, len(texts))
+	errs := make([]error, len(texts))
+	for k, text := range texts {
+		m := &members{}
+		all[k] = m
+		if len(text) == 0 || text[0] != '{' {
+			continue
+		}
+		if json.Unmarshal(text, m) != nil {
+			errs[k] = ErrAmbiguous
+			continue
+		}
+		lower := bytes.ToLower(text)
+		plain := true
+		for _, spelling := range spellings {
+			plain = plain && !bytes.Contains(lower, spelling)
+		}
+		found := []json.RawMessage{m.Model, m.Background, m.N, m.MaxTokens, m.MaxCompletionTokens,
+			m.MaxOutputTokens, m.Options, m.GenerationConfig, m.ServiceTier, m.BedrockTier, m.Speed,
+			m.NumPredict, m.GeminiOutput}
+		for i := first; i < last; i++ {
+			plain = plain && (found[i] == nil || bytes.Count(lower, names[i]) == 1)
+		}
+		if !plain {
+			errs[k] = walk(text, first, last)
 		}
 	}
-	found := m.list()
-	for i := first; i < last; i++ {
-		if found[i] != nil && bytes.Count(lower, names[i]) != 1 {
-			return m, walk(text, first, last)
-		}
-	}
-	return m, nil
-}
-
-// list returns the members by their indexes in names.
-func (m *members) list() []json.RawMessage {
-	return []json.RawMessage{m.Model, m.Background, m.N, m.MaxTokens, m.MaxCompletionTokens,
-		m.MaxOutputTokens, m.Options, m.GenerationConfig, m.ServiceTier, m.BedrockTier, m.Speed, m.NumPredict,
-		m.GeminiOutput}
+	return all, errs
 }
 
 // walk returns ErrAmbiguous if one of the names from first to last-1 stands twice in a JSON object. It walks

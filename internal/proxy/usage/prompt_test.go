@@ -17,6 +17,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 )
 
+// readPrompt reads a request.
+func readPrompt(path string, types []string, body []byte) (usage.Prompt, error) {
+	a := &usage.Asked{Path: path, ContentTypes: types, Body: body}
+	usage.ReadPrompts([]*usage.Asked{a})
+	return a.Prompt, a.Err
+}
+
 // prompt returns the text of the prompt in a request. The body must be as before.
 func prompt(t testing.TB, path, body string) string {
 	t.Helper()
@@ -25,7 +32,7 @@ func prompt(t testing.TB, path, body string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := usage.ReadPrompt(decoded, nil, text)
+	p, err := readPrompt(decoded, nil, text)
 	if string(text) != body {
 		t.Errorf("the body %.100q has become %.100q", body, text)
 	}

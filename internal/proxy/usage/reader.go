@@ -30,25 +30,46 @@ type Reader struct {
 	headerTier string
 }
 
-// New returns the Reader of a response with headers h. total is that of NewFrames.
-func New(h http.Header, total *int64) *Reader {
-	r := &Reader{last: append([]int64(nil), none...), searches: map[string]bool{}, medium: Unreported}
-	r.Frames = NewFrames(h, total, r.readEvent)
-	for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
-		if values := h[name]; len(values) > 0 {
-			r.headerTier = values[0]
-		}
+// Response is a response of which nothing was read yet.
+type Response struct {
+	Header http.Header
+	Start  []byte // the first bytes of the body
+}
+
+// New returns the Readers of responses. total is that of NewFrames, and counts each Start.
+func New(total *int64, responses ...Response) []*Reader {
+	headers := make([]http.Header, len(responses))
+	for i := range responses {
+		headers[i] = responses[i].Header
 	}
-	if len(h[headers[0].name])+len(h[headers[1].name]) > 0 {
-		r.head = append([]int64(nil), none...)
-		for _, one := range headers {
-			n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
-			if err == nil && n >= 0 && n <= most {
-				r.head[one.is] = n
+	all := make([]*Reader, len(responses))
+	for i, f := range NewFrames(total, headers...) {
+		h := headers[i]
+		r := &Reader{Frames: f, last: append([]int64(nil), none...), medium: Unreported}
+		f.reader = r
+		all[i] = r
+		for _, name := range []string{"X-Amzn-Bedrock-Service-Tier", "X-Gemini-Service-Tier"} {
+			if values := h[name]; len(values) > 0 {
+				r.headerTier = values[0]
 			}
 		}
+		if len(h[counted[0].name])+len(h[counted[1].name]) > 0 {
+			r.head = append([]int64(nil), none...)
+			for _, one := range counted {
+				n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
+				if err == nil && n >= 0 && n <= most {
+					r.head[one.is] = n
+				}
+			}
+		}
+		f.text = responses[i].Start
+		f.buffered = int64(len(f.text))
+		if f.mode != begin || f.encoded {
+			f.Release()
+			_, _ = f.Write(responses[i].Start) // it has no error
+		}
 	}
-	return r
+	return all
 }
 
 // readBodies reads bodies that are one JSON object. It decodes no long fields: usage is short.

@@ -28,8 +28,8 @@ func unreported() []int64 {
 	return n
 }
 
-// headers has the numbers in headers of a response.
-var headers = []struct {
+// counted has the numbers in headers of a response.
+var counted = []struct {
 	name string
 	is   int
 }{{"X-Amzn-Bedrock-Input-Token-Count", promptWithout}, {"X-Amzn-Bedrock-Output-Token-Count", answer},

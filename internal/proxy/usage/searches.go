@@ -46,6 +46,9 @@ var searchWord = []byte("earch")
 // readSearches reads the searches in a text with searchWord: each completed call of a search by its number,
 // and each query.
 func readSearches(r *Reader, text []byte) {
+	if r.searches == nil {
+		r.searches = map[string]bool{}
+	}
 	var s searches
 	_ = json.Unmarshal(text, &s) // fields of other types have no searches
 	for i, call := range append(append(s.Output, s.Inner.Output...), s.Item) {

@@ -78,7 +78,7 @@ func TestPartsAddUpToTheReportedTotal(t *testing.T) {
 		usageOf(reported, "cache_read_input_tokens", "cache_creation_input_tokens")
 		body, _ := json.Marshal(map[string]any{"usage": reported})
 		var held int64
-		r := usage.New(header(plain), &held)
+		r := usage.New(&held, usage.Response{Header: header(plain)})[0]
 		_, _ = r.Write(body)
 		u := usage.End(r)[0]
 		if got := u.Parts.InputTokens() + u.Parts.OutputTokens(); got != want {

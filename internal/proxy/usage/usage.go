@@ -1,4 +1,4 @@
-// Package usage reads what a request asks of a language model (ReadPrompt), and what the response has cost,
+// Package usage reads what a request asks of a language model (ReadPrompts), and what the response has cost,
 // as its provider reports this.
 //
 // Frames divide the body of a response, in parts while they pass, into events: the events of a stream, the
@@ -10,7 +10,7 @@
 // The files, from the top down: frames.go, reader.go, text.go, report.go, searches.go, shapes.go, usage.go;
 // prompt.go, media.go.
 //
-// One goroutine at a time uses Frames, which hold at most one event. Readers and ReadPrompt decode JSON with
+// One goroutine at a time uses Frames, which hold at most one event. Readers and ReadPrompts decode JSON with
 // compiled code, because Traefik interprets this package and would take long for each byte.
 package usage
 

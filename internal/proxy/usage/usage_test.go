@@ -73,7 +73,7 @@ func shown(u *usage.Usage) string {
 // read returns the text of the usage in a body, which is written in parts of a size.
 func read(h http.Header, body []byte, size int) string {
 	var total int64
-	r := usage.New(h, &total)
+	r := usage.New(&total, usage.Response{Header: h})[0]
 	for len(body) > size {
 		_, _ = r.Write(body[:size])
 		body = body[size:]
@@ -179,8 +179,8 @@ func TestBodiesBeyondTheBoundsAreNotHeld(t *testing.T) {
 // Readers hold at most MaxBodies together, and a stream holds only its current event.
 func TestStreamsHoldOnlyTheirEvents(t *testing.T) {
 	var total int64
-	stream := usage.New(header(events), &total)
-	body := usage.New(header(plain), &total)
+	stream := usage.New(&total, usage.Response{Header: header(events)})[0]
+	body := usage.New(&total, usage.Response{Header: header(plain)})[0]
 	part := bytes.Repeat([]byte("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"), 1000)
 	for range 20 {
 		_, _ = stream.Write(part)

@@ -28,7 +28,7 @@ func (w *work) finish(requests []*request, err error) {
 func (w *work) clearRefunded(r *request) {
 	for i := range r.Hits {
 		if r.Reset || r.Hits[i].Cost < 0 {
-			lease.ClearRefusal(w.engine.rows, rowOf(&r.Hits[i]))
+			lease.ClearRefusals(w.engine.rows, rowOf(&r.Hits[i]))
 			lease.EndLease(w.engine.rows, rowOf(&r.Hits[i]))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
@@ -38,6 +39,9 @@ func (g *group) sort(keys []string) {
 
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.
 var calendarUnits = []string{"", "day", "week", "month", "year"}
+
+// arrayText makes an array in SQL of what fmt prints for numbers.
+var arrayText = strings.NewReplacer("[", "{", " ", ",", "]", "}")
 
 // argument returns the value of a parameter: an array with an element for each entry, or if uniform is set,
 // the common value of all entries.
@@ -79,7 +83,7 @@ func argument(entries []*entry, p statement.Parameter, uniform bool) any {
 		case "anchor":
 			numbers[i] = l.Anchor
 		case "sums":
-			texts[i] = sumsOf(e)
+			texts[i] = arrayText.Replace(fmt.Sprint(e.sums))
 		case "prefix":
 			texts[i] = e.id.Prefix
 		case "unit":

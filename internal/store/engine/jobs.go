@@ -150,7 +150,7 @@ func (w *work) endJobs(err error) {
 	jobs := make([]*batch.Job, 0, len(w.jobs))
 	for _, j := range w.jobs {
 		if j.Hit.Cost < 0 {
-			lease.ClearRefusal(w.engine.rows, rowOf(&j.Hit))
+			lease.ClearRefusals(w.engine.rows, rowOf(&j.Hit))
 		}
 		jobs = append(jobs, j.Job)
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -52,19 +51,6 @@ func (w *work) allocateSlots(p *plan) error {
 
 // inFlight is the definition of limits InFlight.
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
-
-// sumsOf returns the sums of an entry as an array in SQL.
-func sumsOf(e *entry) string {
-	text := make([]byte, 0, 16*len(e.sums))
-	for i, sum := range e.sums {
-		separator := byte(',')
-		if i == 0 {
-			separator = '{'
-		}
-		text = strconv.AppendInt(append(text, separator), sum, 10)
-	}
-	return string(append(text, '}'))
-}
 
 // acquireSlots transfers the slots and units of granted hits to the Holds of their callers.
 func (w *work) acquireSlots(requests []*request) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -119,7 +120,10 @@ func (l *Ledger) take(now time.Time) []*item {
 		i.process = name
 		for n := range i.Charges {
 			c := &i.Charges[n]
-			c.Exact = batch.Exact(c.Units*1000 - c.Rest)
+			c.Exact = json.Number(strconv.FormatInt(c.Units, 10))
+			if c.Rest != 0 {
+				c.Exact = batch.Exact(c.Units*1000 - c.Rest)
+			}
 			c.Durable = c.Limit.Durable
 			c.Prefix = c.Limit.Prefix
 			if c.Limit.CountedAs != "" { // as lease.RowOf does, whose call the interpreter would pay for
@@ -152,6 +156,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 		}
 	}
 	added := len(entries.Result) > emptyResult
+	var refunded []lease.RowID
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.unsettled
@@ -162,7 +167,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 			l.uncertain = l.uncertain || one.Held > 0 && !added
 			delete(l.held, one.Hold)
 			if one.Units < one.Held {
-				lease.ClearRefusal(l.Rows,
+				refunded = append(refunded,
 					lease.RowID{Durable: one.Durable, Prefix: one.Prefix, Key: one.Key})
 			}
 			if one.Notice != nil && l.Notify != nil { // a release has none
@@ -173,6 +178,7 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 			l.unsettled--
 		}
 	}
+	lease.ClearRefusals(l.Rows, refunded...)
 	l.Settled(int64(before-l.unsettled), nil)
 	return true
 }
