@@ -3,10 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/pgratelimit/pg-ratelimit/admin/archive"
 )
@@ -49,7 +46,7 @@ const archiveMemory = 100 << 20
 // archive archives days until all are archived or a signal arrives. It prints a line for each day as soon as
 // the day is archived. With --json, it prints all days at the end instead.
 func (c *invocation) archive(o archive.Options) error {
-	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := c.untilSignal()
 	defer stop()
 	limit := debug.SetMemoryLimit(-1) // a negative argument changes nothing and returns the limit
 	debug.SetMemoryLimit(min(limit, archiveMemory))

@@ -10,9 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
@@ -97,7 +95,7 @@ type notice struct {
 // deliver sends notices until none is due or several in a row have no response, or with --follow until a
 // signal, after which the running POST ends in order.
 func (c *invocation) deliver() error {
-	stopped, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
+	stopped, stop := c.untilSignal()
 	defer stop()
 	c.ctx = context.WithoutCancel(c.ctx)
 	posting, endPost := context.WithCancel(c.ctx)

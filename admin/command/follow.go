@@ -3,11 +3,9 @@ package command
 import (
 	"encoding/json"
 	"fmt"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -25,7 +23,7 @@ const (
 // follow prints the newest rows of the audit log, then each new row, always with the newest row last. follow
 // returns on SIGINT or SIGTERM.
 func (c *invocation) follow() error {
-	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := c.untilSignal()
 	defer stop()
 	c.ctx = ctx
 	initialRows, err := strconv.Atoi(c.value("number"))

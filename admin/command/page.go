@@ -7,9 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	webpage "github.com/pgratelimit/pg-ratelimit/admin/page"
@@ -76,7 +73,7 @@ func (c *invocation) servePage(o webpage.Options) error {
 	if err != nil {
 		return invalid("--listen", c.flag("listen"), "a free port: "+err.Error())
 	}
-	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := c.untilSignal()
 	defer stop()
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	context.AfterFunc(ctx, func() {

@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -174,10 +175,7 @@ func (m *listedModel) readModelsDev() {
 // addCosts adds an object of prices, with its steps.
 func (m *listedModel) addCosts(name string, at priceLevel, costs json.RawMessage) {
 	fields := objectOf(costs)
-	hasTiers := false
-	for _, f := range fields {
-		hasTiers = hasTiers || f.name == "tiers"
-	}
+	hasTiers := slices.ContainsFunc(fields, func(f field) bool { return f.name == "tiers" })
 	for _, f := range fields {
 		field := name + "." + f.name
 		part := modelsDevParts[f.name]
@@ -231,8 +229,8 @@ func (m *listedModel) addModes(f field) {
 			}
 		}
 	}
-	if err := json.Unmarshal(f.value, &experimental); err != nil && hasAmount(f.value) {
-		m.fail(f.name, f.value, "a row has no such price")
+	if json.Unmarshal(f.value, &experimental) != nil {
+		m.refuse(f.name, f.value)
 	}
 	for name, mode := range experimental.Modes {
 		name = f.name + "." + name

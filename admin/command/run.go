@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,6 +66,11 @@ func (c *invocation) run() error {
 		c.awaitInForce()
 	}
 	return c.describeError(err)
+}
+
+// untilSignal returns a context that ends with c.ctx, or when a signal asks the command to end.
+func (c *invocation) untilSignal() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 }
 
 func (c *invocation) close() {
