@@ -66,7 +66,7 @@ func explainRequest(c *invocation) error {
 	facts := policy.Facts{
 		DefaultTier: c.flag("tier"), RejectUnknown: c.flag("unknown-key") != "anonymous",
 		Method: strings.ToUpper(method), Host: c.flag("host"), Path: path, Route: c.flag("route"),
-		Header: http.Header{},
+		HTTP: &http.Request{Header: http.Header{}},
 	}
 	sender := policy.Credential{Digest: c.value("key_id"), User: c.flag("user")}
 	if key := c.value("key"); key != "" {
@@ -80,9 +80,9 @@ func explainRequest(c *invocation) error {
 		if !ok || strings.TrimSpace(name) == "" {
 			return invalid("--header", strings.TrimSpace(name), `a name and a value, as in "X-Tenant: blue"`)
 		}
-		request.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		request.HTTP.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	request.Preflight = policy.IsPreflight(request.Method, request.Header)
+	request.Preflight = policy.IsPreflight(request.Method, request.HTTP.Header)
 	request.NeedsKey = c.flag("without-key") != "anonymous" && !request.Preflight
 	db, err := pgxdb.Open(c.expandedDSN, pgxdb.Options{MaxConns: 1})
 	if err != nil {

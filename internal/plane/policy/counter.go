@@ -281,7 +281,10 @@ func valuesOf(d *dimension, f *Facts, user, keyID, tier string, more bool) []str
 			return counterTexts(f.Routes)
 		}
 	case "header:":
-		values := HeaderValues(f.Header, d.header)
+		var values []string
+		if f.HTTP != nil {
+			values = HeaderValues(f.HTTP.Header, d.header)
+		}
 		if contains(f.KeyHeaders, d.header) {
 			accepted := ""
 			if keyID != "" {

@@ -82,7 +82,7 @@ func naivePart(
 	case "all":
 		one = "all"
 	default:
-		values := f.Header.Values(strings.TrimPrefix(name, "header:"))
+		values := f.HTTP.Header.Values(strings.TrimPrefix(name, "header:"))
 		if len(values) == 0 && last && r.WithoutHeader != option.WithoutSkip {
 			return []string{"%empty"}
 		}

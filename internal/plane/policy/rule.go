@@ -107,8 +107,9 @@ type Facts struct {
 	// are several.
 	Route  string
 	Routes []string
-	// Header is read only by rules that count by a header.
-	Header http.Header
+	// HTTP is the request, for what the other fields do not have, such as headers. Nil has none. Its method,
+	// host and path can differ from those above.
+	HTTP *http.Request
 	// Key is the API key.
 	Key string
 	// Preflight reports that the request is a CORS preflight, in which a browser sends no headers of its own.
@@ -132,9 +133,10 @@ func (f *Facts) SetRoutes(values []string) {
 	}
 }
 
-// A new condition needs a field of Rule, or of Facts, too, which package serve sets, and a line in
-// compileConditions, in keepMatching, and in unmetConditions. If the memo cannot store the condition's
-// result, the line is in matchesNow instead of keepMatching, and compileConditions sets dynamic.
+// A new condition needs a field of Rule, and a line in compileConditions, in keepMatching, and in
+// unmetConditions. If the memo cannot store the condition's result, the line is in matchesNow instead of
+// keepMatching, and compileConditions sets dynamic. A fact that HTTP lacks is a field of Facts, which package
+// serve sets.
 
 // compileConditions compiles the conditions of a rule.
 func (r *rule) compileConditions() error {

@@ -21,11 +21,11 @@ func countedAs(t *testing.T, kind, text string) string {
 	r := policy.Rule{Name: "r", CountBy: words[1:], Mode: option.Mode(mode), Limits: perHour(1),
 		WithoutHeader: option.Without(strings.TrimPrefix(without, "default"))}
 	f := &policy.Facts{Path: "/", DefaultTier: "t", Host: "h", Address: netip.MustParseAddr("192.0.2.7"),
-		Header: http.Header{}, KeyHeaders: []string{"X-Api-Key", "Authorization"},
+		HTTP: &http.Request{Header: http.Header{}}, KeyHeaders: []string{"X-Api-Key", "Authorization"},
 		Preflight: kind == "preflight"}
 	for _, line := range parts[1:] {
 		name, value, _ := strings.Cut(line, ":")
-		f.Header.Add(name, strings.TrimPrefix(value, " "))
+		f.HTTP.Header.Add(name, strings.TrimPrefix(value, " "))
 	}
 	var id *policy.Identity
 	switch kind {

@@ -93,7 +93,7 @@ func setFacts(s *Site, q *Request) policy.Reason {
 	f.Key = key
 	f.RejectUnknown = p.reject
 	f.Method = r.Method
-	f.Header = r.Header
+	f.HTTP = r
 	f.Preflight = r.Method == http.MethodOptions && policy.IsPreflight(r.Method, r.Header)
 	f.NeedsKey = p.needsKey && !f.Preflight
 	f.KeyHeaders = p.headers

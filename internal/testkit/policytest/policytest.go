@@ -283,9 +283,9 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 		f.Address = netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), byte(pick(256))})
 	}
 	f.AddressAssumed = pick(8) == 0
-	f.Header = http.Header{}
+	f.HTTP = &http.Request{Header: http.Header{}}
 	for i := pick(3); i > 0; i-- {
-		f.Header.Add("X-Tenant", "tenant"+strconv.Itoa(i))
+		f.HTTP.Header.Add("X-Tenant", "tenant"+strconv.Itoa(i))
 	}
 	var id *policy.Identity
 	if pick(3) > 0 {
