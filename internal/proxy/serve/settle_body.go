@@ -25,8 +25,9 @@ func (s *Settling) readBody(h http.Header) {
 func (s *Settling) readCosts(text []byte) {
 	for i := range s.hits {
 		path := s.hits[i].source.Path
-		// Most events of a stream have no cost, so search before decoding.
-		if path == nil || !bytes.Contains(text, []byte(path[len(path)-1])) {
+		// Most events of a stream have no cost, so search before decoding. Names can be written with \u.
+		if path == nil ||
+			!bytes.Contains(text, []byte(path[len(path)-1])) && !bytes.Contains(text, []byte("\\u")) {
 			continue
 		}
 		if value := jsonAt(text, path); value != "" && value != "null" {
