@@ -50,11 +50,7 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := cluster.Open(t)
-			p := startStoppable(t, way.kind, way.grace, dsn, []route{{path: "/",
-				backend: startEndlessStream(t),
-				limit: decideAlways(object{"dsn": dsn, "prefix": "p", "limit": "1000000 1h",
-					"algorithm": "fixed_window", "key": "all", "unit": "tokens", "output": 1,
-					"graceTimeOut": way.grace, "audit": "all"})}})
+			p := startStoppable(t, way.kind, way.grace, dsn, startEndlessStream(t))
 			received := readStreams(t, p.url)
 			if way.before != nil {
 				way.before(t, p)
@@ -88,15 +84,39 @@ func TestStoppedProxyChargesWhatItHasSent(t *testing.T) {
 	}
 }
 
+// A proxy that stops while its database is down says how many settlements are lost.
+func TestStopWithoutTheDatabaseSaysWhatIsLost(t *testing.T) {
+	t.Parallel()
+	server := cluster.Private(t, cluster.Options{})
+	backend := startEndlessStream(t)
+	var proxies []*stoppable
+	for _, kind := range []string{"caddy", "traefik"} {
+		proxies = append(proxies, startStoppable(t, kind, "1s", server.DSN("postgres"), backend))
+	}
+	for _, p := range proxies {
+		readStreams(t, p.url)
+	}
+	check.OK(t, server.Stop())
+	for _, p := range proxies {
+		check.OK(t, p.Stop())
+		if want := fmt.Sprint(openStreams, " settlements are lost"); !strings.Contains(p.Log(), want) {
+			t.Errorf("the log has no %q: %s", want, p.Log())
+		}
+	}
+}
+
 // stoppable is a proxy with a grace period. config and admin are those of a Caddy, and dsn is in config.
 type stoppable struct {
 	*proxy
 	config, admin, dsn string
 }
 
-// startStoppable starts a proxy with a grace period.
-func startStoppable(t *testing.T, kind, grace, dsn string, routes []route) *stoppable {
+// startStoppable starts a proxy with a grace period and a limit of tokens.
+func startStoppable(t *testing.T, kind, grace, dsn, backend string) *stoppable {
 	t.Helper()
+	routes := []route{{path: "/", backend: backend, limit: decideAlways(object{"dsn": dsn, "prefix": "p",
+		"limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "unit": "tokens", "output": 1,
+		"graceTimeOut": grace, "audit": "all"})}}
 	if kind == "traefik" {
 		lifeCycle := object{"graceTimeOut": grace}
 		tr := startTraefikWith(t, "..", object{"transport": object{"lifeCycle": lifeCycle}},
@@ -125,6 +145,7 @@ func readStreams(t *testing.T, url string) func() int64 {
 	var received, running atomic.Int64
 	var requests sync.WaitGroup
 	client, closeIdle := harness.NewClient(openStreams)
+	client.Timeout = awaitTimeout
 	t.Cleanup(closeIdle)
 	for range openStreams {
 		requests.Go(func() {

@@ -75,7 +75,7 @@ func (p *process) settleAll() {
 // flushStore sends what waits in a resource that is a database.
 func flushStore(resource host.Resource) {
 	if d, ok := resource.(*host.Database); ok && d.Postgres != nil {
-		d.Postgres.Flush()
+		d.End(func() { d.Postgres.Flush() })
 	}
 }
 

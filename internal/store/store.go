@@ -176,13 +176,16 @@ func (s *Store) Leases() *lease.Set { return s.base.Leases() }
 // Health returns the health of the server of the database.
 func (s *Store) Health() *health.Health { return s.base.Health() }
 
-// Flush sends the settlements that wait, unless the database is unavailable or takes too long.
+// Flush sends what waits in a process that ends. Settlements for which the database is unavailable or takes
+// too long are lost.
 func (s *Store) Flush() {
 	if s.Ready() {
 		_ = s.tick()
 	}
 	for _, e := range s.allEngines() {
 		e.Flush()
+		e.Ledger().Flush()
+		s.Lose(e.Ledger().Unsettled())
 	}
 }
 
@@ -249,7 +252,7 @@ func (s *Store) settleEarly(one *batch.Bill) {
 	}
 	s.mu.Unlock()
 	if lost {
-		s.base.Ledger().Lose(1)
+		s.Lose(1)
 	}
 }
 
@@ -358,7 +361,7 @@ func (s *Store) Close() {
 	s.running.Wait()
 	early := s.takeEarly()
 	if atomic.LoadInt32(&s.found) == 0 {
-		s.base.Ledger().Lose(len(early))
+		s.Lose(len(early))
 		early = nil
 	}
 	for _, one := range early {

@@ -143,27 +143,29 @@ func (d *Database) Prepare() {
 	}
 }
 
-// Close implements Resource. It logs how many settlements are lost by that.
+// Close implements Resource.
 func (d *Database) Close() {
 	atomic.StoreInt32(&d.closed, 1)
 	if d.Store == nil {
 		d.DB.Close()
 		return
 	}
-	before := d.lost()
-	d.Store.Close()
-	if lost := d.lost() - before; lost > 0 {
+	d.End(func() { d.Store.Close() })
+}
+
+// End calls end, which closes or flushes the Store, and logs how many settlements are lost by that.
+func (d *Database) End(end func()) {
+	s := d.Postgres
+	if s == nil {
+		end()
+		return
+	}
+	lost := -s.Stats()[engine.Unsettled]
+	end()
+	if lost += s.Stats()[engine.Unsettled]; lost > 0 {
 		d.logAlways(Line{Level: Error, Text: fmt.Sprintf("%d settlements are lost, because the database has "+
 			"not answered before the end: what these requests cost is not charged", lost)})
 	}
-}
-
-// lost returns the number of settlements that may not have arrived.
-func (d *Database) lost() int64 {
-	if d.Postgres == nil {
-		return 0
-	}
-	return d.Postgres.Stats()[engine.Unsettled]
 }
 
 // Limit returns the canonical copy of a limit on this database, so that equal limits have equal pointers, and

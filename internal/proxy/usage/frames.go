@@ -184,10 +184,9 @@ func end(all ...*Frames) [][]byte {
 
 // decode reads a body that is encoded as gzip, up to its end or its first fault.
 func (f *Frames) decode() {
-	packed := f.packed
-	decoder, err := gzip.NewReader(bytes.NewReader(packed))
+	decoder, err := gzip.NewReader(bytes.NewReader(f.packed))
 	if err != nil {
-		if len(packed) > 0 {
+		if len(f.packed) > 0 {
 			f.stop("encoded (gzip) with a fault")
 		}
 		return

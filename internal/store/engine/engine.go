@@ -283,7 +283,7 @@ func (e *Engine) Close() {
 	e.db.Close()
 }
 
-// Flush sends the jobs and the settlements that wait, unless the database is unavailable or takes too long.
+// Flush sends the jobs that wait, unless the database is unavailable or takes too long.
 func (e *Engine) Flush() {
 	flushed := time.Now().Add(closeTimeout)
 	for _, l := range e.lanes {
@@ -292,7 +292,6 @@ func (e *Engine) Flush() {
 			time.Sleep(time.Millisecond) // a batch may have taken jobs before
 		}
 	}
-	e.ledger.Flush()
 }
 
 // isBusy reports whether any worker is busy.

@@ -81,8 +81,7 @@ type reservation struct {
 // maxWaiting bounds the settlements that wait. Further ones are lost.
 const maxWaiting = 20000
 
-var errLost = errors.New("ratelimit: settlements are lost, because too many wait, or the database has not " +
-	"answered before the end")
+var errLost = errors.New("ratelimit: settlements are lost: too many wait, or the database does not answer")
 
 // New returns a Ledger without a name.
 func New(o Options) *Ledger {
@@ -254,8 +253,9 @@ func (l *Ledger) Flush() {
 	}
 }
 
-// Close ends the name. The settlements that wait are lost.
+// Close calls Flush, and ends the name. The settlements that are left are lost.
 func (l *Ledger) Close() {
+	l.Flush()
 	l.mu.Lock()
 	l.closed = true
 	left := l.unsettled
