@@ -46,7 +46,7 @@ func parseText(field, configured string) (*reading.Text, error) {
 			if !mayExist(name) {
 				unclosed = "{" + name + "}"
 			}
-			t.AddOther(name, other(name), partsOf(name))
+			t.AddCustom(name, other(name), partsOf(name))
 		}
 		if unclosed != "" {
 			return nil, wrongPlaceholder(field, configured, unclosed)
@@ -101,9 +101,9 @@ func commonName(name string) string {
 // other is a placeholder that only Caddy has.
 type other string
 
-// Value implements reading.Other. A placeholder of the URL sees the URL in one form.
+// Value implements reading.Custom. A placeholder of the URL sees the URL in one form.
 func (name other) Value(q *reading.Input) string {
-	repl := q.Data.(*caddy.Replacer)
+	repl := q.Replacer.(*caddy.Replacer)
 	if r := q.HTTP; strings.HasPrefix(string(name), "http.request.uri") {
 		if clean := reading.CleanURL(r.URL); clean != r.URL {
 			r = r.WithContext(r.Context())

@@ -27,7 +27,7 @@ type Policy struct {
 // OnVerdict implements serve.Watcher. It counts and logs the verdict, and sets the placeholders of Policy.
 func (h *Handler) OnVerdict(q *serve.Request) {
 	v := &q.Verdict
-	repl := q.Data.(*caddy.Replacer)
+	repl := q.Replacer.(*caddy.Replacer)
 	user, key := v.User, ""
 	switch {
 	case v.KeyID == 0:

@@ -78,7 +78,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 		repl = caddy.NewReplacer()
 	}
 	q := freeRequests.Get().(*serve.Request)
-	q.HTTP, q.Data, q.Conn = r, repl, w
+	q.HTTP, q.Replacer, q.Conn = r, repl, w
 	q.Earlier, _ = r.Body.(*serve.Upload)
 	defer func() {
 		if p.writer == nil && q.Flight != nil { // also after a panic

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"encoding/binary"
 	"errors"
 	"time"
 
@@ -43,7 +42,7 @@ func (s *Store) reportLost(now time.Time) error {
 	found, err := pg.Columns(look.Result)
 	if len(found) == 2 {
 		s.mu.Lock()
-		s.lost += int64(binary.BigEndian.Uint64(found[0]))
+		s.lost += pg.Bigint(found[0])
 		s.mu.Unlock()
 		err = errors.New(string(found[1]))
 	}

@@ -13,10 +13,10 @@ import (
 
 // Input has the parts of a request with its values.
 type Input struct {
-	HTTP     *http.Request
-	Data     any      // data of the proxy for its Texts
-	Clients  *Clients // finds the client's address
-	Accepted string   // the API key that the policy has accepted, or ""
+	HTTP        *http.Request
+	Replacer    any      // Caddy's replacer, for its Customs; nil in Traefik
+	Clients     *Clients // finds the client's address
+	AcceptedKey string   // the API key that the policy has accepted, or ""
 }
 
 // Clients finds the addresses of the clients of a site.

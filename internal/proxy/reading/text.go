@@ -39,13 +39,13 @@ type piece struct {
 	name    string // the name of the placeholder, "other", or "" for fixed text
 	text    string // fixed text, or the placeholder's parameter
 	n       int    // the parameter as a number
-	other   Other
+	other   Custom
 	address bool // the value may be a client's address
 	isKey   bool // the policy's API key may be in the same place
 }
 
-// Other is a placeholder that only one proxy has.
-type Other interface {
+// Custom is a placeholder that only one proxy has.
+type Custom interface {
 	// Value returns the value for a request. A placeholder without a value is "".
 	Value(q *Input) string
 }
@@ -126,8 +126,8 @@ func (t *Text) Add(name string) bool {
 	return true
 }
 
-// AddOther appends a placeholder of one proxy. parts tells what it may contain.
-func (t *Text) AddOther(name string, value Other, parts Parts) {
+// AddCustom appends a placeholder of one proxy. parts tells what it may contain.
+func (t *Text) AddCustom(name string, value Custom, parts Parts) {
 	t.Merge(parts)
 	t.Placeholders = append(t.Placeholders, name)
 	t.pieces = append(t.pieces, piece{name: "other", text: name, other: value, address: true})

@@ -44,7 +44,7 @@ func pieceValues(p *piece, q *Input) []string {
 		values[0] = partOf(p, r)
 	}
 	if p.isKey {
-		values = policy.KeyValues(values, q.Accepted)
+		values = policy.KeyValues(values, q.AcceptedKey)
 	}
 	if len(values) == 0 {
 		return []string{""}

@@ -42,7 +42,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	for _, i := range order {
 		hit := &hits[i]
 		d := &decisions[i]
-		name := fieldString(hit.Limit.Prefix)
+		name := `"` + fieldEscapes.Replace(percentEncoded(hit.Limit.Prefix)) + `"`
 		key := ""
 		if salt != "" {
 			key = ";pk=:" + partition(hit, salt) + ":"
@@ -125,10 +125,7 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 	return seconds
 }
 
-// fieldString returns the name of a limit as a string of a structured field. Such a string has only printable
-// ASCII: see percentEncoded.
-func fieldString(text string) string { return `"` + fieldEscapes.Replace(percentEncoded(text)) + `"` }
-
+// fieldEscapes escapes a string of a structured field, which has only printable ASCII: see percentEncoded.
 var fieldEscapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // partition returns a salted digest of a key. The digests of two keys differ, and a client cannot recover a

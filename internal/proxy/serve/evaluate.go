@@ -33,7 +33,7 @@ func evaluatePolicy(s *Site, q *Request) {
 		}
 	}
 	if v.KeyID != 0 {
-		q.Accepted = q.Key
+		q.AcceptedKey = q.Key
 	}
 	if q.Facts.Waited {
 		q.Facts.Waited = false

@@ -75,7 +75,7 @@ func keysOf(site *serve.Site, r *http.Request, accepted string) string {
 	q := newRequest(site, r)
 	q.Limits = site.LimitsOfAll()
 	if accepted != "" {
-		q.Accepted = accepted
+		q.AcceptedKey = accepted
 	}
 	if site.Policy != nil {
 		site.Policy = nil

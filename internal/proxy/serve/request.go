@@ -377,7 +377,7 @@ func (q *Request) Release() {
 		q.Facts = policy.Facts{}
 		policy.Clear(&q.Verdict)
 		q.Key = ""
-		q.Accepted = ""
+		q.AcceptedKey = ""
 		q.User = ""
 		q.failure = nil
 		q.HasVerdict = false
@@ -385,7 +385,7 @@ func (q *Request) Release() {
 	q.HTTP = nil
 	q.Writer = nil
 	q.Conn = nil
-	q.Data = nil
+	q.Replacer = nil
 	q.Limits = nil
 	q.Upload = nil
 	q.Earlier = nil

@@ -64,12 +64,12 @@ type heldBody struct {
 	counted bool   // Site.bodies counts the chunks: there were several
 	read    int32  // 1 once an upstream reads; atomic
 
-	mu     sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
-	late   []func()   // called by settleLate
-	extra  []byte     // read after chunks, and not kept there
-	chunks [][]byte   // what no upstream has read
-	at     int        // how much of the first chunk an upstream has read
-	unread int64      // the length of what no upstream has read
+	mu        sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
+	postponed []func()   // called by settlePostponed
+	extra     []byte     // read after chunks, and not kept there
+	chunks    [][]byte   // what no upstream has read
+	at        int        // how much of the first chunk an upstream has read
+	unread    int64      // the length of what no upstream has read
 }
 
 // freeChunks has chunks of chunkSize. Without it, the memory of bodies would grow by half until it is

@@ -51,7 +51,7 @@ func (u *Upload) takeOver(earlier *Upload, kept any) bool {
 	}
 	u.length = earlier.length
 	u.body = earlier.body
-	u.settleLate()
+	u.settlePostponed()
 	return true
 }
 
@@ -90,7 +90,7 @@ func (u *Upload) endAttempt() {
 	b.mu.Lock()
 	read := atomic.LoadInt32(&b.read) != 0
 	keeps := read && u.unsized || !read && len(b.chunks) > 0
-	waits := keeps || !read && len(b.late) > 0
+	waits := keeps || !read && len(b.postponed) > 0
 	b.mu.Unlock()
 	done := u.client.Done()
 	if !waits || done == nil || isMirrored(u.client) {
@@ -112,14 +112,14 @@ func (u *Upload) endAttempt() {
 // endRequest drops what no upstream has read, and settles what was to be settled later.
 func (u *Upload) endRequest() {
 	u.dropChunks()
-	u.settleLate()
+	u.settlePostponed()
 }
 
-// settleLate settles what was to be settled later.
-func (u *Upload) settleLate() {
+// settlePostponed settles what was to be settled later.
+func (u *Upload) settlePostponed() {
 	u.body.mu.Lock()
-	late := u.body.late
-	u.body.late = nil
+	late := u.body.postponed
+	u.body.postponed = nil
 	u.body.mu.Unlock()
 	for _, f := range late {
 		f()
@@ -135,7 +135,7 @@ func (u *Upload) postpone(s *Settling) bool {
 	if atomic.LoadInt32(&b.read) != 0 || u.length == 0 {
 		return false
 	}
-	b.late = append(b.late, func() {
+	b.postponed = append(b.postponed, func() {
 		if atomic.LoadInt32(&b.read) != 0 {
 			s.mu.Lock()
 			s.status = clientLeft // the response is unknown here

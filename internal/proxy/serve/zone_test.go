@@ -21,7 +21,7 @@ func (s same) Value(*reading.Input) string { return string(s) }
 func parse(_, configured string) (*reading.Text, error) {
 	t := &reading.Text{}
 	if strings.Contains(configured, "{") {
-		t.AddOther(configured, same(configured), reading.Parts{})
+		t.AddCustom(configured, same(configured), reading.Parts{})
 	} else {
 		t.AddText(configured)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// chargeUnits adds charges for leases to the entries of a plan, as additional hits of their entries. A row
-// grants the hits of requests first.
-func (w *work) chargeUnits(p *plan) {
+// addLeaseCharges adds charges for leases to the entries of a plan, as additional hits of their entries. A
+// row grants the hits of requests first.
+func (w *work) addLeaseCharges(p *plan) {
 	for _, e := range p.entries {
 		if e.row == nil || e.kind != statement.Charge || p.latest[e.id] != e {
 			continue

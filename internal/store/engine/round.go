@@ -33,7 +33,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		_ = w.allocateSlots(p) // the hits get its error
 	}
 	if p.remembered && !oneByOne {
-		w.chargeUnits(p)
+		w.addLeaseCharges(p)
 	}
 	if len(w.jobs) > 0 {
 		addJobs(p, w.jobs, true)

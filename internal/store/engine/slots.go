@@ -22,7 +22,7 @@ func (w *work) allocateSlots(p *plan) error {
 		case g.takesSlots:
 			process, err = w.engine.slots.Name.Get(w.ctx, w.queue.Timeout)
 		case g.reserves:
-			process, err = w.engine.ledger.Process(w.ctx, w.queue.Timeout)
+			process, err = w.engine.ledger.UseName(w.ctx, w.queue.Timeout)
 			if err == nil {
 				w.names = append(w.names, process)
 			}

@@ -95,9 +95,9 @@ func New(o Options) *Ledger {
 	return l
 }
 
-// Process returns a usable name, which does not end before Leave. It takes a new one if necessary, with
+// UseName returns a usable name, which does not end before Leave. It takes a new one if necessary, with
 // timeout for each attempt.
-func (l *Ledger) Process(ctx context.Context, timeout time.Duration) (int64, error) {
+func (l *Ledger) UseName(ctx context.Context, timeout time.Duration) (int64, error) {
 	for {
 		name, err := l.Name.Get(ctx, timeout)
 		if err != nil {
