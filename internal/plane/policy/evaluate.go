@@ -31,18 +31,11 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 		return
 	}
 	stored := m.verdict
-	Clear(v)
-	v.User = id.User
-	v.Tier = id.Tier
-	v.KeyID = id.KeyID
-	v.Sender = id
-	v.Rule = stored.Rule
-	v.Endpoint = stored.Endpoint
-	v.Simple = stored.Simple
-	v.HasIndependent = stored.HasIndependent
-	v.Terms = append(v.Terms, stored.Terms...)
-	v.ShadowTerms = append(v.ShadowTerms, stored.ShadowTerms...)
-	v.Hits = append(v.Hits, stored.Hits...)
+	*v = Verdict{User: id.User, Tier: id.Tier, KeyID: id.KeyID, Sender: id, Rule: stored.Rule,
+		Endpoint: stored.Endpoint, Simple: stored.Simple, HasIndependent: stored.HasIndependent,
+		Terms: append(v.Terms[:0], stored.Terms...), Hits: append(v.Hits[:0], stored.Hits...),
+		ShadowTerms: append(v.ShadowTerms[:0], stored.ShadowTerms...),
+		trace:       v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0]}
 	for _, i := range m.userHits {
 		v.Hits[i].Key = user
 	}

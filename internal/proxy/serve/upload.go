@@ -328,6 +328,7 @@ func readPrompts(all []*Request) {
 	usage.ReadPrompts(asked)
 	var rules *policy.Policy // of prices
 	var prices policy.Prices
+	var known map[string]*Request // the first request for each model
 	for i, q := range unread {
 		u := q.Upload
 		u.Prompt = asked[i].Prompt
@@ -351,15 +352,25 @@ func readPrompts(all []*Request) {
 			if q.Site.Policy.Rules != rules {
 				rules = q.Site.Policy.Rules
 				prices = rules.Prices()
+				known = make(map[string]*Request)
 			}
 			u.prices = prices
-			q.price = prices.Of(prompt.Model)
+			first := known[prompt.Model]
+			if first == nil {
+				first = q
+				known[prompt.Model] = q
+				q.price = prices.Of(prompt.Model)
+				prompt.Model = option.ModelName(prompt.Model)
+			}
+			prompt.Model = first.Upload.Prompt.Model
+			q.price = first.price
 			q.free = q.price != nil && q.price.Free
+		} else {
+			prompt.Model = option.ModelName(prompt.Model)
 		}
 		if reason == policy.NoReason && q.price == nil && u.money {
 			reason = policy.NoPrice
 		}
-		prompt.Model = option.ModelName(prompt.Model)
 		u.known = true
 		if reason != policy.NoReason {
 			refuseUpload(q, reason)

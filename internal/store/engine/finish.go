@@ -22,14 +22,16 @@ func (w *work) finish(requests []*request, err error) {
 	batch.Finish(w.queue, calls, nil)
 }
 
-// clearRefunded clears the remembered refusals of the rows that a request refunds or resets, whether or not
-// the refund has taken effect. It also ends their leases, because another batch may have charged units for a
+// clearRefunded clears the remembered refusals of the rows that requests refund or reset, whether or not the
+// refund has taken effect. It also ends their leases, because another batch may have charged units for a
 // lease since this batch ended the leases.
-func (w *work) clearRefunded(r *request) {
-	for i := range r.Hits {
-		if r.Reset || r.Hits[i].Cost < 0 {
-			lease.ClearRefusals(w.engine.rows, rowOf(&r.Hits[i]))
-			lease.EndLease(w.engine.rows, rowOf(&r.Hits[i]))
+func (w *work) clearRefunded(all ...*request) {
+	for _, r := range all {
+		for i := range r.Hits {
+			if r.Reset || r.Hits[i].Cost < 0 {
+				lease.ClearRefusals(w.engine.rows, rowOf(&r.Hits[i]))
+				lease.EndLease(w.engine.rows, rowOf(&r.Hits[i]))
+			}
 		}
 	}
 }

@@ -89,20 +89,23 @@ func (w *work) newTransactions(requests []*request, lockWait time.Duration,
 // begin sets the first state: peeking if a hit is not a plain charge or a row has refused lately, otherwise
 // charging.
 func (t *transaction) begin() {
+	var rows []*lease.Cached
 	for _, r := range t.requests {
 		r.passes = true
 		r.refusals = nil
 		hits := r.Hits
 		r.Rows = lease.Find(t.work.engine.rows, hits, r.Rows[:0]) // a row may have refused meanwhile
-		if lease.RefusedLately(t.work.engine.rows, r.Rows) {
-			t.phase = peeking
-		}
+		rows = append(rows, r.Rows...)
 		for i := range hits {
 			h := &hits[i]
-			if h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
+			if h.Peek || h.Cost < 1 || (h.Cost > h.Limit.Events || h.Limit.Burst > 0) && h.Cost > 1 &&
+				h.Cost > h.Limit.Capacity() {
 				t.phase = peeking
 			}
 		}
+	}
+	if lease.RefusedLately(t.work.engine.rows, rows) {
+		t.phase = peeking
 	}
 }
 
@@ -228,7 +231,7 @@ func (t *transaction) apply() (repeated []*transaction, waiting []*request) {
 	case t.err != nil && len(t.requests) > 1: // one transaction for each, because one may fail all
 		return w.newTransactions(t.requests, t.lockWait, true, t.oneByOne), nil
 	case t.err != nil:
-		w.clearRefunded(t.requests[0])
+		w.clearRefunded(t.requests...)
 		w.finish(t.requests, t.err)
 	}
 	return nil, nil
@@ -246,8 +249,8 @@ func (t *transaction) advance() (bool, error) {
 			w.acquireSlots(t.requests)
 		}
 		decideGranted(t.requests)
+		w.clearRefunded(t.requests...)
 		for _, r := range t.requests {
-			w.clearRefunded(r)
 			if len(r.Decisions) < len(r.positions) {
 				w.finish([]*request{r}, errNoAnswer) // statement.Check should have failed
 			}
