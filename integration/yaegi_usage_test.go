@@ -37,8 +37,8 @@ func Read(h http.Header, body []byte, size int) string {
 }
 
 func ReadPrompt(path string, types []string, body []byte) string {
-	a := &usage.Asked{Path: path, ContentTypes: types, Body: body}
-	usage.ReadPrompts([]*usage.Asked{{Path: "/v1/batches", Body: []byte("{")}, a, {Path: "/"}})
+	a := &usage.Request{Path: path, ContentTypes: types, Body: body}
+	usage.ReadPrompts([]*usage.Request{{Path: "/v1/batches", Body: []byte("{")}, a, {Path: "/"}})
 	return fmt.Sprint(a.Prompt, a.Err)
 }`
 
@@ -74,8 +74,8 @@ func TestPromptsAreReadTheSameInterpreted(t *testing.T) {
 		"{\x00\"\x00", `{"background":true` + long + `}`, `{"n":1` + long + `,"n":1}`} {
 		for _, path := range []string{"/v1/chat/completions", "/v1/models/a%2Fb:generateContent",
 			"/v1/batches"} {
-			a := &usage.Asked{Path: path, ContentTypes: types, Body: []byte(body)}
-			usage.ReadPrompts([]*usage.Asked{a})
+			a := &usage.Request{Path: path, ContentTypes: types, Body: []byte(body)}
+			usage.ReadPrompts([]*usage.Request{a})
 			got := read(path, types, []byte(body))
 			check.Equal(t, fmt.Sprintf("%s %.60s", path, body), got, fmt.Sprint(a.Prompt, a.Err))
 		}

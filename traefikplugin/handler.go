@@ -40,7 +40,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveQueued implements ServeHTTP for the requests that no lease decides. It evaluates a policy first, so
-// that the hits of the policy and of the configuration enter the queue together. A queue worker delivers all
+// that the hits of the policy and of the configuration enter the queue together. A queue worker finishes all
 // requests of a batch. serveQueued calls the upstream outside of recoverPanic, which must not handle the
 // upstream's panics.
 func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 }
 
 // prepare evaluates the policy for a request and finds its limits. It reports whether the store must decide
-// the request. If not, it delivers the request.
+// the request. If not, it finishes the request.
 func prepare(h *handler, q *serve.Request) (needsStore bool) {
 	needsStore = false // the result after a panic
 	defer recoverPanic(h, q)
@@ -104,8 +104,8 @@ func readUpload(rq *requestQueue, q *serve.Request) bool {
 	return serve.ReadUpload(q)
 }
 
-// finishAlone delivers a request that no worker delivered, because its store is closed, its hits are on
-// several shards, or a delivery panicked. Without a queue, or if the store was closed, it is decided first.
+// finishAlone finishes a request that no worker has finished, because its store is closed, its hits are on
+// several shards, or a worker panicked. Without a queue, or if the store was closed, it is decided first.
 func finishAlone(h *handler, q *serve.Request) {
 	defer recoverPanic(h, q)
 	if h.requests.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {

@@ -3,7 +3,7 @@
 //
 // New compiles a Config to a setup, which all routers with the middleware share, and returns a handler. A
 // process holds the setups across reloads, and the databases of all middlewares. A handler evaluates the
-// policy and sends the request to its database's requestQueue. A queue worker fills and delivers all requests
+// policy and sends the request to its database's requestQueue. A queue worker fills and finishes all requests
 // of a batch by the steps of package serve. A leasedZone decides requests without the queue if their key has
 // a lease. A responseWriter keeps the headers of the limit in an upstream's responses. A template is a text
 // with placeholders, and addresses determines {client_ip}.

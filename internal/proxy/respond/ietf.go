@@ -42,7 +42,7 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	for _, i := range order {
 		hit := &hits[i]
 		d := &decisions[i]
-		name := `"` + fieldEscapes.Replace(percentEncoded(hit.Limit.Prefix)) + `"`
+		name := `"` + escapes.Replace(percentEncoded(hit.Limit.Prefix)) + `"`
 		key := ""
 		if salt != "" {
 			key = ";pk=:" + partition(hit, salt) + ":"
@@ -125,8 +125,8 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 	return seconds
 }
 
-// fieldEscapes escapes a string of a structured field, which has only printable ASCII: see percentEncoded.
-var fieldEscapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
+// escapes escapes a string of a structured field, which has only printable ASCII: see percentEncoded.
+var escapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // partition returns a salted digest of a key. The digests of two keys differ, and a client cannot recover a
 // key from its digest.

@@ -25,7 +25,7 @@ func FillCalls(calls []*batch.Call) {
 // FinishCalls passes the decisions of a queue's calls to the requests that own them, and calls Finish. It
 // skips calls that a closed store refused, for which Take runs next.
 func FinishCalls(calls []*batch.Call) {
-	delivered := make([]*Request, 0, len(calls))
+	finished := make([]*Request, 0, len(calls))
 	for _, c := range calls {
 		q := c.Owner.(*Request)
 		q.Decisions = c.Decisions
@@ -36,13 +36,13 @@ func FinishCalls(calls []*batch.Call) {
 			q.Decisions = nil // Clock.Ahead must not read the decisions of an earlier request
 		}
 		q.Err = c.Err
-		delivered = append(delivered, q)
+		finished = append(finished, q)
 		for i := range c.Hits {
 			c.Hits[i].Key = "" // a key may keep the memory of a long request
 			c.Hits[i].Subject = ""
 		}
 	}
-	Finish(delivered)
+	Finish(finished)
 }
 
 // Finish ends requests on one database as finishInFull does. It handles the frequent requests of Traefik in
@@ -60,7 +60,7 @@ func Finish(requests []*Request) {
 	for _, q := range requests {
 		s := q.Site
 		if q.Finished {
-			continue // after a panic, a queue delivers all calls again
+			continue // after a panic, a queue finishes all calls again
 		}
 		if s.History != nil {
 			recorded = append(recorded, q)
@@ -106,7 +106,7 @@ func Finish(requests []*Request) {
 	if recorded != nil {
 		record(recorded, now)
 	}
-	if ahead != 0 { // after all that can panic, since a second delivery would shift the times again
+	if ahead != 0 { // after all that can panic, since a second call would shift the times again
 		for _, q := range answered {
 			respond.ShiftResets(q.Decisions, ahead)
 		}

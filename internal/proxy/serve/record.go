@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// record records delivered requests, except those that nothing had to decide. It passes plain records
+// record records finished requests, except those that nothing had to decide. It passes plain records
 // together to history.AddBatch, and others to addInFull with all details.
 func record(requests []*Request, now time.Time) {
 	records := make([]history.Record, len(requests))

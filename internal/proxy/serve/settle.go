@@ -23,7 +23,7 @@ import (
 //
 //	made      status is 0, and writer is nil
 //	begun     Begin has set writer, and number in a process
-//	responds  start has set status, and sent grows; after a hijack, hijacked is set
+//	responds  ReadHeaders has set status, and sent grows; after a hijack, hijacked is set
 //	ended     End or Stop has set ended, and gone if the client had left; later parts are not read
 //	settled   settle has set settled: in End, settleWithin after it, or for an Upload that nobody has read,
 //	          when the client's request ends
@@ -160,7 +160,7 @@ func newSettlings(all []*Request) {
 	}
 	setBills(counted, bills)
 	for k, q := range all {
-		q.Settling = made[k] // after all that can panic, since a second delivery makes no other
+		q.Settling = made[k] // after all that can panic, since a second call makes no other
 		if q.Settling != nil && q.Flight != nil {
 			q.Flight.hasSettling = true
 		}

@@ -307,13 +307,13 @@ func senderIn(q *Request) string {
 // cannot count.
 func readPrompts(all []*Request) {
 	var unread []*Request
-	var asked []*usage.Asked
+	var asked []*usage.Request
 	for _, q := range all {
 		u := q.Upload
 		if u == nil || u.length < 0 || u.known {
 			continue
 		}
-		a := &usage.Asked{Path: q.HTTP.URL.Path, ContentTypes: q.HTTP.Header["Content-Type"]}
+		a := &usage.Request{Path: q.HTTP.URL.Path, ContentTypes: q.HTTP.Header["Content-Type"]}
 		if chunks := u.body.chunks; len(chunks) == 1 {
 			a.Body = chunks[0]
 		} else if len(chunks) > 1 {

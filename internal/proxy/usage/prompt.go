@@ -70,8 +70,8 @@ const (
 	maxNames = 1000 // the most members of an object that walk reads
 )
 
-// Asked is a request to a language model.
-type Asked struct {
+// Request is a request to a language model.
+type Request struct {
 	Path         string   // with its escapes decoded
 	ContentTypes []string // the values of this header
 	Body         []byte   // JSON if it begins as an object, or may be a form; any other asks for nothing
@@ -82,8 +82,8 @@ type Asked struct {
 }
 
 // ReadPrompts reads requests. It and its steps are loops, because an interpreter would take long for calls.
-func ReadPrompts(all []*Asked) {
-	var objects []*Asked
+func ReadPrompts(all []*Request) {
+	var objects []*Request
 	var texts [][]byte
 	for _, a := range all {
 		p := &a.Prompt
@@ -121,7 +121,7 @@ func ReadPrompts(all []*Asked) {
 }
 
 // readMembers reads requests whose bodies are texts that begin as JSON objects.
-func readMembers(all []*Asked, texts [][]byte) {
+func readMembers(all []*Request, texts [][]byte) {
 	tops, errs := readObjects(texts, 0, innerName)
 	for k, a := range all {
 		top := tops[k]

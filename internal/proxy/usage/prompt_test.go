@@ -19,8 +19,8 @@ import (
 
 // readPrompt reads a request.
 func readPrompt(path string, types []string, body []byte) (usage.Prompt, error) {
-	a := &usage.Asked{Path: path, ContentTypes: types, Body: body}
-	usage.ReadPrompts([]*usage.Asked{a})
+	a := &usage.Request{Path: path, ContentTypes: types, Body: body}
+	usage.ReadPrompts([]*usage.Request{a})
 	return a.Prompt, a.Err
 }
 
