@@ -97,7 +97,7 @@ func TestTablesOfAnotherVersion(t *testing.T) {
 	checkAnn(t, p, "on tables of this version", "ann free rule/plan/per_hour=10")
 	check.Equal(t, "the problems", strings.Join(problems, "; "), "")
 
-	s.Exec(sqltest.Older + sqltest.Says(`"restricts": {}`, `"restricts": {"methods": 9}`))
+	s.Exec(sqltest.Older + sqltest.Says(`"restricts": {[^}]*}`, `"restricts": {"methods": 999}`))
 	d.exec("UPDATE rate_limit_rules SET comment = 'changed'")
 	refresh(t, p)
 	checkAnn(t, p, "on older tables", "ann free rule/plan/per_hour=10")
