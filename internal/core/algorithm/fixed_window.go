@@ -58,7 +58,7 @@ func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 
 func peekFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	end := windowEnd(l, r)
-	if r.Start == 0 || r.Count == 0 || now >= end || countsAsNew(l, r, now) {
+	if r.Start == 0 || r.Count == 0 || now >= end || r.Start > now+clockSlack && countsAsNew(l, r, now) {
 		return l.Events, now
 	}
 	return l.Events - r.Count, end

@@ -90,9 +90,12 @@ func setBills(all []*Request, bills []*batch.Bill) {
 			one.User, one.KeyID = senderOf(q)
 		}
 		if id := v.Sender; q.HasVerdict && id != nil && one.User == id.User {
-			one.User = policy.CountsAs(id.User, id.UserCountedAs)
-			for above := policy.ParentOf(id); above != nil; above = policy.ParentOf(above) {
-				one.Ancestors = append(one.Ancestors, policy.CountsAs(above.User, above.UserCountedAs))
+			if id.UserCountedAs != "" { // as policy.CountsAs does
+				one.User = id.UserCountedAs
+			}
+			for id.Parent != nil {
+				id = policy.ParentOf(id)
+				one.Ancestors = append(one.Ancestors, policy.CountsAs(id.User, id.UserCountedAs))
 			}
 		}
 	}

@@ -277,7 +277,15 @@ func (u *Upload) grow(q *Request, size int64) bool {
 	counted := size
 	if len(b.chunks) == 1 {
 		counted += int64(cap(b.chunks[0]))
-		b.sender = senderIn(q)
+		v := &q.Verdict
+		switch {
+		case q.HasVerdict && v.KeyID != 0:
+			b.sender = "key " + strconv.FormatInt(v.KeyID, 10)
+		case q.HasVerdict && v.User != "":
+			b.sender = "user " + v.User
+		default:
+			b.sender = reading.Client(&q.Input)
+		}
 	}
 	if !u.site.bodies.Acquire(b.sender, counted, u.site.MaxBody) {
 		return false
@@ -289,18 +297,6 @@ func (u *Upload) grow(q *Request, size int64) bool {
 		b.chunks = append(b.chunks, make([]byte, 0, size))
 	}
 	return true
-}
-
-// senderIn returns the sender of a request that has a share of all bodies.
-func senderIn(q *Request) string {
-	v := &q.Verdict
-	switch {
-	case q.HasVerdict && v.KeyID != 0:
-		return "key " + strconv.FormatInt(v.KeyID, 10)
-	case q.HasVerdict && v.User != "":
-		return "user " + v.User
-	}
-	return reading.Client(&q.Input)
 }
 
 // readPrompts reads what requests ask for, unless it has done so, and refuses those that ask for what limits
