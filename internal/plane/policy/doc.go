@@ -16,7 +16,7 @@
 //
 //  1. Identity. A request with an API key belongs to the key's user, and has the key's own tier, or else the
 //     user's. A request without a key belongs to the user that the proxy authenticated. A request without
-//     a key and a user is anonymous: its tier is Facts.Tier, and a rule that counts by user counts its
+//     a key and a user is anonymous: its tier is Facts.DefaultTier, and a rule that counts by user counts its
 //     network instead.
 //  2. Order. Bans come first, then exempt rules, block rules and limits. Within each, the rule with the
 //     higher priority comes first; rules of equal priority are in the order of their names.

@@ -88,10 +88,10 @@ type Identity struct {
 	// Parent is the *Identity of the user above User, or nil: see ParentOf. The limits by user of all users
 	// above apply, too.
 	Parent any `json:"-"`
-	// Tier is the key's own tier, else the user's. "" means Facts.Tier.
+	// Tier is the key's own tier, else the user's. "" means Facts.DefaultTier.
 	Tier string
-	// TierUntil is the time from which Facts.Tier replaces Tier, in microseconds since the Unix epoch. 0
-	// means never.
+	// TierUntil is the time from which Facts.DefaultTier replaces Tier, in microseconds since the Unix epoch.
+	// 0 means never.
 	TierUntil int64
 	// PeriodStart anchors the user's billing periods: the months and years of limits by user or key start on
 	// its day. Only the date is used. The zero time means calendar months and years.

@@ -84,7 +84,7 @@ func TestResetIsByTheClockOfTheProxy(t *testing.T) {
 		responses := []respond.Response{{Header: http.Header{}, Decision: &decisions[0]}}
 		respond.SetResponses(responses)
 		if got := responses[0].Header.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
-			t.Errorf("%v: SetAllHeaders sets the reset %s, want %d", source, got, want)
+			t.Errorf("%v: SetResponses sets the reset %s, want %d", source, got, want)
 		}
 	}
 }
