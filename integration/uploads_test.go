@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,13 +16,18 @@ import (
 )
 
 // startUploads starts both proxies with a limit of tokens for each user, in front of an upstream that reads
-// bodies.
+// bodies, and compares them with the header X-Body if there is one.
 func startUploads(t *testing.T) []proxy {
 	t.Helper()
 	upstream := harness.Serve(t, func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
-		if err != nil || n != r.ContentLength {
-			t.Errorf("the upstream gets %d bytes of %d, %v", n, r.ContentLength, err)
+		var text strings.Builder
+		into := io.Discard
+		if r.Header.Get("X-Body") != "" {
+			into = &text
+		}
+		n, err := io.Copy(into, r.Body)
+		if err != nil || n != r.ContentLength || text.String() != r.Header.Get("X-Body") {
+			t.Errorf("the upstream gets %d bytes of %d, %q, %v", n, r.ContentLength, text.String(), err)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, usageBody, 1, 1)
@@ -73,5 +79,33 @@ func TestUploadsAreBounded(t *testing.T) {
 			t.Errorf("%s: %d uploads passed, %d were refused, %d were cut, and the memory has grown by %d MB",
 				p.url, passed, refused, cut, grown>>20)
 		}
+	}
+}
+
+// Each of many prompts at once, which a proxy reads together, reaches the upstream with its own body.
+func TestPromptsKeepTheirBodies(t *testing.T) {
+	for _, p := range startUploads(t) {
+		var prompts sync.WaitGroup
+		for i := range 200 {
+			prompts.Go(func() {
+				body := fmt.Sprintf(`{"max_tokens":1,"user":"%d"}`, i)
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url,
+					strings.NewReader(body))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("X-User", "user")
+				r.Header.Set("X-Body", body)
+				response, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				check.Equal(t, p.url, response.StatusCode, http.StatusOK)
+				_ = response.Body.Close()
+			})
+		}
+		prompts.Wait()
 	}
 }
