@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,28 @@ type RuleLimit struct {
 	Overage bool
 }
 
+// LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
+// place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
+var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unit', l.unit, 'Output', l.output,
+	'Batches', l.batches, 'Hidden', NOT l.fields, 'Notify', l.notify, 'Unlimited', l.events IS NULL,
+	'Overage', l.on_exceed = 'overage',
+	'Limit', jsonb_build_object('Events', l.events,
+	'Window', ` + durationSQL("l.per") + `,
+	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
+	'TimeZone', rate_limit_known_zone(l.time_zone), 'CountedAs', l.counted_as,
+	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
+	'Durable', coalesce(l.durable, l.unit <> 'requests'))) ORDER BY l.name)
+	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
+
+// algorithms returns the names of the algorithms, by ratelimit.Algorithm.
+func algorithms() string {
+	var names []string
+	for _, a := range ratelimit.Algorithms() {
+		names = append(names, a.String())
+	}
+	return strings.Join(names, ",")
+}
+
 // Override is a row of rate_limit_overrides. It replaces the amount of one limit for a tier, a user or an API
 // key. Exactly one of Tier, User and KeyID is set.
 type Override struct {
@@ -50,6 +73,10 @@ type Override struct {
 	// bound.
 	From, Until int64
 }
+
+// OverrideSQL is an expression for a row o of rate_limit_overrides, as the JSON of an Override.
+var OverrideSQL = `(to_jsonb(o)
+	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
 // Ban is a row of rate_limit_bans. It bans Network if Network is valid, else the API key with Digest if
 // Digest is set, else User.
@@ -107,6 +134,40 @@ type Identity struct {
 	Overrides []Override
 
 	state atomic.Value // a *senderState
+}
+
+// identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
+// statement is unnamed, so that the server plans it again when the tables have grown by orders of magnitude.
+// A key's own tier has no end, so its TierUntil is NULL.
+var identitiesSQL = `SELECT json_build_object('Identity', json_build_object('Digest', a.digest, 'KeyID', k.id,
+	'CountedAs', k.counted_as, 'ExpiresAt', ` + timeSQL("k.expires_at") + `,
+	'RevokedAt', ` + timeSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
+	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + timeSQL("u.tier_until") + ` END,
+	` + userSQL("u", "o.key_id = k.id OR o.user_id = k.user_id") + `), ` + aboveSQL + `)::text
+FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id
+	JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
+UNION ALL
+SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
+	'TierUntil', ` + timeSQL("u.tier_until") + `,
+	` + userSQL("u", "o.user_id = u.user_id") + `), ` + aboveSQL + `)::text
+FROM rate_limit_users u JOIN unnest($2::text[]) AS a(user_id) USING (user_id)` + wholeSQL + `::text`
+
+// aboveSQL is the field Above for the row u of a user.
+var aboveSQL = `'Above', CASE WHEN u.parent IS NOT NULL THEN (
+	SELECT json_agg(json_build_object('Tier', p.tier, 'TierUntil', ` + timeSQL("p.tier_until") + `,
+		` + userSQL("p", "o.user_id = p.user_id") + `) ORDER BY l.place)
+	FROM rate_limit_lineage(u.user_id) l JOIN rate_limit_users p ON p.user_id = l.user_id
+	WHERE l.place > 0) END`
+
+// userSQL returns the fields that keys and users share, for the row of a user. condition selects the
+// overrides o. A column NAME of a later numbered file is to_jsonb(row) -> 'NAME', since older tables lack it.
+func userSQL(row, condition string) string {
+	return `'User', ` + row + `.user_id, 'Known', true, 'UserCountedAs', ` + row + `.counted_as,
+		'PeriodStart', ` + row + `.period_start::text || 'T00:00:00Z',
+		'TimeZone', CASE WHEN ` + row + `.period_start IS NOT NULL
+			THEN rate_limit_known_zone(` + row + `.time_zone) END,
+		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
+		WHERE (` + condition + `) AND ` + relevantSQL("o") + `)`
 }
 
 // CountsAs returns the name by which a user counts.

@@ -1,17 +1,11 @@
 package policy
 
-import (
-	"strings"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/schema"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-)
+import "github.com/pgratelimit/pg-ratelimit/internal/schema"
 
 // Each statement of this package returns rows with one column: a JSON object as text. The standard library
-// decodes the object, which is faster in the interpreter than decoding each field. The object of a rule, a
-// limit, an override, a user or an API key has all columns of its table, so that a new column needs only a
-// field of the type that decodes the object. The statements convert values, such as intervals, that Postgres
-// and Go format differently. NULL becomes the zero value.
+// decodes the object, which is faster in the interpreter than decoding each field. The object of a rule or an
+// override has all columns of its table. The statements convert values, such as intervals, that Postgres and
+// Go format differently. NULL becomes the zero value. The expressions for rows are beside their types.
 
 // timeSQL returns an expression for a time in microseconds since the Unix epoch. Times before the first
 // second of the epoch, such as -infinity, become that second. Times after 9999-12-31 become 9999-12-31.
@@ -42,34 +36,9 @@ func positionSQL(list, expression string) string {
 	return `coalesce(array_position('{` + list + `}'::text[], ` + expression + `), 256) - 1`
 }
 
-// LimitsSQL is an expression for the limits of a row r of rate_limit_rules, as the JSON of a []RuleLimit. In
-// place of a zone that the server lacks, it has UTC, because decisions in that zone would fail.
-var LimitsSQL = `(SELECT jsonb_agg(to_jsonb(l) || jsonb_build_object('Hidden', NOT l.fields,
-	'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
-	'Limit', jsonb_build_object('Events', l.events,
-	'Window', ` + durationSQL("l.per") + `,
-	'Calendar', ` + positionSQL("NULL,day,week,month,year", "l.calendar") + `,
-	'TimeZone', rate_limit_known_zone(l.time_zone), 'CountedAs', l.counted_as,
-	'Algorithm', ` + positionSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
-	'Durable', coalesce(l.durable, l.unit <> 'requests'))) ORDER BY l.name)
-	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
-
-// algorithms returns the names of the algorithms, by ratelimit.Algorithm.
-func algorithms() string {
-	var names []string
-	for _, a := range ratelimit.Algorithms() {
-		names = append(names, a.String())
-	}
-	return strings.Join(names, ",")
-}
-
 // PriceSQL is an expression for a row p of rate_limit_prices, as the JSON of a Price.
 var PriceSQL = `json_build_object('Model', p.model, ` + validSQL("p") + `,
 	'Valid', nullif(p.valid, '(,)')::text, 'MaxOutput', p.max_output, 'Rates', rate_limit_rates(p))`
-
-// OverrideSQL is an expression for a row o of rate_limit_overrides, as the JSON of an Override.
-var OverrideSQL = `(to_jsonb(o)
-	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
 // wholeSQL adds a row to a statement that reads the policy. The row reports whether the statement saw the
 // whole policy: see readWhole.
@@ -139,35 +108,3 @@ SELECT json_build_object(` + bannedKeySQL + `)
 	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON b.key_id = k.id`)
 
 var bannedKeySQL = banSQL("k.user_id", "k.id", "encode(k.digest, 'hex')")
-
-// identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
-// statement is unnamed, so that the server plans it again when the tables have grown by orders of magnitude.
-// A key's own tier has no end, so its TierUntil is NULL.
-var identitiesSQL = `SELECT json_build_object('Identity', to_jsonb(k) || ` +
-	userSQL("u", "o.key_id = k.id OR o.user_id = k.user_id") + ` || jsonb_build_object('digest', a.digest,
-	'KeyID', k.id, 'CountedAs', k.counted_as, 'ExpiresAt', ` + timeSQL("k.expires_at") + `,
-	'RevokedAt', ` + timeSQL("k.revoked_at") + `, 'tier', coalesce(k.tier, u.tier),
-	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + timeSQL("u.tier_until") + ` END), ` + aboveSQL + `)::text
-FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id
-	JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
-UNION ALL
-SELECT json_build_object('Identity', ` + userSQL("u", "o.user_id = u.user_id") + `, ` + aboveSQL + `)::text
-FROM rate_limit_users u JOIN unnest($2::text[]) AS a(user_id) USING (user_id)` + wholeSQL + `::text`
-
-// aboveSQL is the field Above for the row u of a user.
-var aboveSQL = `'Above', CASE WHEN u.parent IS NOT NULL THEN (
-	SELECT json_agg(` + userSQL("p", "o.user_id = p.user_id") + ` ORDER BY l.place)
-	FROM rate_limit_lineage(u.user_id) l JOIN rate_limit_users p ON p.user_id = l.user_id
-	WHERE l.place > 0) END`
-
-// userSQL returns an expression for the row of a user, as the JSON of an Identity. condition selects the
-// overrides o.
-func userSQL(row, condition string) string {
-	return `to_jsonb(` + row + `) || jsonb_build_object('User', ` + row + `.user_id, 'Known', true,
-		'UserCountedAs', ` + row + `.counted_as, 'TierUntil', ` + timeSQL(row+".tier_until") + `,
-		'PeriodStart', ` + row + `.period_start::text || 'T00:00:00Z',
-		'TimeZone', CASE WHEN ` + row + `.period_start IS NOT NULL
-			THEN rate_limit_known_zone(` + row + `.time_zone) END,
-		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
-		WHERE (` + condition + `) AND ` + relevantSQL("o") + `))`
-}
