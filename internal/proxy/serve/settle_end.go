@@ -17,8 +17,8 @@ import (
 // time. It may then wait gatherTime in the ledger (store/ledger/send.go), for a transaction with others.
 const settleWithin = 10 * time.Millisecond
 
-// fewRunning is the number of requests up to which none waits: a client that sends one request after another
-// then finds the last one settled.
+// fewRunning is the number of requests that run, or were decided together, up to which none waits: a client
+// that sends one request after another then finds the last one settled.
 const fewRunning = 8
 
 // settleSoon settles the request in another goroutine, together with others.
