@@ -60,7 +60,7 @@ func (u *Upload) fault() policy.Reason {
 	u.body.mu.Lock()
 	defer u.body.mu.Unlock()
 	switch {
-	case atomic.LoadInt32(&u.body.read) != 0:
+	case atomic.LoadInt32(&u.body.read) != 0 || len(u.body.chunks) == 0 && u.body.unread > 0:
 		return policy.GoneBody
 	case u.length > u.bound:
 		return policy.LongBody

@@ -15,9 +15,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/check"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/golden"
@@ -280,6 +282,50 @@ func TestUnreadBodiesOutliveAttempts(t *testing.T) {
 	check.Equal(t, "a third request", send(t.Context()), "503 Service unavailable")
 	leave()
 	await.Within(t, time.Minute, "the end of the first", func() bool { return send(t.Context()) == "16884" })
+}
+
+// A route for errors, to which a request comes that was refused for its body, has no body.
+func TestRefusedBodiesAreGone(t *testing.T) {
+	s := uploadSite(t, "enforce")
+	q := post(strings.NewReader(`{"n":1,"n":2}`), 13)
+	check.Equal(t, "the first handler", decided(t, s, q), "400 Ambiguous body")
+	q.Flight.End()
+	next := post(q.HTTP.Body, 13)
+	next.Earlier, _ = q.HTTP.Body.(*serve.Upload)
+	check.Equal(t, "the next handler", decided(t, s, next), "502 An earlier attempt has read the body")
+}
+
+// A batch waits only for bodies that are read soon. If a panic ends that, the request has no decision.
+func TestBatchWaitsForNoLongBody(t *testing.T) {
+	s := uploadSite(t, "enforce")
+	s.OnError = settings.Deny
+	many := strings.Repeat(",1", 200)
+	for body, want := range map[string]bool{
+		`{"n":1,"n":2}`:                            true,
+		`{"n":1,"n":2,"x":[1` + many + `]}`:        false,
+		`{"n":1,"n":2,"x":"` + many[:60] + `"}`:    true,
+		` {"n":1,"n":2}`:                           false,
+		`{"n":1,"n":"` + strings.Repeat("x", 5000): false,
+	} {
+		q := post(strings.NewReader(body), int64(len(body)))
+		q.Site, q.Clients = s, s.Clients
+		if _, err := serve.FindLimits(q); err != nil {
+			t.Fatal(err)
+		}
+		check.Equal(t, fmt.Sprintf("the batch waits for %.20q", body), serve.ReadUpload(q), want)
+		if !want {
+			check.Equal(t, "its refusal", q.Outcome.Text(), "Ambiguous body")
+			continue
+		}
+		q.Call = batch.NewCall()
+		q.Call.Owner = q
+		at := q.HTTP.URL
+		q.HTTP.URL = nil
+		q.Call.Err = batch.PanicError(func() { serve.FillCalls([]*batch.Call{q.Call}) })
+		q.HTTP.URL = at
+		serve.FinishCalls([]*batch.Call{q.Call})
+		check.Equal(t, fmt.Sprint("after ", q.Call.Err), q.Outcome.Status, http.StatusServiceUnavailable)
+	}
 }
 
 // A client has two of 32 bodies that are held. A body is no longer held when the request ends, or before that
