@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -159,4 +160,19 @@ func TestWaitForTablesShortensNoStatement(t *testing.T) {
 		s.Close()
 		check.Equal(t, "the timeout of the statement", given, 2*time.Second)
 	})
+}
+
+// What a process has to settle is lost at its end if it has not reached its database.
+func TestEndLosesWhatNoDatabaseCharges(t *testing.T) {
+	for name, end := range map[string]func(s *store.Store){
+		"Close": (*store.Store).Close, "Flush": (*store.Store).Flush,
+	} {
+		db := drivers.All["pgwire"](t, "postgres://u@127.0.0.1:1/db?sslmode=disable")
+		s, err := store.Open(db, engine.Options{}, nil)
+		check.OK(t, err)
+		s.Settle(&batch.Bill{ID: "1"})
+		end(s)
+		check.Equal(t, "lost at "+name, s.Stats()[engine.Unsettled], int64(1))
+		s.Close()
+	}
 }

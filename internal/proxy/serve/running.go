@@ -107,7 +107,9 @@ func Write(w io.Writer, part []byte, flushed http.ResponseWriter, settlings ...*
 		s.start = append(s.start, part[:n]...)
 		atomic.AddInt64(&bufferedBytes, int64(n))
 	default:
-		readStarts(s)
+		if s.tokens.reader == nil {
+			readStarts(s)
+		}
 		_, _ = s.tokens.reader.Write(part[:n])
 	}
 	return n, err
