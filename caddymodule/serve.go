@@ -84,7 +84,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 		if p.writer == nil && q.Flight != nil { // also after a panic
 			q.Flight.End()
 		}
-		q.Release()
+		serve.Release(q)
 		freeRequests.Put(q)
 	}()
 	if err = serve.Decide(h.site, q); err != nil {

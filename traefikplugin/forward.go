@@ -22,7 +22,8 @@ var forwardedKey = new(string)
 // earlier middleware.
 func removeForwarded(r *http.Request) {
 	for name := range r.Header {
-		if len(name) >= len(forwardedNames[0]) && isForwarded(name) {
+		if len(name) >= len(forwardedNames[0]) && strings.EqualFold(name[2:11], "Ratelimit") &&
+			isForwarded(name) {
 			if r.Context().Value(forwardedKey) != nil {
 				return
 			}

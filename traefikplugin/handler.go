@@ -22,28 +22,18 @@ type handler struct {
 	upstream  *upstream
 	databases *host.Databases
 	site      *serve.Site
-	forward   bool // set headers that describe the request to the upstream
 
 	// limits holds the limits if they are the same for all requests. If it is nil, prepare finds the limits
 	// of each request.
 	limits *serve.LimitSet
 
 	requests *requestQueue
-	leased   *leasedZone // nil if all requests enter the queue
 }
 
-// ServeHTTP decides a request and serves it. While leases decide requests, it first looks for a lease.
+// ServeHTTP decides a request and serves it. It evaluates a policy first, so that the hits of the policy and
+// of the configuration enter the queue together. A queue worker finishes all requests of a batch. ServeHTTP
+// calls the upstream outside of recoverPanic, which must not handle the upstream's panics.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if z := h.leased; z == nil || atomic.LoadInt32(z.credit) <= 0 || !passLeased(z, w, r) {
-		serveQueued(h, w, r)
-	}
-}
-
-// serveQueued implements ServeHTTP for the requests that no lease decides. It evaluates a policy first, so
-// that the hits of the policy and of the configuration enter the queue together. A queue worker finishes all
-// requests of a batch. serveQueued calls the upstream outside of recoverPanic, which must not handle the
-// upstream's panics.
-func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	if atomic.LoadInt32(&h.process.attached) == 0 {
 		h.process.watch(r)
 	}
@@ -59,13 +49,16 @@ func serveQueued(h *handler, w http.ResponseWriter, r *http.Request) {
 	q.Limits = h.limits
 	q.Finished = false
 	q.Released = false
-	q.Began = time.Now()
-	q.Arrived = q.Began
+	now := time.Now()
+	q.Began = now
+	q.Arrived = now
 	if q.Limits != nil || prepare(h, q) {
-		if rq.queue != nil && q.Limits.AwaitsDisk {
-			store.Enter(rq.synchronous, q.Call, q.Arrived)
-		} else if rq.queue != nil {
-			store.Enter(rq.queue, q.Call, q.Arrived)
+		queue := rq.queue
+		if q.Limits.AwaitsDisk {
+			queue = rq.synchronous
+		}
+		if queue != nil {
+			store.Enter(queue, q.Call, q.Arrived)
 		}
 		if !q.Finished {
 			finishAlone(h, q)
@@ -117,11 +110,11 @@ func finishAlone(h *handler, q *serve.Request) {
 	serve.FinishCalls([]*batch.Call{q.Call})
 }
 
-// serveDecided serves a decided request in the less frequent cases. In serveQueued, this code would cost the
+// serveDecided serves a decided request in the less frequent cases. In ServeHTTP, this code would cost the
 // interpreter time for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	passes := q.Outcome.Status == 0
-	forwards := passes && q.HasVerdict && h.forward
+	forwards := passes && q.HasVerdict && h.site.Forwards
 	if forwards {
 		forward(r.Header, q)
 	}
@@ -129,7 +122,7 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	settling := q.Settling
 	status := q.Status
 	body := q.Body
-	q.Release()
+	serve.Release(q)
 	h.requests.free <- q
 	if flight != nil {
 		defer flight.End() // the upstream panics to abort a response

@@ -15,19 +15,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// leasedZone finds the leases for the most frequent configuration with a lease: one limit with a fixed cost
+// leasedZone is the middleware of the most frequent configuration with a lease: one limit with a fixed cost
 // and a key of FrequentKey that is not secret. It is immutable.
 type leasedZone struct {
-	upstream *upstream
+	queued   *handler // for requests that no lease decides
 	key      *reading.Key
 	header   string // the header that contains the key; if its value has a colon, leasedKey finds the key
 	limit    *ratelimit.Limit
-	row      lease.RowID // a template without the key
-	quota    []string    // the value of X-RateLimit-Limit, in a slice that all responses share
+	durable  bool
+	prefix   string   // of the row
+	quota    []string // the value of X-RateLimit-Limit, in a slice that all responses share
 	cost     int64
-	admitted *int64     // counts the requests that a lease admits; atomic
-	rows     *lease.Set // the store's leases
-	credit   *int32     // a copy of &rows.Credit, which the interpreter reads faster
+	admitted *int64 // counts the requests that a lease admits; atomic
+
+	// From the lease.Set of the store, for fewer steps of the interpreter.
+	credit  *int32
+	stripes []*lease.Stripe
+	seed    maphash.Seed
+	born    time.Time
 }
 
 // leasedZoneOf returns the leasedZone of a handler, or nil if all requests need the queue. With a history,
@@ -45,53 +50,72 @@ func leasedZoneOf(h *handler) *leasedZone {
 		return nil
 	}
 	rows := store.Leases()
-	leased := &leasedZone{upstream: h.upstream, key: z.Key, header: z.Key.Header, limit: hit.Limit,
-		row: lease.RowOf(hit.Limit, ""), quota: []string{strconv.FormatInt(hit.Limit.Capacity(), 10)},
-		cost: hit.Cost, admitted: h.databases.Limits.Node.Leased(hit.Limit.Prefix), rows: rows,
-		credit: &rows.Credit}
+	row := lease.RowOf(hit.Limit, "")
+	leased := &leasedZone{queued: h, key: z.Key, header: z.Key.Header, limit: hit.Limit,
+		durable: row.Durable, prefix: row.Prefix, cost: hit.Cost,
+		quota:    []string{strconv.FormatInt(hit.Limit.Capacity(), 10)},
+		admitted: h.databases.Limits.Node.Leased(hit.Limit.Prefix),
+		credit:   &rows.Credit, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born}
 	if z.Key.IPv4 < 32 {
 		leased.header = "" // the key may be the network of an address
 	}
 	return leased
 }
 
-// passLeased serves a request with the headers of the limit if the lease of its row has enough units.
-// Otherwise it returns false, and the queue decides. passLeased repeats the frequent case of lease.Use in
+// ServeHTTP serves a request that a lease admits, as pass does, and gives the others to the queue. While
+// leases decide few requests, it looks for none.
+func (z *leasedZone) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	if atomic.LoadInt32(z.credit) <= 0 || !useLease(z, header, r) {
+		z.queued.ServeHTTP(w, r)
+		return
+	}
+	u := z.queued.upstream
+	if atomic.LoadInt32(&u.wraps) != 0 {
+		passWrapped(u, nil, w, r)
+		return
+	}
+	left := header["X-Ratelimit-Remaining"][0]
+	u.next.ServeHTTP(w, r)
+	after := header["X-Ratelimit-Remaining"]
+	if len(after) != 1 || after[0] != left || len(header["X-Ratelimit-Limit"]) != 1 ||
+		len(header["X-Ratelimit-Reset"]) != 1 {
+		rewrap(u)
+	}
+}
+
+// useLease admits a request and sets the headers of the limit if the lease of its row has enough units.
+// Otherwise it returns false, and the queue decides. useLease repeats the frequent case of lease.Use in
 // one function, because the interpreter takes long for each call. An exact limit takes twice the processor
 // time of Traefik and the database (go run . -only 'Traefik.*leased, 100 keys' in bench).
-// TestLeaseDecidesLikeQueue compares passLeased with the queue on the same requests.
+// TestLeaseDecidesLikeQueue compares useLease with the queue on the same requests.
 //
 // The interpreter allocates each variable and each intermediate value at the start of a function, even for
 // branches that it does not take. So the rare cases are in other functions.
-func passLeased(z *leasedZone, w http.ResponseWriter, r *http.Request) bool {
-	id := z.row
+func useLease(z *leasedZone, header http.Header, r *http.Request) bool {
+	key := ""
 	// No header has the name "". A key with a colon may be an address, or look like a
 	// digest, and a server trims spaces.
 	if values := r.Header[z.header]; len(values) == 1 && !strings.ContainsAny(values[0], ": \t") &&
 		!policy.OtherSpelling(r.Header, z.header) {
-		id.Key = values[0]
+		key = values[0]
 	} else {
-		id.Key = leasedKey(z, r)
+		key = leasedKey(z, r)
 	}
-	header := w.Header()
-	rows := z.rows
-	s := rows.Stripes[maphash.String(rows.Seed, id.Key)%lease.StripeCount]
+	s := z.stripes[maphash.String(z.seed, key)%lease.StripeCount]
 	s.Mu.Lock()
-	row := s.Rows[id]
+	row := s.Rows[lease.RowID{Durable: z.durable, Prefix: z.prefix, Key: key}]
 	cost := z.cost
-	if row == nil || row.Limit != z.limit || row.Units < cost || time.Since(rows.Born) >= row.Ends {
+	if row == nil || row.Limit != z.limit || row.Units < cost || time.Since(z.born) >= row.Ends {
 		return missLease(z, s)
 	}
 	row.Units -= cost
 	row.Used += cost
-	left := row.Rest + row.Units
-	reset := row.ResetText
-	s.Mu.Unlock()
 	header["X-Ratelimit-Limit"] = z.quota
-	header["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(left, 10)}
-	header["X-Ratelimit-Reset"] = reset
+	header["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(row.Rest+row.Units, 10)}
+	header["X-Ratelimit-Reset"] = row.ResetText
+	s.Mu.Unlock()
 	atomic.AddInt64(z.admitted, 1)
-	pass(z.upstream, header, w, r)
 	return true
 }
 

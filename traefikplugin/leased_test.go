@@ -33,15 +33,14 @@ func TestLeaseDecidesLikeQueue(t *testing.T) {
 						"algorithm": "fixed_window", "lease": "5%", "cost": "3"}}
 					return newMiddleware(t, t.Context(), shared, &passCounter{}, c)
 				}
-				queued, leased := newHandler("queued"), newHandler("leased")
-				if leased.leased == nil {
+				queued, leased := newHandler("queued"), leasedZoneOf(newHandler("leased"))
+				if leased == nil {
 					t.Fatal("leased is nil, want a leasedZone")
 				}
-				queued.leased = nil
 				// While units are on their way between the row and the lease, X-RateLimit-Remaining leaves
 				// them out. The loop ends after a response without such units.
 				isExact := false
-				admitted := leased.leased.admitted
+				admitted := leased.admitted
 				for n := 0; atomic.LoadInt64(admitted) < 200 || !isExact; n++ {
 					if n == 20000 {
 						t.Fatalf("%d requests decided by leases, the last one exact: %v; want 200 and true",

@@ -33,6 +33,9 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
+	if z := leasedZoneOf(h); z != nil {
+		return z, nil
+	}
 	return h, nil
 }
 
@@ -51,6 +54,5 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if h.site.Fields.IETF {
 		h.upstream.wraps = -1 // pass does not check RateLimit and RateLimit-Policy
 	}
-	h.leased = leasedZoneOf(&h)
 	return &h, nil
 }

@@ -22,8 +22,8 @@ type requestQueue struct {
 // queues maps timeouts of requests to a database's queues. The process's mutex guards the map.
 type queues map[time.Duration]*requestQueue
 
-// minFree is the number of free Requests below which serveQueued adds another. It is above 1, because
-// concurrent requests may take free Requests between the check and the receive in serveQueued.
+// minFree is the number of free Requests below which ServeHTTP adds another. It is above 1, because
+// concurrent requests may take free Requests between the check and the receive in ServeHTTP.
 const minFree = 8
 
 // maxPending bounds the Requests of a queue. Further requests wait for a free Request.

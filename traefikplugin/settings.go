@@ -13,9 +13,8 @@ import (
 
 // compiledConfig is a validated configuration. Its DSNs are not validated yet.
 type compiledConfig struct {
-	site    *serve.Site
-	forward bool          // see handler
-	grace   time.Duration // see readGrace
+	site  *serve.Site
+	grace time.Duration // see readGrace
 
 	// values has the settings of the middleware, its limit and its store. policy and history are nil if the
 	// configuration has none.
@@ -37,7 +36,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 		compiled.policy = r.values("policy.", part, "", settings.PolicyTable, dsnFile, forwardHeaders)
 	}
 	compiled.grace = r.readGrace(compiled.values["grace_time_out"])
-	compiled.forward, err = settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
+	forwards, err := settings.ParseSwitch("forward_headers", compiled.policy["forward_headers"])
 	r.fail("policy.", err)
 	c.readHistory(r, compiled)
 	configuration := &serve.Configuration{Handler: compiled.values, Matches: c.Match != nil,
@@ -57,6 +56,7 @@ func (c *Config) compile() (*compiledConfig, error) {
 		return nil, nameError("", err)
 	}
 	site.Clients.Address = a.address
+	site.Forwards = forwards
 	compiled.site = site
 	read := &settings.Settings{}
 	r.read("", settings.ConnectionTable, compiled.values, read)

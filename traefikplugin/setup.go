@@ -79,7 +79,7 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{process: p, site: site, forward: compiled.forward}
+	h := &handler{process: p, site: site}
 	site.Log = func(line host.Line) { write(name, line) }
 	if h.databases, err = site.Open(p.host, sources); err != nil {
 		return nil, err

@@ -25,8 +25,8 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 			cache.mu.RUnlock()
 		}
 	}
-	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
-		len(s.set.index.byNetwork) > 0 && len(findByNetwork(s.set.index, f, id.Tier, nil)) > 0 {
+	if m == nil || m.verdict == nil ||
+		len(s.bans.byNetwork)+len(s.set.index.byNetwork) > 0 && namesNetwork(s, f, id.Tier) {
 		evaluateInFull(s, f, id, now, v)
 		return
 	}
@@ -39,6 +39,11 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 	for _, i := range m.userHits {
 		v.Hits[i].Key = user
 	}
+}
+
+// namesNetwork reports whether a ban or a rule names a network of a request's address.
+func namesNetwork(s *Snapshot, f *Facts, tier string) bool {
+	return networkBan(s.bans, f) != nil || len(findByNetwork(s.set.index, f, tier, nil)) > 0
 }
 
 // evaluateInFull evaluates any request without the memo's verdicts. It returns the state of the sender, and

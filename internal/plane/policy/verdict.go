@@ -185,14 +185,16 @@ type Verdict struct {
 // Refused reports whether the policy alone refuses the request. Such a request has no hits.
 func (v *Verdict) Refused() bool { return v.Reason != NoReason }
 
-// Clear empties a verdict for the next request. It drops all references to the request and keeps the memory.
-func Clear(v *Verdict) {
-	for i := range v.Hits {
-		v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
-	}
-	*v = Verdict{
-		Hits: v.Hits[:0], Terms: v.Terms[:0], ShadowTerms: v.ShadowTerms[:0],
-		trace: v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0],
+// Clear empties verdicts for the next requests. It drops all references to the requests and keeps the memory.
+func Clear(all ...*Verdict) {
+	for _, v := range all {
+		for i := range v.Hits {
+			v.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
+		}
+		*v = Verdict{
+			Hits: v.Hits[:0], Terms: v.Terms[:0], ShadowTerms: v.ShadowTerms[:0],
+			trace: v.trace, rules: v.rules, limits: v.limits[:0], families: v.families[:0],
+		}
 	}
 }
 

@@ -64,8 +64,10 @@ const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 
 // HostOf returns the host of a request, normalized by policy.NormalHost.
 func HostOf(r *http.Request) string {
-	if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
+	host, port, _ := strings.Cut(r.Host, ":")
+	if strings.Trim(host, plainHost) != "" || strings.HasSuffix(host, ".") ||
+		strings.Trim(port, "0123456789") != "" {
 		return policy.NormalHost(r.Host)
 	}
-	return r.Host
+	return host
 }

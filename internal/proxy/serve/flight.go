@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"net/http"
 	"sync/atomic"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -24,6 +26,26 @@ type Flight struct {
 // flightKey finds a Flight in its Context. It is a pointer, because the interpreter does not
 // distinguish types with the same fields.
 var flightKey = new(string)
+
+// startFlight sets the Upload and the Flight of a request, if its limits need them. It returns false if it
+// refuses the request.
+func startFlight(q *Request) bool {
+	units := policyUnitsOf(q.Verdict.Terms)
+	if q.Limits.EnforcesTokens || units.tokens || units.shadowMoney {
+		q.Upload = newUpload(q, units)
+		if q.Upload == nil && units.money {
+			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
+			return false
+		}
+	}
+	if q.Upload != nil || q.Limits.HasHolds || hasHolds(q.Verdict.Hits) {
+		parent := q.HTTP.Context()
+		q.Flight = &Flight{upload: q.Upload, parent: parent}
+		parent = context.WithValue(parent, flightKey, q.Flight)
+		q.Flight.Context, q.Flight.cancel = context.WithCancel(parent)
+	}
+	return true
+}
 
 // hasHolds reports whether one of the hits is on a limit that is in_flight or reserves.
 func hasHolds(hits []ratelimit.Hit) bool {

@@ -37,10 +37,6 @@ func FinishCalls(calls []*batch.Call) {
 		}
 		q.Err = c.Err
 		finished = append(finished, q)
-		for i := range c.Hits {
-			c.Hits[i].Key = "" // a key may keep the memory of a long request
-			c.Hits[i].Subject = ""
-		}
 	}
 	Finish(finished)
 }
@@ -115,23 +111,25 @@ func Finish(requests []*Request) {
 	setFinished(first.Node, answered, responses)
 }
 
-// setFinished ends requests that Finish has taken together, with the responses in the same order. It drops
-// what Release would drop of a Released one.
+// setFinished ends requests that Finish has taken together, with the responses in the same order.
 func setFinished(node *registry.Node, answered []*Request, responses []respond.Response) {
 	counted := make([]registry.Counted, len(answered))
+	var released []*Request
 	for i, q := range answered {
-		q.Writer = nil
-		q.HTTP = nil
 		q.Body = responses[i].Body
 		q.Status = q.Outcome.Status
 		q.Finished = true
-		q.Released = q.Status == 0 && !q.HasVerdict
-		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: q.Status == 0, Hits: q.Hits,
+		passes := q.Status == 0
+		counted[i] = registry.Counted{Kind: q.Outcome.Kind, Passed: passes, Hits: q.Hits,
 			Decisions: q.Decisions}
-		for i := range q.Hits {
-			q.Hits[i].Key = "" // as in FinishCalls
-			q.Hits[i].Subject = ""
+		if passes && !(q.HasVerdict && q.Site.Forwards) {
+			released = append(released, q)
 		}
 	}
 	registry.Count(node, counted...)
+	Release(released...)
+	for _, q := range released {
+		q.Finished = true
+		q.Released = true
+	}
 }

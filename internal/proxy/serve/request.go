@@ -93,31 +93,16 @@ func Decide(s *Site, q *Request) error {
 // caller always calls finishInFull or Finish. Callers set Input, Site and Began before FindLimits.
 func FindLimits(q *Request) (needsStore bool, err error) {
 	s := q.Site
-	q.Outcome = respond.Outcome{}
-	q.Err = nil
-	q.usesStore = false
-	q.Hits = q.Hits[:0]
-	q.Terms = q.Terms[:0]
-	q.Decisions = q.Decisions[:0]
 	q.Limits = s.none
 	q.Arrived = q.Began
-	exempt := false
-	if len(s.Exempt) > 0 {
-		address, assumed := s.Clients.Address(q.HTTP)
-		exempt = !assumed && policy.ContainsAddress(s.Exempt, address)
-	}
+	counts := s.all.EnforcesTokens
 	if s.Policy != nil {
 		evaluatePolicy(s, q)
+		counts = counts || atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
 	}
-	r := q.HTTP
-	counts := s.all.EnforcesTokens || s.Policy != nil && atomic.LoadInt32(&s.Policy.Rules.CountingTokens) != 0
-	hiddenPost := counts && (len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect || // isUpgrade
-		r.Method != http.MethodPost && policy.HasMethod(r.Header))
-	if q.Outcome.Status != 0 && !(hiddenPost && q.Outcome.Reason == policy.NoQuota) {
-		return false, nil
-	}
-	if hiddenPost {
-		if err := checkHiddenPost(s, q, exempt); err != nil || q.Outcome.Status != 0 {
+	exempt := len(s.Exempt) > 0 && isExempt(s, q.HTTP)
+	if q.Outcome.Status != 0 || counts {
+		if ends, err := checkHiddenPost(s, q, counts, exempt); ends {
 			return false, err
 		}
 	}
@@ -129,33 +114,21 @@ func FindLimits(q *Request) (needsStore bool, err error) {
 			}
 		}
 	}
-	q.prompt = 0
-	q.price = nil
-	q.free = false
-	units := policyUnits{}
-	if q.HasVerdict && !q.Verdict.Simple {
-		units = policyUnitsOf(q.Verdict.Terms)
-	}
-	if q.Limits.EnforcesTokens || units.tokens || units.shadowMoney {
-		q.Upload = newUpload(q, units)
-		if q.Upload == nil && units.money {
-			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
-			return false, nil
-		}
-	}
-	if len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
+	special := q.HasVerdict && !q.Verdict.Simple || q.Limits.EnforcesTokens || q.Limits.HasHolds
+	if special && !startFlight(q) ||
+		len(q.Limits.Hits) == 0 && len(q.Verdict.Hits) == 0 && s.Hits == nil {
 		return false, nil
-	}
-	if q.Upload != nil || q.Limits.HasHolds || q.HasVerdict && !q.Verdict.Simple && hasHolds(q.Verdict.Hits) {
-		parent := q.HTTP.Context()
-		q.Flight = &Flight{upload: q.Upload, parent: parent}
-		parent = context.WithValue(parent, flightKey, q.Flight)
-		q.Flight.Context, q.Flight.cancel = context.WithCancel(parent)
 	}
 	if q.failure != nil {
 		q.Arrived = time.Now() // after the policy failed, the limits have the whole timeout
 	}
 	return true, nil
+}
+
+// isExempt reports whether a request comes from one of Site.Exempt.
+func isExempt(s *Site, r *http.Request) bool {
+	address, assumed := s.Clients.Address(r)
+	return !assumed && policy.ContainsAddress(s.Exempt, address)
 }
 
 // Fill sets the hits of requests and of their Calls: a hit for each of the limits of the configuration, then
@@ -363,35 +336,22 @@ func Respond(all ...*Request) {
 	respond.SetXHeaders(headers, outcomes)
 }
 
-// Release prepares a Request for reuse and drops references to the memory of its request.
-func (q *Request) Release() {
-	for i := range q.Hits {
-		q.Hits[i] = ratelimit.Hit{}
-	}
-	if q.Call != nil {
-		for i := range q.Call.Hits {
-			q.Call.Hits[i] = ratelimit.Hit{}
+// Release prepares Requests for reuse and drops references to the memory of their requests. FindLimits needs
+// what it leaves.
+func Release(all ...*Request) {
+	var verdicts []*policy.Verdict
+	for _, q := range all {
+		verdicts = append(verdicts, &q.Verdict)
+		for i := range q.Hits {
+			q.Hits[i] = ratelimit.Hit{}
 		}
+		if q.Call != nil {
+			for i := range q.Call.Hits {
+				q.Call.Hits[i] = ratelimit.Hit{}
+			}
+		}
+		*q = Request{Call: q.Call, Verdict: q.Verdict, Hits: q.Hits[:0], Terms: q.Terms[:0],
+			Decisions: q.Decisions[:0], matched: q.matched}
 	}
-	if q.HasVerdict {
-		q.Facts = policy.Facts{}
-		policy.Clear(&q.Verdict)
-		q.Key = ""
-		q.AcceptedKey = ""
-		q.User = ""
-		q.failure = nil
-		q.HasVerdict = false
-	}
-	q.HTTP = nil
-	q.Writer = nil
-	q.Conn = nil
-	q.Replacer = nil
-	q.Limits = nil
-	q.Upload = nil
-	q.Earlier = nil
-	q.price = nil
-	q.Flight = nil
-	q.Settling = nil
-	q.Err = nil
-	q.Hits = q.Hits[:0]
+	policy.Clear(verdicts...)
 }

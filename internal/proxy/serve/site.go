@@ -37,6 +37,8 @@ type Site struct {
 	History *history.Writer
 	Hidden  reading.Parts
 
+	// Forwards reports that the proxy reads the Verdict of a request that passes, for its upstream.
+	Forwards bool
 	// Watcher observes verdicts of the policy; nil observes none.
 	Watcher Watcher
 	// Log logs lines for operators; nil logs none. Outage is the outage log of the database. If Outage is

@@ -13,15 +13,19 @@ func isUpgrade(r *http.Request) bool {
 	return len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect
 }
 
-// checkHiddenPost handles a request that a server may answer as it answers a POST, with any number of tokens:
-// an upgrade, or a request with another method in its headers. If enforced limits of tokens or money would
-// apply to the request as a POST, checkHiddenPost removes what the server need not follow, and refuses an
-// upgrade. Before the call, the request has no Outcome, or one with policy.NoQuota, which stays if it is not
-// refused.
-func checkHiddenPost(s *Site, q *Request, exempt bool) error {
+// checkHiddenPost reports whether the policy or a limit of tokens refuses a request without the store, or a
+// matcher fails. If limits of tokens or money may apply, it handles a request that a server may answer as it
+// answers a POST, with any number of tokens: an upgrade, or a request with another method in its headers. If
+// they would apply to the request as a POST, checkHiddenPost removes what the server need not follow, and
+// refuses an upgrade. An Outcome with policy.NoQuota stays if it is not refused.
+func checkHiddenPost(s *Site, q *Request, mayApply, exempt bool) (bool, error) {
 	r := q.HTTP
 	method := r.Method
 	before := q.Outcome
+	if !mayApply || before.Status != 0 && before.Reason != policy.NoQuota ||
+		!isUpgrade(r) && (method == http.MethodPost || !policy.HasMethod(r.Header)) {
+		return before.Status != 0, nil
+	}
 	q.Outcome = respond.Outcome{}
 	r.Method = http.MethodPost // not that of a copy, because Caddy's placeholders refer to the request itself
 	meets, err := meetsLimits(s, q, exempt)
@@ -35,11 +39,11 @@ func checkHiddenPost(s *Site, q *Request, exempt bool) error {
 					q.Outcome.Status = http.StatusUpgradeRequired
 				}
 			}
-			return nil
+			return true, nil
 		}
 	}
 	q.Outcome = before
-	return err
+	return err != nil || before.Status != 0, err
 }
 
 // meetsLimits reports whether enforced limits of tokens or money apply to a POST, or the policy would refuse

@@ -13,7 +13,7 @@ package imports
 //   - Such a loop, or a fast function, has a full form, which has all cases and decides alike:
 //
 //	fast form                   full form                      what is left to the full form
-//	traefikplugin: passLeased   serveQueued                    requests without units of a lease
+//	traefikplugin: useLease     handler.ServeHTTP              requests without units of a lease
 //	traefikplugin: pass         passWrapped                    upstreams that send headers of limits
 //	serve: Finish               finishInFull                   requests with limits that are not Simple
 //	respond: SetResponses       SetFields, Outcome.SetContent  headers other than X-RateLimit
