@@ -96,8 +96,8 @@ func (f *Flight) End() {
 	}
 	b := u.body
 	b.mu.Lock()
-	u.over = u.once
-	over := len(b.chunks)+len(b.postponed) == 0 && !u.unsized && atomic.LoadInt32(&b.read) != 0
+	u.attemptOver = u.oneAttempt
+	over := len(b.chunks)+len(b.postponed) == 0 && !u.unsized && atomic.LoadInt32(&b.startedReading) != 0
 	b.mu.Unlock()
 	if !over {
 		u.endAttempt()

@@ -21,11 +21,11 @@ type LimitSet struct {
 
 	Varies         bool // some costs of Hits depend on the request
 	HasIndependent bool // one of Hits is Independent
-	Settles        bool // one of Terms has a Settle
+	Settles        bool // one of Terms has a CostSource
 	EnforcesTokens bool // a limit of tokens that is enforced applies
 	HasHolds       bool // one of Hits is on a limit that is in_flight or reserves
 	AwaitsDisk     bool // a commit of one of Hits may wait for a synchronous standby
-	Simple         bool // none of Shadow, Settled, HasHolds, Zone.Hidden and Site.Hits, and X fields alone
+	Simple         bool // only X fields, and no HasIndependent, Settles, HasHolds, Zone.Hidden or Site.Hits
 }
 
 // maxSets bounds Site.sets, because clients choose which limits match their requests.

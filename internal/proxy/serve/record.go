@@ -64,7 +64,7 @@ func addInFull(r *history.Record, q *Request) {
 	setDetails(r, q)
 	setKeys(r, q)
 	if s := q.Settling; s != nil {
-		r.CostPending = s.unsettled
+		r.CostPending = s.costPending
 		s.recorded = history.RealCost{Time: r.Time, User: r.User, KeyID: r.KeyID, Endpoint: r.Endpoint}
 	}
 	history.Add(q.Site.History, r)

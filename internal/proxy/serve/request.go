@@ -20,6 +20,17 @@ import (
 
 // Request is the state of a request on its way through a Site. A Request is reused after Release. The
 // goroutine that serves the request owns it, except while Call is in a queue.
+//
+// The caller sets Input, Site, Began and Writer. In order, these set the rest:
+//
+//	FindLimits    the group of HasVerdict, Limits, Upload, Flight and Arrived
+//	ReadUpload    prompt, price and free, unless a short Upload leaves them to Fill
+//	Fill          Hits and Terms, and the Hits of Call
+//	Take          Decisions or Err; in Traefik, the queue does
+//	finishInFull  Outcome, Settling and the group of Finished; for requests of a queue, Finish
+//	Release       drops all of it
+//
+// A refusal sets Outcome earlier, and what comes between is left out.
 type Request struct {
 	reading.Input
 	Site *Site
@@ -51,7 +62,7 @@ type Request struct {
 	// finishInFull or Finish sets Finished, and for a refusal Status and Body of the response. It sets the
 	// headers in Writer. If Writer is nil, the proxy responds.
 	Finished bool
-	Released bool // set by Finish: the request passes, and needs nothing more, not even Release
+	Released bool // set by Finish, after Release: the request passes, and needs nothing more
 	Status   int
 	Body     string
 	Writer   http.ResponseWriter
@@ -88,7 +99,8 @@ func Decide(s *Site, q *Request) error {
 }
 
 // FindLimits evaluates the policy for a request, and then finds the limits of the configuration that apply.
-// The policy comes first, because a matcher can use the verdict. needsStore reports whether the store has to
+// The policy comes first, because a matcher can use the verdict. Between them, checkHiddenPost runs, and
+// startFlight at the end. needsStore reports whether the store has to
 // decide the request: the caller then calls ReadUpload if there is an Upload, and Fill. At the end, the
 // caller always calls finishInFull or Finish. Callers set Input, Site and Began before FindLimits.
 func FindLimits(q *Request) (needsStore bool, err error) {

@@ -30,17 +30,17 @@ import (
 //
 // Stop also sets stopped, after which writes fail.
 type Settling struct {
-	site    *Site
-	hits    []settledHit
-	headers bool                // a hit has its cost in a header
-	paths   bool                // a hit has its cost in the body
-	body    *usage.Frames       // reads the costs at paths; nil before the response, or without paths
-	tokens  *tokens             // nil if no hit counts tokens
-	empty   bool                // the response has no body: the method is HEAD, or the status 204 or 304
-	writer  http.ResponseWriter // of the response; nil before Begin
-	stopped int32               // 1 after Stop; atomic
-	batched bool                // settle it with others if many run, as in Traefik
-	many    bool                // many were decided together with it
+	site         *Site
+	hits         []settledHit
+	readsHeaders bool                // a hit has its cost in a header
+	readsBody    bool                // a hit has its cost in the body
+	body         *usage.Frames       // nil before the response, or without readsBody
+	tokens       *tokens             // nil if no hit counts tokens
+	empty        bool                // the response has no body: the method is HEAD, or the status 204 or 304
+	writer       http.ResponseWriter // of the response; nil before Begin
+	stopped      int32               // 1 after Stop; atomic
+	batched      bool                // settle it with others if many run, as in Traefik
+	many         bool                // many were decided together with it
 
 	mu     sync.Mutex  // guards the fields below, also while a part of the body is sent
 	status int         // 0 before the response
@@ -54,10 +54,10 @@ type Settling struct {
 	settled  bool  // settle has run
 	number   int64 // its number in Site.running; 0 before Begin
 
-	client    context.Context  // the request's context, which ends early if the client leaves
-	unsettled []bool           // a true for each hit of the request that is settled
-	recorded  history.RealCost // the record to complete, if there is a history
-	bill      *batch.Bill      // with Charges from settle on
+	client      context.Context  // the request's context, which ends early if the client leaves
+	costPending []bool           // a true for each hit of the request with a cost that settle sets
+	recorded    history.RealCost // the record to complete, if there is a history
+	bill        *batch.Bill      // with Charges from settle on
 }
 
 // clientLeft is the status of a request if its client left before the response.
@@ -77,9 +77,9 @@ type settledHit struct {
 	repeated bool     // see policy.Terms
 
 	// Set by settle: how the real cost differs from the charge, and why it is an estimate, or nil.
-	kind  SettledCost
-	err   error
-	ended bool // the store ends the Hold
+	kind          SettledCost
+	err           error
+	storeEndsHold bool
 }
 
 // SettledCost says how the cost of a settled hit differs from its charge.
@@ -103,7 +103,7 @@ func newSettlings(all []*Request) {
 	var bills []*batch.Bill
 	made := make([]*Settling, len(all))
 	for k, q := range all {
-		s := &Settling{site: q.Site, client: q.HTTP.Context(), unsettled: make([]bool, len(q.Hits)),
+		s := &Settling{site: q.Site, client: q.HTTP.Context(), costPending: make([]bool, len(q.Hits)),
 			empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}, batched: q.Writer != nil,
 			many: len(all) > fewRunning}
 		for i := range q.Hits {
@@ -132,8 +132,8 @@ func newSettlings(all []*Request) {
 				if h.Limit.Reserves {
 					one.Hold = h.Hold
 				}
-				s.unsettled[i] = true
-				s.paths = s.paths || source.Path != nil
+				s.costPending[i] = true
+				s.readsBody = s.readsBody || source.Path != nil
 				if source.Unit != "" {
 					if s.tokens == nil {
 						s.tokens = &tokens{prompt: q.prompt, price: q.price,
@@ -149,13 +149,13 @@ func newSettlings(all []*Request) {
 			} else if source.Header == "" {
 				continue
 			}
-			s.headers = s.headers || source.Header != ""
+			s.readsHeaders = s.readsHeaders || source.Header != ""
 			s.hits = append(s.hits, one)
 		}
 		if s.hits == nil {
 			continue
 		}
-		if s.paths || s.tokens != nil {
+		if s.readsBody || s.tokens != nil {
 			q.HTTP.Header.Set("Accept-Encoding", "identity") // without it, any encoding would be acceptable
 		}
 		made[k] = s
@@ -182,10 +182,10 @@ func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 		if final && !s.ended {
 			s.status = status
 			s.empty = s.empty || status == http.StatusNoContent || status == http.StatusNotModified
-			if s.headers {
+			if s.readsHeaders {
 				s.read(h)
 			}
-			if s.paths {
+			if s.readsBody {
 				s.readBody(h)
 			}
 			if s.tokens != nil {
@@ -196,7 +196,7 @@ func ReadHeaders(status int, h http.Header, settlings ...*Settling) {
 		enforced = enforced || s.tokens != nil && s.tokens.enforced
 	}
 	for _, s := range settlings {
-		if s.headers {
+		if s.readsHeaders {
 			s.remove(h)
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Settling) End(outer *int, h http.Header) {
 		s.status = status
 		later = s.tokens != nil && s.tokens.upload != nil && s.tokens.upload.postpone(s)
 	}
-	if s.headers {
+	if s.readsHeaders {
 		s.read(h)
 		s.remove(h)
 	}

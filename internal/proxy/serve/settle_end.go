@@ -26,7 +26,7 @@ func (s *Settling) settleSoon() {
 	site := s.site
 	site.mu.Lock()
 	defer site.mu.Unlock()
-	if site.unsettled = append(site.unsettled, s); len(site.unsettled) == 1 {
+	if site.waiting = append(site.waiting, s); len(site.waiting) == 1 {
 		time.AfterFunc(settleWithin, func() { site.settleWaiting() })
 	}
 }
@@ -34,8 +34,8 @@ func (s *Settling) settleSoon() {
 // settleWaiting settles the requests that wait: together, or after a panic one by one.
 func (s *Site) settleWaiting() {
 	s.mu.Lock()
-	waiting := s.unsettled
-	s.unsettled = nil
+	waiting := s.waiting
+	s.waiting = nil
 	s.mu.Unlock()
 	var all []*Settling
 	for _, runner := range waiting {
@@ -59,9 +59,9 @@ func (s *Site) settleWaiting() {
 // settle settles requests, unless that was done. The caller holds their mutexes. It and its steps are loops,
 // because the interpreter takes long for each call. If it panics, each of several can be settled by itself.
 func settle(all ...*Settling) {
-	final := len(all) == 1 // even after a panic
+	unregisters := len(all) == 1 // of several, a panic leaves each to settleWaiting, which settles it alone
 	defer func() {
-		if final {
+		if unregisters {
 			unregister(all)
 		}
 	}()
@@ -80,11 +80,11 @@ func settle(all ...*Settling) {
 		}
 	}
 	if len(bills) > 0 {
-		if store, ok := rest[0].site.Store.(settler); ok {
-			store.Settle(bills...)
+		if inStore, ok := rest[0].site.Store.(settler); ok {
+			inStore.Settle(bills...)
 		}
 	}
-	final = true
+	unregisters = true
 	for _, s := range rest {
 		if s.site.OnUsage != nil {
 			s.reportUsage()
@@ -154,7 +154,7 @@ func setUnits(all []*Settling) {
 			if unit == option.Money && t.shares != nil && t.price != nil {
 				one.Rest = one.Units*1000 - t.cost
 			}
-			one.ended = charges && one.DecidedAt != 0
+			one.storeEndsHold = charges && one.DecidedAt != 0
 			if charges {
 				s.bill.Charges = append(s.bill.Charges, one.Charge)
 			}
@@ -170,7 +170,7 @@ func unregister(all []*Settling) {
 	for _, s := range all {
 		s.settled = true
 		for i := range s.hits {
-			if one := &s.hits[i]; one.Hold != nil && !one.ended {
+			if one := &s.hits[i]; one.Hold != nil && !one.storeEndsHold {
 				one.Hold.Release()
 			}
 		}

@@ -74,9 +74,9 @@ type Site struct {
 	none           *LimitSet     // no limits
 	needsMatch     bool          // one of Zones does not apply to all requests
 
-	mu        sync.Mutex       // held to replace sets, and guards unsettled
-	sets      atomic.Value     // a map[string]*LimitSet, by Request.matched, which does not change
-	unsettled []host.Unsettled // Settlings of responses that have ended and wait: see settleSoon
+	mu      sync.Mutex       // held to replace sets, and guards waiting
+	sets    atomic.Value     // a map[string]*LimitSet, by Request.matched, which does not change
+	waiting []host.Unsettled // Settlings of responses that have ended and wait: see settleSoon
 }
 
 // Watcher observes the requests of a Site with a policy.

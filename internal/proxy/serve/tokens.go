@@ -24,17 +24,17 @@ type tokens struct {
 	reader   *usage.Reader // nil before it reads the response
 	usage    usage.Usage   // set at the end of the response
 
-	// Set by setCosts: what the response has cost, by model, or nil if it is free; the tier of the prices;
-	// from fill on their tokens of input and output, and what they cost together, in billionths; whether all
-	// is an estimate; how that differs from the charge; and why it is an estimate.
-	shares    []priced
-	tier      string
-	input     int64
-	output    int64
-	cost      int64
-	estimated bool
-	kind      SettledCost
-	wrong     *ratelimit.FieldError
+	// Set by setCosts, and its steps estimate, setShares and setLines.
+	shares    []priced              // what the response has cost, by model; nil if it is free
+	tier      string                // of the prices
+	estimated bool                  // all of shares is an estimate
+	kind      SettledCost           // SettledSame, or why the usage is missing
+	wrong     *ratelimit.FieldError // the same for the log; nil for SettledSame
+
+	// Set by setLines: what shares have together.
+	input  int64 // tokens
+	output int64 // tokens
+	cost   int64 // in billionths
 }
 
 // policyUnits says in which units the limits of a policy count.
@@ -304,6 +304,7 @@ func setLines(all []*Settling) {
 func (one *priced) estimates(cost int64, tier string) json.Number {
 	reported := one.Parts
 	part := option.Input
+	// The dearest estimate may have the prompt as CacheWrite: see policy.Price.Estimate.
 	if reported[part] < one.input {
 		part = option.CacheWrite
 	}

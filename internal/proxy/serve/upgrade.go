@@ -17,7 +17,7 @@ func isUpgrade(r *http.Request) bool {
 // matcher fails. If limits of tokens or money may apply, it handles a request that a server may answer as it
 // answers a POST, with any number of tokens: an upgrade, or a request with another method in its headers. If
 // they would apply to the request as a POST, checkHiddenPost removes what the server need not follow, and
-// refuses an upgrade. An Outcome with policy.NoQuota stays if it is not refused.
+// refuses an upgrade, also in place of a limit of 0. Otherwise that refusal stays.
 func checkHiddenPost(s *Site, q *Request, mayApply, exempt bool) (bool, error) {
 	r := q.HTTP
 	method := r.Method

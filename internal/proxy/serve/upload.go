@@ -41,15 +41,24 @@ var comma = []byte(",")
 
 // Upload is the body of a POST to which an enforced limit of tokens applies. It is read before the decision,
 // and held until the upstream has read it, or the request ends. The upstream reads it as the body.
+//
+// An Upload has these phases:
+//
+//	made          length is -1
+//	read          receive has set length and body.chunks, maybe those of an earlier Upload
+//	decided       readPrompts has set Prompt and prices, or passOn a guess; promptRead is set
+//	passed on     an upstream reads: body.startedReading is set, and body.unread falls
+//	attempt over  in Traefik, attemptOver is set; bodies.Kept has what another attempt needs
+//	request over  endRequest has dropped body.chunks and called body.postponed
 type Upload struct {
 	Prompt usage.Prompt // what the request asks for
 
-	site   *Site
-	body   *heldBody
-	length int64         // the length of the body, or -1 before it was read
-	bound  int64         // the longest body that is read
-	prices policy.Prices // those in force when the body was read
-	known  bool          // Prompt was read, or is not needed
+	site       *Site
+	body       *heldBody
+	length     int64         // the length of the body, or -1 before it was read
+	bound      int64         // the longest body that is read
+	prices     policy.Prices // those in force when the body was read
+	promptRead bool          // Prompt was read, or is not needed
 	// unpriced is the model that the body names, as people may read it, if it has no price and is refused.
 	unpriced string
 	// optional reports that only shadow rules need the body: the request passes even if it cannot be read.
@@ -57,18 +66,18 @@ type Upload struct {
 	money    bool            // an enforced limit in money applies
 	unsized  bool            // the request does not say the length of the body
 	client   context.Context // of the request, before the Flights of all handlers
-	// once reports that only one attempt reads the Upload, as in Traefik. In Caddy, a further upstream may
-	// read it after it was closed, and a route for errors after its end.
-	once bool
-	over bool // this attempt is over; guarded by body.mu
+	// oneAttempt reports that only one attempt reads the Upload, as in Traefik. In Caddy, a further upstream
+	// may read it after it was closed, and a route for errors after its end.
+	oneAttempt  bool
+	attemptOver bool // guarded by body.mu
 }
 
 // heldBody is what the Uploads of a client's request share: those of its handlers, and of attempts to serve
 // it.
 type heldBody struct {
-	sender  string // the sender that has a share of all bodies; set with counted
-	counted bool   // Site.bodies counts the chunks: there were several
-	read    int32  // 1 once an upstream reads; atomic
+	sender         string // the sender that has a share of all bodies; set with counted
+	counted        bool   // Site.bodies counts the chunks: there were several
+	startedReading int32  // 1 once an upstream reads; atomic
 
 	mu        sync.Mutex // guards the fields below once an upstream reads: it may do so after the request
 	postponed []func()   // called by settlePostponed
@@ -95,7 +104,7 @@ func newUpload(q *Request, units policyUnits) *Upload {
 	}
 	u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
 		body: &heldBody{}, money: units.money, client: q.HTTP.Context(),
-		unsized: q.HTTP.ContentLength < 0, once: q.Writer != nil}
+		unsized: q.HTTP.ContentLength < 0, oneAttempt: q.Writer != nil}
 	if u.client.Value(flightKey) != nil { // without a call, because an interpreter would take long
 		u.client = clientIn(q)
 	}
@@ -219,8 +228,9 @@ func receive(u *Upload, q *Request) policy.Reason {
 	if !timer.Stop() {
 		return policy.SlowBody
 	}
+	// A body that is empty after an upstream has read it was not made again: see takeOver.
 	if reason == policy.NoReason && (u.length < r.ContentLength ||
-		u.length == 0 && atomic.LoadInt32(&u.body.read) != 0) {
+		u.length == 0 && atomic.LoadInt32(&u.body.startedReading) != 0) {
 		return policy.GoneBody
 	}
 	return reason
@@ -316,7 +326,7 @@ func readPrompts(all []*Request) {
 	var asked []*usage.Request
 	for _, q := range all {
 		u := q.Upload
-		if u == nil || u.length < 0 || u.known {
+		if u == nil || u.length < 0 || u.promptRead {
 			continue
 		}
 		a := &usage.Request{Path: q.HTTP.URL.Path, ContentTypes: q.HTTP.Header["Content-Type"]}
@@ -377,7 +387,7 @@ func readPrompts(all []*Request) {
 		if reason == policy.NoReason && q.price == nil && u.money {
 			reason = policy.NoPrice
 		}
-		u.known = true
+		u.promptRead = true
 		if reason != policy.NoReason {
 			refuseUpload(q, reason)
 		}
@@ -395,7 +405,7 @@ func (u *Upload) passOn(q *Request) {
 	var own io.Reader = u
 	q.HTTP.Body = io.NopCloser(io.MultiReader(own, bytes.NewReader(b.extra), rest)) // the server closes rest
 	u.length = q.HTTP.ContentLength
-	u.known = true
+	u.promptRead = true
 	u.Prompt = usage.Prompt{}
 	q.prompt = option.InputOf(u.length)
 }
@@ -405,10 +415,10 @@ func (u *Upload) Read(part []byte) (int, error) {
 	b := u.body
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.unread > 0 && (u.over || len(b.chunks) == 0) {
+	if b.unread > 0 && (u.attemptOver || len(b.chunks) == 0) {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	atomic.StoreInt32(&b.read, 1)
+	atomic.StoreInt32(&b.startedReading, 1)
 	if b.unread == 0 {
 		return 0, io.EOF
 	}

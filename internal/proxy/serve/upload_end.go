@@ -36,7 +36,7 @@ func isMirrored(ctx context.Context) bool {
 func (u *Upload) intact() bool {
 	u.body.mu.Lock()
 	defer u.body.mu.Unlock()
-	return atomic.LoadInt32(&u.body.read) == 0 && u.body.unread == u.length
+	return atomic.LoadInt32(&u.body.startedReading) == 0 && u.body.unread == u.length
 }
 
 // takeOver shares the body of an earlier Upload of a request: that of another handler, or if it is not nil
@@ -44,8 +44,8 @@ func (u *Upload) intact() bool {
 func (u *Upload) takeOver(earlier *Upload, kept any) bool {
 	if kept != nil {
 		earlier = kept.(*Upload)
-		if atomic.LoadInt32(&earlier.body.read) != 0 {
-			u.body.read = 1
+		if atomic.LoadInt32(&earlier.body.startedReading) != 0 {
+			u.body.startedReading = 1
 			return false // a handler may have made the body again: see receive
 		}
 	}
@@ -60,7 +60,7 @@ func (u *Upload) fault() policy.Reason {
 	u.body.mu.Lock()
 	defer u.body.mu.Unlock()
 	switch {
-	case atomic.LoadInt32(&u.body.read) != 0 || len(u.body.chunks) == 0 && u.body.unread > 0:
+	case atomic.LoadInt32(&u.body.startedReading) != 0 || len(u.body.chunks) == 0 && u.body.unread > 0:
 		return policy.GoneBody
 	case u.length > u.bound:
 		return policy.LongBody
@@ -73,8 +73,8 @@ func (u *Upload) fault() policy.Reason {
 // Close implements io.Closer. A body that nobody has read stays for another attempt: see endAttempt.
 func (u *Upload) Close() error {
 	u.body.mu.Lock()
-	u.over = u.once
-	drops := atomic.LoadInt32(&u.body.read) != 0 && len(u.body.chunks) > 0
+	u.attemptOver = u.oneAttempt
+	drops := atomic.LoadInt32(&u.body.startedReading) != 0 && len(u.body.chunks) > 0
 	u.body.mu.Unlock()
 	if drops {
 		u.dropChunks()
@@ -88,7 +88,7 @@ func (u *Upload) Close() error {
 func (u *Upload) endAttempt() {
 	b := u.body
 	b.mu.Lock()
-	read := atomic.LoadInt32(&b.read) != 0
+	read := atomic.LoadInt32(&b.startedReading) != 0
 	keeps := read && u.unsized || !read && len(b.chunks) > 0
 	waits := keeps || !read && len(b.postponed) > 0
 	b.mu.Unlock()
@@ -132,11 +132,11 @@ func (u *Upload) postpone(s *Settling) bool {
 	b := u.body
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if atomic.LoadInt32(&b.read) != 0 || u.length == 0 {
+	if atomic.LoadInt32(&b.startedReading) != 0 || u.length == 0 {
 		return false
 	}
 	b.postponed = append(b.postponed, func() {
-		if atomic.LoadInt32(&b.read) != 0 {
+		if atomic.LoadInt32(&b.startedReading) != 0 {
 			s.mu.Lock()
 			s.status = clientLeft // the response is unknown here
 			s.mu.Unlock()
