@@ -182,7 +182,7 @@ func (s *Store) Flush() {
 	if s.Ready() {
 		_ = s.tick()
 	}
-	s.endEarly()
+	s.Lose(len(s.takeEarly()))
 	for _, e := range s.allEngines() {
 		e.Flush()
 		e.Ledger().Flush()
@@ -324,18 +324,6 @@ func (s *Store) takeEarly() []*batch.Bill {
 	return early
 }
 
-// endEarly settles the bills that came before the engines were found, or loses them if they were not found.
-func (s *Store) endEarly() {
-	early := s.takeEarly()
-	if atomic.LoadInt32(&s.found) == 0 {
-		s.Lose(len(early))
-		return
-	}
-	for _, one := range early {
-		s.Settle(one)
-	}
-}
-
 // pollRegistry renews the row in the registry if that is due, and counts the proxies.
 func (s *Store) pollRegistry() error {
 	if s.sole != nil {
@@ -372,7 +360,9 @@ func (s *Store) Close() {
 	}
 	s.stop()
 	s.running.Wait()
-	s.endEarly()
+	for _, one := range s.takeEarly() {
+		s.Settle(one)
+	}
 	var closing sync.WaitGroup
 	engines := s.allEngines()
 	for i := 1; i < len(engines); i++ {
