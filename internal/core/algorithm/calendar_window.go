@@ -13,8 +13,8 @@ import (
 // State: count, window_start. expires_at is exactly the end of the window.
 
 func init() {
-	define(calendarWindow, "calendar", Definition{
-		Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed,
+	define(calendarWindow, Definition{
+		Name: "calendar", Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed,
 		SQL: &calendarWindowSQL,
 	})
 	defineReserving(calendarWindow)
@@ -94,12 +94,10 @@ func firstMoment(midnight time.Time, timeZone *time.Location) int64 {
 	}
 }
 
-// PeriodSQL returns Period as a query with the columns starts and ends. now, unit, zone and anchor are SQL
-// expressions. A unit starts n units after an origin: the anchor, or without an anchor the start of the unit
-// that contains now. Postgres adds months to a day like inMonth: in a month that is too short, the result is
-// the last day.
-func PeriodSQL(now, unit, timeZone, anchor string) string {
-	return `SELECT ` + FirstMomentSQL("origin + n * step") + ` AS starts,
+// periodSQL is Period as a query with the columns starts and ends. A unit starts n units after an origin: the
+// anchor, or without an anchor the start of the unit that contains now. Postgres adds months to a day like
+// inMonth: in a month that is too short, the result is the last day.
+var periodSQL = `SELECT ` + FirstMomentSQL("origin + n * step") + ` AS starts,
 		` + FirstMomentSQL("origin + (n + 1) * step") + ` AS ends
 	FROM (SELECT step, zone, origin, CASE WHEN ` + FirstMomentSQL("origin + (n + 1) * step") + ` <= now
 		THEN n + 1 ELSE n END AS n
@@ -113,9 +111,8 @@ func PeriodSQL(now, unit, timeZone, anchor string) string {
 	FROM (SELECT now, unit, zone, anchor, local, CASE WHEN anchor = 0 THEN date_trunc(unit, local)
 		ELSE timestamp 'epoch' + anchor * interval '1 day' END AS origin
 	FROM (SELECT now, unit, zone, anchor, now AT TIME ZONE zone AS local
-	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + timeZone + ` AS zone,
-		` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
-}
+	FROM (SELECT (SELECT now FROM clock) AS now, {unit} AS unit, {zone} AS zone,
+		{anchor} AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
 
 // FirstMomentSQL returns firstMoment of a midnight in p.zone as an expression. Postgres converts an ambiguous
 // midnight to the second one, so the expression first tries the UTC offset of a day earlier.
@@ -133,7 +130,7 @@ var calendarWindowSQL = SQL{
 	Needs:       "unit zone anchor",
 	ReadExpires: true,
 	Fresh:       "i.granted * {cost}, NULL, w.starts, w.ends",
-	Window:      PeriodSQL("(SELECT now FROM clock)", "{unit}", "{zone}", "{anchor}"),
+	Window:      periodSQL,
 	Step: windowStepSQL(`CASE WHEN r.window_start >= excluded.expires_at THEN r.expires_at
 			ELSE excluded.expires_at END`, `r.window_start < excluded.window_start
 		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s'`),

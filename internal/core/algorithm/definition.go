@@ -69,8 +69,10 @@ var definitions [calendarWindow + 1]*Definition
 const calendarWindow = ratelimit.InFlight + 1
 
 // define registers the definition of an algorithm, or of calendarWindow. Only init functions call it.
-func define(a ratelimit.Algorithm, name string, d Definition) {
-	d.Name = name
+func define(a ratelimit.Algorithm, d Definition) {
+	if d.Name == "" {
+		d.Name = a.String()
+	}
 	complete(&d)
 	definitions[a] = &d
 }

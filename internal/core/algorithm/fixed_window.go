@@ -13,7 +13,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // pg-ratelimit reads it as the end.
 
 func init() {
-	define(ratelimit.FixedWindow, "fixed_window", Definition{
+	define(ratelimit.FixedWindow, Definition{
 		Charge: chargeFixed, Adjust: adjustFixed, Peek: peekFixed, Passes: passesFixed, Lease: leaseInWindow,
 		SQL: &fixedWindowSQL,
 	})

@@ -16,7 +16,7 @@ import (
 // whole numbers, so no fraction of a token is lost. Limit.Validate bounds them by 2^62.
 
 func init() {
-	define(ratelimit.GCRA, "gcra", Definition{
+	define(ratelimit.GCRA, Definition{
 		Charge: chargeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket, SQL: &gcraSQL,
 	})
 }

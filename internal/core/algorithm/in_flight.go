@@ -21,7 +21,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // ahead and changes rarely. A row with slots is not deleted.
 
 func init() {
-	define(ratelimit.InFlight, "in_flight", Definition{
+	define(ratelimit.InFlight, Definition{
 		Charge: chargeInFlight, Adjust: adjustInFlight, Peek: peekInFlight, Passes: passesInFlight,
 		SQL: &inFlightSQL,
 	})
@@ -83,15 +83,18 @@ func isAliveSQL(process, alive, young string) string {
 		process + " <> ALL (" + alive + ")"
 }
 
-// LiveSQL tests whether the row has a slot of a process that is alive.
-var LiveSQL = "EXISTS (SELECT FROM unnest(slots) s WHERE " + isAliveSQL("(s >> 32)", aliveSQL, youngSQL) + ")"
+var (
+	// LiveSQL tests whether the row has a slot of a process that is alive.
+	LiveSQL = "EXISTS (SELECT " + liveSlotsSQL + ")"
+	// liveSlotsSQL selects from such slots.
+	liveSlotsSQL = "FROM unnest(slots) s WHERE " + isAliveSQL("(s >> 32)", aliveSQL, youngSQL)
+)
 
 var inFlightSQL = SQL{
-	Columns:  "slots",
-	Returned: "cardinality(slots)::bigint",
-	PeekReturned: "(SELECT count(*) FROM unnest(slots) s WHERE " +
-		isAliveSQL("(s >> 32)", aliveSQL, youngSQL) + ")",
-	Needs: "first",
+	Columns:      "slots",
+	Returned:     "cardinality(slots)::bigint",
+	PeekReturned: "(SELECT count(*) " + liveSlotsSQL + ")",
+	Needs:        "first",
 	Fresh: "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + " +
 		"interval '1 day'",
 	Step: `SELECT excluded.ord, granted, live || excluded.slots[:(granted * {cost})::int],

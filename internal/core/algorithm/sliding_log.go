@@ -13,7 +13,7 @@ import (
 // State: hits, oldest first. expires_at is the time at which the newest hit expires.
 
 func init() {
-	define(ratelimit.SlidingLog, "sliding_log", Definition{
+	define(ratelimit.SlidingLog, Definition{
 		Charge: chargeLog, Adjust: adjustLog, Peek: peekLog, Passes: passesLog, SQL: &slidingLogSQL,
 	})
 }

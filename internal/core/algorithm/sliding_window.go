@@ -17,7 +17,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // State: count, prev_count, window_start. expires_at is window_start + 2·Window.
 
 func init() {
-	define(ratelimit.SlidingWindow, "sliding_window", Definition{
+	define(ratelimit.SlidingWindow, Definition{
 		Charge: chargeSliding, Adjust: adjustSliding, Peek: peekSliding, PeekAll: peekAllSliding,
 		Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})

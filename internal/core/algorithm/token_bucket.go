@@ -14,7 +14,7 @@ import (
 // the bucket is full, and changes rarely: it is indexed, and an update of an indexed column costs more.
 
 func init() {
-	define(ratelimit.TokenBucket, "token_bucket", Definition{
+	define(ratelimit.TokenBucket, Definition{
 		Charge: chargeBucket, Adjust: adjustBucket, Peek: peekBucket, Passes: passesBucket,
 		Lease: leaseOfBucket, SQL: &tokenBucketSQL,
 	})
