@@ -159,10 +159,13 @@ func Outdated(revisionOfTables string) string {
 		revision, remedy())
 }
 
-// CreateTables creates the tables within timeout. The role of the connection must then be allowed to create
-// tables in the first schema of its search_path.
-func CreateTables(ctx context.Context, db pgdb.DB, timeout time.Duration) error {
-	failure := db.Exec(ctx, timeout, Create)
+// createTimeout bounds CreateTables.
+const createTimeout = 30 * time.Second
+
+// CreateTables creates the tables. The role of the connection must then be allowed to create tables in the
+// first schema of its search_path.
+func CreateTables(ctx context.Context, db pgdb.DB) error {
+	failure := db.Exec(ctx, createTimeout, Create)
 	if failure == nil || Look(ctx, db) == nil {
 		// A program that creates the tables at the same time without the advisory lock, such as the npm
 		// library, can make this attempt fail although the tables are right.
@@ -183,11 +186,10 @@ type Preparation struct {
 	next time.Time // when the next attempt is due
 }
 
-// Try is like Look. If there are no tables, and creates is set, Try creates them within timeout, after a call
-// of begun. It does nothing if Done is set, and returns Err for 10 seconds after the tables could not be
-// created.
+// Try is like Look. If there are no tables, and creates is set, Try creates them, after a call of begun. It
+// does nothing if Done is set, and returns Err for 10 seconds after the tables could not be created.
 func (p *Preparation) Try(
-	ctx context.Context, db pgdb.DB, timeout time.Duration, creates bool, now time.Time, begun func(),
+	ctx context.Context, db pgdb.DB, creates bool, now time.Time, begun func(),
 ) error {
 	if p.Done || p.Err != nil && now.Before(p.next) {
 		return p.Err
@@ -200,7 +202,7 @@ func (p *Preparation) Try(
 	if creates && errors.Is(err, ErrMissing) {
 		p.next = now.Add(prepareInterval)
 		begun()
-		err = CreateTables(ctx, db, timeout)
+		err = CreateTables(ctx, db)
 	}
 	p.Err = pg.Explain(ctx, db, err)
 	p.Done = p.Err == nil

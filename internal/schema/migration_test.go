@@ -161,7 +161,7 @@ func TestOldServerIsRefused(t *testing.T) {
 func TestMigrationWithoutPrivileges(t *testing.T) {
 	s := sqltest.Open(t)
 	s.Exec("REVOKE CREATE ON SCHEMA public FROM public")
-	err := fmt.Sprint(schema.CreateTables(t.Context(), s.OpenDB(createRole(t, s, "c_")), time.Minute))
+	err := fmt.Sprint(schema.CreateTables(t.Context(), s.OpenDB(createRole(t, s, "c_"))))
 	if !strings.Contains(err, "schema.sql") || !strings.Contains(err, "permission denied for schema public") {
 		t.Errorf("CreateTables: error %s, want schema.sql and permission denied for schema public", err)
 	}

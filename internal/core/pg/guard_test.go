@@ -142,7 +142,7 @@ func TestDocumentedSettingsAreHarmlessOrNamed(t *testing.T) {
 func usePolicyAndHistory(t *testing.T, db pgdb.DB, path string) (reports string) {
 	t.Helper()
 	ctx := t.Context()
-	if err := schema.CreateTables(ctx, db, time.Minute); err != nil {
+	if err := schema.CreateTables(ctx, db); err != nil {
 		t.Fatal(err)
 	}
 	p := policy.New(db, policy.Settings{Refresh: -1, Health: health.New(ctx, nil, nil)})

@@ -97,8 +97,8 @@ func TestOutageDropsOldestRows(t *testing.T) {
 			last := fmt.Sprintf("SELECT count(*) FROM rate_limit_audit WHERE time > timestamptz '%s'",
 				baseTime.Add((rounds-maxPending/perRound-1)*time.Second).Format(time.RFC3339Nano))
 			check.Equal(t, "newest rows", d.Query(last), fmt.Sprint(maxPending))
-			if stats := w.Stats(); stats.Failures < 10 || (stats.Dropped > 0) != test.drops {
-				t.Errorf("Stats: got %+v, want 10 failures or more, drops: %v", stats, test.drops)
+			if stats := w.Stats(); (stats.Dropped > 0) != test.drops {
+				t.Errorf("Stats: got %+v, want drops: %v", stats, test.drops)
 			}
 			if reports := d.reportedErrors(); len(reports) == 0 || len(reports) > 3 {
 				t.Errorf("reported errors: got %q, want 1 to 3", reports)

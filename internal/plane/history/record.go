@@ -70,7 +70,6 @@ const (
 	auditRetry
 	auditDuration
 	auditStatus
-	auditNumbers // the number of the constants above
 )
 
 // The texts of a row of the audit log, by their index. "" is NULL.
@@ -91,7 +90,6 @@ const (
 	auditAlso // as a literal of a text[]
 	auditUnit
 	auditWeight
-	auditTexts
 )
 
 var audit = newTable(&table{
@@ -121,46 +119,33 @@ func orNull(n int64) int64 {
 // newAuditRow returns the row of the audit log for a record. It copies the texts, because a substring keeps
 // its whole string in memory: a path without its query would still hold the query.
 func newAuditRow(r *Record, micros int64, weight string, mode option.AddressMode) tableRow {
-	n := make([]int64, auditNumbers)
-	n[auditTime] = micros
-	n[auditCost] = r.Cost
-	n[auditCount] = 1
-	n[auditQuota] = -1
-	n[auditRemaining] = -1
+	n := []int64{
+		auditTime: micros, auditCost: r.Cost, auditCount: 1, auditQuota: -1, auditRemaining: -1,
+		auditKeyID: orNull(r.KeyID), auditStatus: orNull(int64(r.Status)), auditRetry: -1,
+		auditDuration: r.Duration.Microseconds(),
+	}
 	if r.Quota != 0 {
 		n[auditQuota] = r.Quota
 		n[auditRemaining] = r.Remaining
 	}
-	n[auditKeyID] = orNull(r.KeyID)
-	n[auditStatus] = orNull(int64(r.Status))
-	n[auditDuration] = r.Duration.Microseconds()
-	n[auditRetry] = -1
 	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
 		n[auditRetry] = (r.RetryAfter + 999999).Milliseconds()
 	}
-	t := make([]string, auditTexts)
 	prefix, limit := SplitPrefix(r.Prefix)
-	t[auditOutcome] = r.Outcome.String()
-	t[auditShadow] = "f"
+	t := []string{
+		auditOutcome: r.Outcome.String(), auditShadow: "f", auditReason: CleanText(r.Reason, maxText),
+		auditModel: r.Model, auditPrefix: CleanText(prefix, maxText), auditLimit: CleanText(limit, maxText),
+		auditKey: CleanText(maskKey(mode, r.Key, r.Address), maxKey), auditUser: CleanText(r.User, maxKey),
+		auditTier: CleanText(r.Tier, maxText), auditAddress: maskAddress(mode, r.Address),
+		auditHost: CleanText(r.Host, maxText), auditMethod: CleanText(r.Method, maxMethod),
+		auditPath: cleanPath(r.Path), auditUnit: r.Unit, auditWeight: weight,
+	}
 	if r.Shadow {
 		t[auditShadow] = "t"
 	}
-	t[auditReason] = CleanText(r.Reason, maxText)
-	t[auditModel] = r.Model
-	t[auditPrefix] = CleanText(prefix, maxText)
-	t[auditLimit] = CleanText(limit, maxText)
-	t[auditAddress] = maskAddress(mode, r.Address)
-	t[auditWeight] = weight
-	t[auditUnit] = r.Unit
 	if len(r.Also) > 0 {
 		t[auditAlso] = alsoText(r, mode)
 	}
-	t[auditKey] = CleanText(maskKey(mode, r.Key, r.Address), maxKey)
-	t[auditUser] = CleanText(r.User, maxKey)
-	t[auditTier] = CleanText(r.Tier, maxText)
-	t[auditHost] = CleanText(r.Host, maxText)
-	t[auditMethod] = CleanText(r.Method, maxMethod)
-	t[auditPath] = cleanPath(r.Path)
 	joined := strings.Join(t, "") // one allocation
 	start := 0
 	for i, text := range t {

@@ -89,7 +89,7 @@ func (w *Writer) nextParcel(end int64) *parcel {
 // later call repeats it. After an error other than ratelimit.ErrUnavailable, parcels can still be written if
 // the tables exist.
 func (w *Writer) prepareTables(ctx context.Context) error {
-	err := w.tables.Try(ctx, w.db, prepareTimeout, true, time.Now(), func() {})
+	err := w.tables.Try(ctx, w.db, true, time.Now(), func() {})
 	if err == nil && !w.retentionWritten {
 		err = w.writeRetention(ctx)
 		w.retentionWritten = err == nil
@@ -109,7 +109,7 @@ func (w *Writer) writeRetention(ctx context.Context) error {
 		SQL:  "SELECT rate_limit_retain(what, keep, $3) FROM unnest($1::text[], $2::text[]) AS r(what, keep)",
 		Args: []any{parts, keeps, w.settings.Node}, Synchronous: true,
 	}
-	err := w.db.Run(ctx, prepareTimeout, []*pgdb.Statement{statement})
+	err := w.db.Run(ctx, retainTimeout, []*pgdb.Statement{statement})
 	if err == nil {
 		err = statement.Err
 	}
@@ -169,9 +169,6 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if !rejected || len(p.rows) == 0 { // a parcel without rows would follow itself
 		return wrapped
 	}
-	w.mu.Lock()
-	w.stats.Failures++
-	w.mu.Unlock()
 	parts := p.split()
 	if parts == nil {
 		w.finish(p, true)

@@ -65,10 +65,7 @@ func (w *Writer) runUpkeep() error {
 		if failure != nil {
 			failure = fmt.Errorf("upkeep of the history: %w", failure)
 		}
-		if harmful := pg.Harmful(w.closing, w.db); harmful != nil {
-			failure = errors.Join(failure, harmful)
-		}
-		return failure
+		return errors.Join(failure, pg.Harmful(w.closing, w.db))
 	})
 }
 

@@ -25,8 +25,8 @@ const (
 	// sendTimeout bounds an attempt to write a parcel. After a timeout, it is unknown whether the parcel was
 	// written.
 	sendTimeout = 5 * time.Second
-	// prepareTimeout bounds each statement of a migration, and the write of the retention.
-	prepareTimeout = 30 * time.Second
+	// retainTimeout bounds the write of the retention.
+	retainTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second
 	// reportInterval is the minimum time between two calls of OnError.
@@ -46,8 +46,6 @@ type Stats struct {
 	// Other counts requests that are in the metrics without their user and endpoint, because a minute had
 	// more than 10,000 combinations.
 	Other int64
-
-	Failures int64 // failed attempts
 }
 
 // Writer writes the history of one process to Postgres. A Writer is safe for concurrent use.
@@ -174,9 +172,6 @@ func (w *Writer) flush(ctx context.Context, flushAll bool) error {
 	failure := batch.Try(func() error { return w.write(within, flushAll) })
 	w.mu.Lock()
 	w.failing = failure != nil
-	if failure != nil {
-		w.stats.Failures++
-	}
 	w.mu.Unlock()
 	w.report(failure)
 	return failure

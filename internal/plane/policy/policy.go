@@ -64,7 +64,7 @@ const (
 
 	// refreshTimeout bounds a poll, and the statement that reads the banned API keys.
 	refreshTimeout = 2 * time.Second
-	// loadTimeout bounds a statement that reads rules or bans, or creates the tables.
+	// loadTimeout bounds a statement that reads rules or bans.
 	loadTimeout = 30 * time.Second
 	// lockedPause is the time between two polls while another session migrates.
 	lockedPause = 50 * time.Millisecond

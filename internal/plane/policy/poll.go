@@ -166,7 +166,7 @@ func (p *Policy) isMigrating(ctx context.Context) bool {
 // missing tables are not created again: they would be empty and hinder a restore.
 func (p *Policy) prepare(ctx context.Context, now time.Time) error {
 	creates := !p.settings.DisableMigration && !p.polled
-	err := p.tables.Try(ctx, p.db, loadTimeout, creates, now, func() {
+	err := p.tables.Try(ctx, p.db, creates, now, func() {
 		p.lookups.health.Answered()
 		if p.tables.Err == nil {
 			p.creation.Begin()

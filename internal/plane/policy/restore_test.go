@@ -112,7 +112,7 @@ func TestRestoreOpensNothing(t *testing.T) {
 		// would create the tables.
 		if d.queryInt(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`) > 0 {
 			other := d.openDB()
-			_ = new(schema.Preparation).Try(t.Context(), other, testTimeout, true, time.Now(), func() {})
+			_ = new(schema.Preparation).Try(t.Context(), other, true, time.Now(), func() {})
 			other.Close()
 		}
 		checkRefused(t, p, command)

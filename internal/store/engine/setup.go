@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// setupTimeout bounds the creation of the tables.
-	setupTimeout = 30 * time.Second
-
 	// setupRetry and maxSetupRetry bound the time between a failed attempt and the next.
 	setupRetry    = 100 * time.Millisecond
 	maxSetupRetry = 10 * time.Second
@@ -132,7 +129,7 @@ func (s *server) setUp(first bool) error {
 			s.creation.Begin()
 		}
 		if !locked {
-			err = schema.CreateTables(s.closing, s.db, setupTimeout)
+			err = schema.CreateTables(s.closing, s.db)
 			s.existed = s.existed || err == nil
 			return err
 		}
