@@ -38,7 +38,7 @@ func ParseRate(text string) (Rate, error) {
 		return r, nil
 	}
 	for unit := range calendarUnits {
-		if unit > 0 && fields[1] == calendarUnits[unit] {
+		if fields[1] == calendarUnits[unit] { // never ""
 			r.Calendar = Calendar(unit)
 		}
 	}

@@ -83,14 +83,6 @@ type rule struct {
 // prefixOf returns the prefix of a limit of a rule.
 func prefixOf(rule, limit string) string { return option.RulePrefix + rule + "/" + limit }
 
-// countedAs returns the name by which a rule counts, which no other rule has.
-func countedAs(row *Rule) string {
-	if row.CountedAs != "" {
-		return row.CountedAs
-	}
-	return row.Name
-}
-
 // newRuleSet compiles rules. before has the rules of the snapshot in force. If a rule cannot be used,
 // newRuleSet compiles the rule in before that counts by the same name instead.
 func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
@@ -108,7 +100,7 @@ func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int)
 		if err != nil {
 			wrong := Unusable{Rule: row.Name, Err: err, row: row}
 			for _, old := range before {
-				if countedAs(&old.row) == countedAs(row) {
+				if CountsAs(old.row.Name, old.row.CountedAs) == CountsAs(row.Name, row.CountedAs) {
 					r, _ = compileRule(&old.row) // a copy, since this set writes into its rules
 					wrong.Kept = true
 				}
@@ -230,11 +222,10 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	for i := range r.row.Limits {
 		l := &limit{rule: r, row: r.row.Limits[i]}
 		l.row.Limit.Prefix = prefixOf(r.row.Name, l.row.Name)
-		counted := l.row.Limit.CountedAs
-		if counted == "" {
-			counted = l.row.Name
-		}
-		if counted = prefixOf(countedAs(&r.row), counted); counted != l.row.Limit.Prefix {
+		counted := prefixOf(CountsAs(r.row.Name, r.row.CountedAs),
+			CountsAs(l.row.Name, l.row.Limit.CountedAs))
+		l.row.Limit.CountedAs = ""
+		if counted != l.row.Limit.Prefix {
 			l.row.Limit.CountedAs = counted
 		}
 		var err error

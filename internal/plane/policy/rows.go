@@ -170,12 +170,12 @@ func userSQL(row, condition string) string {
 		WHERE (` + condition + `) AND ` + relevantSQL("o") + `)`
 }
 
-// CountsAs returns the name by which a user counts.
-func CountsAs(user, countedAs string) string {
+// CountsAs returns the name by which a user, a rule or a limit counts. countedAs is "" if it is name.
+func CountsAs(name, countedAs string) string {
 	if countedAs != "" {
 		return countedAs
 	}
-	return user
+	return name
 }
 
 // ParentOf returns the user above that of an identity, or nil. In a type that refers to itself, Yaegi would

@@ -13,19 +13,16 @@ import (
 // case, and with underscores as hyphens: another middleware may have written a name that is not canonical,
 // and CGI makes no difference. name is canonical.
 func HeaderValues(h http.Header, name string) []string {
+	var others []string
+	for other := range h {
+		if len(other) == len(name) && other != name && isSpelling(other, name) {
+			others = append(others, other)
+		}
+	}
+	sort.Strings(others)
 	lines := h[name]
-	if OtherSpelling(h, name) {
-		lines = append([]string(nil), lines...)
-		var others []string
-		for other := range h {
-			if isSpelling(other, name) {
-				others = append(others, other)
-			}
-		}
-		sort.Strings(others)
-		for _, other := range others {
-			lines = append(lines, h[other]...)
-		}
+	for _, other := range others {
+		lines = append(lines[:len(lines):len(lines)], h[other]...)
 	}
 	var values []string
 	for _, line := range lines {
@@ -57,10 +54,9 @@ func OtherSpelling(h http.Header, name string) bool {
 	return false
 }
 
-// isSpelling reports whether other is another spelling of name.
+// isSpelling reports whether other is a spelling of name.
 func isSpelling(other, name string) bool {
-	return len(other) == len(name) && other != name &&
-		strings.EqualFold(strings.ReplaceAll(other, "_", "-"), strings.ReplaceAll(name, "_", "-"))
+	return strings.EqualFold(strings.ReplaceAll(other, "_", "-"), strings.ReplaceAll(name, "_", "-"))
 }
 
 // HasScheme reports whether the value of a header begins with an authentication scheme. name is canonical.
