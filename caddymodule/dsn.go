@@ -28,7 +28,9 @@ func ExpandDSN(configured string) (dsn, redacted string, err error) {
 // dsnOf returns the DSN for a configured text, which may be empty.
 func dsnOf(configured Text) (host.DSN, error) {
 	dsn, shown, err := ExpandDSN(string(configured))
-	d := host.DSN{DSN: dsn, Shown: shown, HasPassword: hasPassword(string(configured))}
+	// A password in a placeholder is not in the configuration.
+	literal := inBraces.ReplaceAllLiteralString(string(configured), "")
+	d := host.DSN{DSN: dsn, Shown: shown, HasPassword: option.HasPassword(literal)}
 	if dsn != string(configured) {
 		d.From = string(configured)
 		d.Renew = func() (string, error) {
@@ -37,11 +39,6 @@ func dsnOf(configured Text) (host.DSN, error) {
 		}
 	}
 	return d, err
-}
-
-// hasPassword reports whether a configured DSN holds a password outside of placeholders.
-func hasPassword(configured string) bool {
-	return option.HasPassword(inBraces.ReplaceAllLiteralString(configured, ""))
 }
 
 var (

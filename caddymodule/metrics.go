@@ -53,7 +53,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		}),
 	}
 	m.countUsage(&serve.Usage{Tokens: map[string]int64{serve.TokenKinds[0]: 0}})
-	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(collector{m}))
+	return m, errors.Join(failures, registry.Register(m.duration), registry.Register(m))
 }
 
 // countUsage counts the usage that a response has reported.

@@ -73,10 +73,7 @@ var freeRequests = sync.Pool{New: func() any { return new(serve.Request) }}
 // limit decides a request. If the request does not pass, the pass has no writer: limit has responded, or
 // returns an error for the site's error routes.
 func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err error) {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		repl = caddy.NewReplacer()
-	}
+	repl := replacerIn(r)
 	q := freeRequests.Get().(*serve.Request)
 	q.HTTP, q.Replacer, q.Conn = r, repl, w
 	q.Earlier, _ = r.Body.(*serve.Upload)
@@ -129,12 +126,16 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 
 // authenticated returns the user that an authentication in front of the handler has set, or "".
 func authenticated(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return ""
-	}
-	user, _ := repl.GetString("http.auth.user.id")
+	user, _ := replacerIn(r).GetString("http.auth.user.id")
 	return user
+}
+
+// replacerIn returns the replacer of a request, or a new one if it has none.
+func replacerIn(r *http.Request) *caddy.Replacer {
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		return repl
+	}
+	return caddy.NewReplacer()
 }
 
 // responseWriter replaces the X-RateLimit headers of an upstream by the module's headers. An informational

@@ -41,24 +41,22 @@ func (m *metrics) watch(r host.Resource) {
 	m.watched[r] = before
 }
 
-// collector collects the figures of a config's stores, policies and histories when Prometheus reads the
-// metrics, so that requests do not spend time on them.
-type collector struct{ metrics *metrics }
-
 // Describe implements prometheus.Collector.
-func (s collector) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, to) }
+func (m *metrics) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, to) }
 
-// Collect implements prometheus.Collector. It always sends the same metrics, even without a store, a policy
-// or a history. It adds up the figures, except that it takes the maximum of a policy's gauges.
-func (s collector) Collect(to chan<- prometheus.Metric) {
-	s.metrics.mu.Lock()
-	defer s.metrics.mu.Unlock()
+// Collect implements prometheus.Collector. It collects the figures of a config's stores, policies and
+// histories when Prometheus reads the metrics, so that requests do not spend time on them. It always sends
+// the same metrics, even without a store, a policy or a history. It adds up the figures, except that it takes
+// the maximum of a policy's gauges.
+func (m *metrics) Collect(to chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	sum := engine.NewStats()
 	up, local := 1, 0
 	var rules policy.Stats
 	var age time.Duration
 	var recorded history.Stats
-	for r, before := range s.metrics.watched {
+	for r, before := range m.watched {
 		switch r := r.(type) {
 		case *host.Database:
 			if r.Postgres == nil { // a store in memory has no figures
