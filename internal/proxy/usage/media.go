@@ -17,6 +17,9 @@ const (
 	pictureTokens = 1600
 	// soundBytes is the sound of a token: 16 kbit/s, the lowest usual rate, and 32 tokens a second of Gemini.
 	soundBytes = 62
+	// maxBlocks bounds the blocks that are read, because an empty one takes 500 bytes, and an interpreter
+	// 0.2 ms. Media in others count as text.
+	maxBlocks = 10000
 )
 
 // request has the places of a body where APIs take pictures, sound and documents. Some are arrays at one API,
@@ -100,18 +103,21 @@ func readMedia(p *Prompt, text []byte) {
 		addURL(p, image, "image/")
 	}
 	const deepest = 6 // each level is decoded once more
+	count := 0
 	for depth := 0; depth < deepest; depth++ {
 		var inner []json.RawMessage
 		for _, place := range places {
-			var blocks []block
-			if len(place) > 0 && place[0] == '{' {
-				blocks = make([]block, 1)
-				_ = json.Unmarshal(place, &blocks[0])
-			} else if len(place) > 0 && place[0] == '[' {
-				_ = json.Unmarshal(place, &blocks)
+			if len(place) == 0 || place[0] != '[' && place[0] != '{' {
+				continue
 			}
-			for j := range blocks {
-				inner = append(inner, readBlock(p, &blocks[j])...)
+			decoder := json.NewDecoder(bytes.NewReader(place))
+			if place[0] == '[' {
+				_, _ = decoder.Token()
+			}
+			for ; count < maxBlocks && decoder.More(); count++ {
+				b := &block{}
+				_ = decoder.Decode(b) // an error means another type
+				inner = append(inner, readBlock(p, b)...)
 			}
 		}
 		places = inner

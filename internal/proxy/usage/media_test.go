@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime/multipart"
 	"net/textproto"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -33,6 +34,21 @@ func inputOf(t *testing.T, body string) int64 {
 // estimate returns the estimate of the input of a body.
 func estimate(p *usage.Prompt, body string) int64 {
 	return option.InputOf(int64(len(body))-p.MediaLength) + p.MediaTokens
+}
+
+// A body of many empty blocks takes little memory: media after 10,000 blocks count as text.
+func TestManyBlocksAreNotDecoded(t *testing.T) {
+	const picture = `{"image_url":{"url":"PNG"}}]}`
+	check.Equal(t, "few blocks", inputOf(t, `{"messages":[`+strings.Repeat("0,", 9000)+picture) < 10000, true)
+	body := `{"messages":[` + strings.Repeat("0,", 1000000) + picture
+	check.Equal(t, "many blocks", inputOf(t, body) > int64(len(body)+len(data))/4, true)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	inputOf(t, body)
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 100 {
+		t.Errorf("a body of %d MB takes %d MB, want at most 100", len(body)>>20, took)
+	}
 }
 
 func TestFormsNameTheirModel(t *testing.T) {
