@@ -38,15 +38,12 @@ func cleanPath(path string) string {
 		path = path[:end]
 	}
 	path = CleanText(path, maxPath*utf8.UTFMax)
-	if len(path) <= maxPath {
-		return path
+	if len(path) > maxPath {
+		if characters := []rune(path); len(characters) > maxPath {
+			path = string(characters[:maxPath])
+		}
 	}
-	end := 0
-	for n := 0; n < maxPath && end < len(path); n++ {
-		_, size := utf8.DecodeRuneInString(path[end:])
-		end += size
-	}
-	return path[:end]
+	return path
 }
 
 // maskAddress returns the text of an address for the audit log, or "" if the audit log is to have no address.

@@ -159,7 +159,7 @@ func parseConfig(dsn string, log func(string)) (*config, error) {
 		log: log, targets: p.targets(), tls: p.tls(),
 		user: p.remove("user"), password: p.remove("password"), dbname: p.remove("dbname"),
 		passfile:       p.remove("passfile"),
-		session:        p.oneOf("target_session_attrs", "any", "read-write", "primary"),
+		session:        p.remove("target_session_attrs"), // pg.Permitted has the values
 		binding:        p.oneOf("channel_binding", "prefer", "disable", "require"),
 		attemptTimeout: time.Duration(p.number("connect_timeout", 0, 0)) * time.Second,
 		maxConns:       p.number("pool_max_conns", 1, 8),
