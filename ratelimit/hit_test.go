@@ -15,6 +15,7 @@ import (
 // An invalid hit is refused with an error that names the field.
 func TestInvalidHitNamesField(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
+	slots := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.InFlight, Events: 1}
 	for _, test := range []struct {
 		hit  ratelimit.Hit
 		want string // the start of the error
@@ -27,6 +28,8 @@ func TestInvalidHitNamesField(t *testing.T) {
 		{ratelimit.Hit{Limit: l}, `cost: "0": must be 1 or more`},
 		{ratelimit.Hit{Limit: l, Peek: true}, `cost: "0": must be 1 or more`},
 		{ratelimit.Hit{Limit: l, Cost: -1, Peek: true}, `cost: "below 0": must be 1 or more`},
+		{ratelimit.Hit{Limit: slots, Cost: 1}, "hold: missing: must be a Hold for each hit"},
+		{ratelimit.Hit{Limit: slots, Cost: -1}, `cost: "-1": must be 1 or more for in_flight`},
 	} {
 		hits := []ratelimit.Hit{{Limit: l, Cost: 1}, test.hit}
 		err := ratelimit.ValidateHits(hits, make([]ratelimit.Decision, 2))

