@@ -49,7 +49,7 @@ func leasedZoneOf(h *handler) *leasedZone {
 	if hit.Limit.Lease <= 0 || hit.Secret || !z.Key.Frequent {
 		return nil
 	}
-	rows := store.Leases()
+	rows := store.Rows()
 	row := lease.RowOf(hit.Limit, "")
 	leased := &leasedZone{queued: h, key: z.Key, header: z.Key.Header, limit: hit.Limit,
 		durable: row.Durable, prefix: row.Prefix, cost: hit.Cost,

@@ -49,7 +49,7 @@ func (s *Store) findEngines(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if s.usesLocal {
-			lease.KeepLocal(e.Leases())
+			lease.KeepLocal(e.Rows())
 		}
 		engines = append(engines, e)
 	}
@@ -165,5 +165,5 @@ func (s *Store) serverTime(e *engine.Engine) int64 {
 	if s.options.Now != nil {
 		return s.options.Now().UnixMicro()
 	}
-	return lease.ServerNow(e.Leases())
+	return lease.ServerNow(e.Rows())
 }

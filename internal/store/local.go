@@ -22,7 +22,7 @@ import (
 // linger is the time without local decisions after which limits count as exact again.
 const linger = 2 * time.Second
 
-// localText and exactText are the formats of notices.
+// localText and exactText are the formats of lines in the log.
 const (
 	localText = "the database makes no decisions: this proxy limits by itself, at %.3g %% of each limit"
 	exactText = "limits are exact again: this proxy has admitted %d requests by itself, and refused %d. Of " +
@@ -34,9 +34,9 @@ func (s *Store) UseLocal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.usesLocal = true
-	lease.KeepLocal(s.base.Leases())
+	lease.KeepLocal(s.base.Rows())
 	for _, e := range s.engines {
-		lease.KeepLocal(e.Leases())
+		lease.KeepLocal(e.Rows())
 	}
 }
 
@@ -70,7 +70,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		e := s.Engine(subjectOf(h))
 		id := lease.RowOf(h.Limit, h.StoredKey())
 		times[i] = s.serverTime(e)
-		shares[i] = lease.ShareOf(e.Leases(), id, parts, &limits[i], times[i])
+		shares[i] = lease.ShareOf(e.Rows(), id, parts, &limits[i], times[i])
 		rows[i] = &shares[i].Row
 		if h.Limit.Algorithm == ratelimit.InFlight {
 			rows[i].Slots = e.Held(id)
@@ -118,12 +118,12 @@ func (s *Store) settleLocal(bills []*batch.Bill) {
 			e := s.engineOf(c.Subject, c.Key)
 			limit := algorithm.ShareLimit(c.Limit, parts)
 			now := s.serverTime(e)
-			share := lease.ShareOf(e.Leases(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
+			share := lease.ShareOf(e.Rows(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
 			held := e.Ledger().Held(c.Hold)
 			if held > limit.Events {
 				held = limit.Events // as TakeLocal has charged
 			}
-			algorithm.Settle(&limit, &share.Row, now, c.Units, c.Rest, held)
+			algorithm.Settle(&limit, &share.Row, now, c.RealUnits, c.Excess, held)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (s *Store) addDebt(share *lease.LocalCounter, h, shareHit *ratelimit.Hit, b
 		}
 		// The texts may be parts of a long request.
 		d = &debt{key: strings.Clone(h.StoredKey()), subject: strings.Clone(subjectOf(h)),
-			rows: s.Engine(subjectOf(h)).Leases()}
+			rows: s.Engine(subjectOf(h)).Rows()}
 		d.begin(before)
 		s.debts[share] = d
 		s.debtCount[h.Limit.Durable]++

@@ -74,7 +74,7 @@ func TestOutageSettlesSecretKeysOnTheirShards(t *testing.T) {
 			Hold: &ratelimit.Hold{}}}
 		store.TakeLocal(errDown, hits, decisions)
 		store.settleLocal([]*batch.Bill{{Charges: []batch.Charge{{Limit: l, Key: hits[0].StoredKey(),
-			Cost: 10, Units: 30, Hold: hits[0].Hold}}}})
+			Charged: 10, RealUnits: 30, Hold: hits[0].Hold}}}})
 		store.TakeLocal(errDown, hits, decisions)
 		check.Equal(t, hits[0].Key, decisions[0].Remaining, 60)
 	}
@@ -97,10 +97,10 @@ func TestLocalRowsAreBounded(t *testing.T) {
 	}
 	take(120_000, 9)
 	rows := 0
-	for _, stripe := range store.Leases().Stripes {
+	for _, stripe := range store.Rows().Stripes {
 		rows += len(stripe.Rows)
 	}
-	debts, searched := len(store.debts), store.Leases().RowCount
+	debts, searched := len(store.debts), store.Rows().RowCount
 	if rows != 50_080 || debts != maxDebts || searched != maxDebts {
 		t.Errorf("%d rows, %d debts and %d searched rows, want 50080, %d and %d", rows, debts, searched,
 			maxDebts, maxDebts)

@@ -13,7 +13,7 @@ func (s *Store) Remembers() bool {
 		return false
 	}
 	for _, e := range s.engines {
-		if atomic.LoadInt64(&e.Leases().RowCount) > 0 {
+		if atomic.LoadInt64(&e.Rows().RowCount) > 0 {
 			return true
 		}
 	}

@@ -170,8 +170,8 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return nil
 }
 
-// Leases returns the rows that the engine of the database remembers. With shards there are none.
-func (s *Store) Leases() *lease.Set { return s.base.Leases() }
+// Rows returns the rows that the engine of the database remembers. With shards there are none.
+func (s *Store) Rows() *lease.Set { return s.base.Rows() }
 
 // Health returns the health of the server of the database.
 func (s *Store) Health() *health.Health { return s.base.Health() }

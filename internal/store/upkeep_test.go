@@ -38,7 +38,7 @@ func TestLateSettlementIsInTheInvoice(t *testing.T) {
 		Durable: true, Reserves: true}
 	s.Settle(&batch.Bill{Day: time.Now().Unix()/86400 - 3, ID: "00000000-0000-0000-0000-000000000001",
 		User: "ann", Lines: []batch.Line{{Model: "m", Money: "5.500"}},
-		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "money", Units: 6, Rest: 500}}})
+		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "money", RealUnits: 6, Excess: 500}}})
 	await.Within(t, time.Minute, "the invoice with both", func() bool {
 		return cluster.Query[string](t, dsn, `SELECT string_agg(concat_ws(' ', requests, money), ', ')
 			FROM rate_limit_invoice('ann', now() - interval '9 days', now() + interval '1 day')`) ==
@@ -72,7 +72,7 @@ func TestEachPercentageMakesOneNotice(t *testing.T) {
 		if err := s.Take(t.Context(), time.Minute, hits, d); err != nil {
 			t.Fatal(err)
 		}
-		one := batch.Charge{Limit: l, Key: "k", Unit: "money", Units: units, Hold: hold}
+		one := batch.Charge{Limit: l, Key: "k", Unit: "money", RealUnits: units, Hold: hold}
 		if notifies {
 			one.Notice = &batch.Notice{Limit: l, Key: "k", Unit: "money", Quota: 1000,
 				Percents: []int64{50, 80, 100, 120}}

@@ -93,17 +93,17 @@ func Exact(thousandths int64) json.Number {
 
 // Charge has the real cost of a request on one limit.
 type Charge struct {
-	Limit   *ratelimit.Limit `json:"-"`
-	Key     string           `json:"key"` // the stored key
-	Subject string           `json:"-"`   // Hit.Subject
-	Unit    string           `json:"unit"`
-	Units   int64            `json:"-"` // for money rounded up: 3 if it is 2.5
-	Rest    int64            `json:"-"` // the thousandths of a unit by which Units is too much, such as 500
-	Cost    int64            `json:"-"` // what the hit was charged, or may hold
-	Hold    *ratelimit.Hold  `json:"-"` // the Hold of the hit, which need not hold anything
-	Notice  *Notice          `json:"-"` // nil makes none
+	Limit     *ratelimit.Limit `json:"-"`
+	Key       string           `json:"key"` // the stored key
+	Subject   string           `json:"-"`   // Hit.Subject
+	Unit      string           `json:"unit"`
+	RealUnits int64            `json:"-"` // the real cost, for money rounded up: 3 if it is 2.5
+	Excess    int64            `json:"-"` // by how many thousandths RealUnits is too much, such as 500
+	Charged   int64            `json:"-"` // what the hit was charged, or may hold
+	Hold      *ratelimit.Hold  `json:"-"` // the Hold of the hit, which need not hold anything
+	Notice    *Notice          `json:"-"` // nil makes none
 
-	// The Decision on a limit that does not reserve: the charge of Cost is corrected to Units.
+	// The Decision on a limit that does not reserve: the store corrects Charged to RealUnits.
 	DecidedAt int64            `json:"-"`
 	Reset     int64            `json:"-"` // in microseconds
 	Source    ratelimit.Source `json:"-"`

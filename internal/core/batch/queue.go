@@ -338,7 +338,8 @@ func (p *pace) update(s sample, timeout time.Duration, workers int) {
 		case p.latency == 0 || s.took < p.latency:
 			p.latency = s.took // batches cannot be faster than the connection
 		case s.alone && s.hits <= smallBatch && s.hits <= s.maxHits/4 || s.maxHits == floorHits:
-			p.latency = (7*p.latency + s.took) / 8 // the hits of a small batch do not explain this time
+			// The hits of a small batch do not explain this time, and at the floor none is smaller.
+			p.latency = (7*p.latency + s.took) / 8
 		}
 	}
 	if s.maxHits != p.maxHits {

@@ -36,8 +36,8 @@ type Cached struct {
 	counted bool          // Set.RowsBy and Set.RowCount count the row
 
 	// Limit is the limit of the lease; nil without a lease. The interpreted plugin reads the fields up to
-	// ResetText. N is the number of units. When the plugin uses units, it subtracts them from N and adds them
-	// to Used. The remaining quota is Rest+N. The units expire at Ends, measured from Set.Born. Used is the
+	// ResetText. When the plugin uses units, it subtracts them from Units and adds them to Used. The
+	// remaining quota is Rest+Units. The units expire at Ends, measured from Set.Born. Used is the
 	// number of units that hits used or missed since usedSince.
 	Limit       *ratelimit.Limit
 	Units, Rest int64

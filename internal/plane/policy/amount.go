@@ -171,7 +171,7 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 // amountFor returns the amount of a limit for a sender at the time at.
 func amountFor(l *limit, sender *senderState, at int64, v *Verdict) *amount {
 	a := l.own
-	if !v.senderUnread {
+	if !v.withoutSender {
 		a = choose(l.tiers, v.Tier, at, a)
 	}
 	if !sender.adjusted {

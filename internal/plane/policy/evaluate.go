@@ -63,7 +63,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 		}
 		switch {
 		case id.unread:
-			v.senderUnread = true
+			v.withoutSender = true
 			v.User = id.User
 		case reason == NoReason:
 			sender = state
@@ -85,9 +85,9 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 	case refusal != NoReason:
 		// A rule that blocks the request with any key takes precedence, so that the response does not depend
 		// on the cache.
-		v.senderUnread = refusal != NoKey
+		v.withoutSender = refusal != NoKey
 		evaluateRules(s.set, f, anonymous, at, v)
-		if v.Reason != Blocked && (refusal != NoKey || !v.Exempt) {
+		if v.Reason != Blocked && (refusal != NoKey || !v.Exempt) { // an exempt request needs no key
 			Clear(v)
 			v.Tier = f.DefaultTier
 			v.Reason = refusal
@@ -191,7 +191,7 @@ func evaluateRules(set *ruleSet, f *Facts, sender *senderState, at int64, v *Ver
 func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
 	user := sender.user
 	for _, r := range rules {
-		if r.dynamic && !matchesNow(r, f, at) || v.senderUnread && r.needsSender {
+		if r.dynamic && !matchesNow(r, f, at) || v.withoutSender && r.needsSender {
 			continue
 		}
 		if v.Endpoint == "" && r.row.Mode != option.Shadow {

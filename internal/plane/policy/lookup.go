@@ -72,7 +72,7 @@ type lookups struct {
 }
 
 // get looks up the sender of a request and caches it with text (see IdentityCache.Add). It waits as long as
-// health.Patience allows. After the wait or the end of ctx, the look-up continues, so that later requests
+// Health.Patience allows. After the wait or the end of ctx, the look-up continues, so that later requests
 // find the identity cached. The error is
 //
 //   - ratelimit.ErrUnavailable during an outage, and while too many look-ups wait

@@ -85,7 +85,7 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdi
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
-		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, senderUnread: v.senderUnread,
+		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, withoutSender: v.withoutSender,
 			above: v.above}
 		selectRules(match(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != v.Reason || other.Refusing != v.Refusing || other.Exempt != v.Exempt ||

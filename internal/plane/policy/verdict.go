@@ -167,8 +167,9 @@ type Verdict struct {
 	// rules, and limits with the amount 0.
 	ShadowTerms []*Terms
 
-	// senderUnread skips rules that need the sender, because the sender was not looked up.
-	senderUnread bool
+	// withoutSender skips rules that need the sender, and amounts by tier, because the sender was not looked
+	// up or its key is refused.
+	withoutSender bool
 
 	// above is the user above the sender whose verdict this is, or "" for the sender.
 	above string

@@ -115,7 +115,7 @@ func (d *Database) openStore(p *Process) error {
 	}
 	d.Store = inPostgres
 	d.Postgres = inPostgres
-	d.Clock.Latest = &inPostgres.Leases().Ahead
+	d.Clock.Latest = &inPostgres.Rows().Ahead
 	return nil
 }
 

@@ -226,11 +226,11 @@ var plainTerms = &policy.Terms{Status: http.StatusTooManyRequests}
 
 // background is the context of all decisions, instead of the request's context. The request's context ends
 // when the client closes its connection, which would fail the whole batch and be logged as a failure of the
-// database. The store bounds the wait, see health.Patience.
+// database. The store bounds the wait, see health.Health.Patience.
 var background = context.Background()
 
 // Take gets decisions on the hits of a request from the store, and sets its Decisions or Err. If the policy
-// took more than a tenth of the timeout, the store gets only the rest of health.Patience.
+// took more than a tenth of the timeout, the store gets only the rest of Health.Patience.
 func Take(q *Request) {
 	q.Decisions = append(q.Decisions[:0], make([]ratelimit.Decision, len(q.Hits))...)
 	if len(q.Hits) == 0 {

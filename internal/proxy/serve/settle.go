@@ -124,10 +124,10 @@ func newSettlings(all []*Request) {
 					key = h.StoredKey()
 				}
 				one.Charge = batch.Charge{Limit: h.Limit, Key: key, Subject: h.Subject,
-					Unit: string(source.Unit), Cost: h.Cost, DecidedAt: d.DecidedAt,
+					Unit: string(source.Unit), Charged: h.Cost, DecidedAt: d.DecidedAt,
 					Reset: d.Reset.UnixMicro(), Source: d.Source}
 				if free {
-					one.Cost = 0
+					one.Charged = 0
 				}
 				if h.Limit.Reserves {
 					one.Hold = h.Hold

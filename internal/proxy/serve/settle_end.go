@@ -113,7 +113,7 @@ func setUnits(all []*Settling) {
 			}
 			one.err = nil
 			if unit == "" {
-				one.Units, one.kind, one.err = s.costOf(one)
+				one.RealUnits, one.kind, one.err = s.costOf(one)
 			} else {
 				one.kind = t.kind
 				if t.wrong != nil {
@@ -123,36 +123,36 @@ func setUnits(all []*Settling) {
 			switch {
 			case unit == "":
 			case t.shares == nil:
-				one.Units = 0
+				one.RealUnits = 0
 			case t.estimated && (unit != option.Money || t.price == nil):
-				one.Units = one.Cost
+				one.RealUnits = one.Charged
 			case unit == option.Money:
-				one.Units = (t.cost + 999) / 1000
+				one.RealUnits = (t.cost + 999) / 1000
 			case unit == option.InputTokens:
-				one.Units = t.input
+				one.RealUnits = t.input
 			case unit == option.OutputTokens:
-				one.Units = t.output
+				one.RealUnits = t.output
 			default:
-				one.Units = t.input + t.output
+				one.RealUnits = t.input + t.output
 			}
-			if unit != "" && unit != option.Money && one.Units > ratelimit.MaxEvents {
-				one.Units = ratelimit.MaxEvents
+			if unit != "" && unit != option.Money && one.RealUnits > ratelimit.MaxEvents {
+				one.RealUnits = ratelimit.MaxEvents
 			}
 			switch {
 			case one.kind != SettledSame: // a stream without usage is missing
-			case one.Units > one.Cost:
+			case one.RealUnits > one.Charged:
 				one.kind = SettledMore
-			case one.Units < one.Cost:
+			case one.RealUnits < one.Charged:
 				one.kind = SettledLess
 			}
-			charges := one.Units != one.Cost
+			charges := one.RealUnits != one.Charged
 			if one.Limit.Reserves {
-				charges = one.Units > 0 ||
-					one.Cost == 0 && (s.status < http.StatusBadRequest || s.status == clientLeft)
+				charges = one.RealUnits > 0 ||
+					one.Charged == 0 && (s.status < http.StatusBadRequest || s.status == clientLeft)
 			}
-			one.Rest = 0
+			one.Excess = 0
 			if unit == option.Money && t.shares != nil && t.price != nil {
-				one.Rest = one.Units*1000 - t.cost
+				one.Excess = one.RealUnits*1000 - t.cost
 			}
 			one.storeEndsHold = charges && one.DecidedAt != 0
 			if charges {
@@ -196,7 +196,7 @@ func (s *Settling) report(one *settledHit) {
 	prefix := one.Limit.Prefix
 	if site.History != nil && !one.repeated {
 		s.recorded.Prefix, s.recorded.Unit = prefix, one.Limit.Unit
-		s.recorded.Units = one.Units
+		s.recorded.Units = one.RealUnits
 		history.SetCost(site.History, &s.recorded)
 	}
 	if site.OnSettled != nil {
@@ -229,16 +229,16 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 			}
 		}
 		if s.status == clientLeft {
-			return one.Cost, SettledSame, nil
+			return one.Charged, SettledSame, nil
 		}
 		return source.Else, SettledSame, nil
 	case s.status >= http.StatusInternalServerError:
 		return 0, SettledSame, nil // an upstream that has failed has done nothing
 	case source.Path != nil && s.body != nil && s.body.Invalid != "":
-		return one.Cost, SettledInvalid,
+		return one.Charged, SettledInvalid,
 			option.Invalid("settle "+source.Text, s.body.Invalid, "a body that can be read")
 	case one.values == nil:
-		return one.Cost, SettledMissing, nil
+		return one.Charged, SettledMissing, nil
 	}
 	text := strings.Join(one.values, ", ")
 	if cost, ok := parseCost(text, source.Path != nil); ok {
@@ -248,6 +248,6 @@ func (s *Settling) costOf(one *settledHit) (int64, SettledCost, error) {
 	if len(text) > maxShown {
 		text = text[:maxShown] + "…"
 	}
-	return one.Cost, SettledInvalid, option.Invalid("settle "+source.Text, text,
+	return one.Charged, SettledInvalid, option.Invalid("settle "+source.Text, text,
 		"a whole number from 0 to 9007199254740992 in the response")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/statement"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -17,16 +18,16 @@ import (
 func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 	decideGranted(requests)
 	decided := make([]*request, 0, len(requests))
-	var repeated []*request
+	var toRepeat []*request
 	for _, r := range requests {
 		c := r.Call
 		if granted := len(c.Decisions); granted < len(r.positions) || granted == 0 {
 			if w.expireEnded(r) {
-				repeated = append(repeated, r)
+				toRepeat = append(toRepeat, r)
 				continue
 			}
 			if err := w.decideUnusual(r); errors.Is(err, errLocked) || errors.Is(err, errBadValue) {
-				repeated = append(repeated, r)
+				toRepeat = append(toRepeat, r)
 				continue
 			} else if err != nil {
 				w.finish([]*request{r}, err)
@@ -38,7 +39,7 @@ func (w *work) applySingles(requests []*request) ([]*request, []*request) {
 		}
 		decided = append(decided, r)
 	}
-	return decided, repeated
+	return decided, toRepeat
 }
 
 // expireEnded reports whether a row that has room granted a request nothing, because the name of its slots
@@ -49,12 +50,12 @@ func (w *work) expireEnded(r *request) bool {
 	}
 	e := r.positions[0].entry
 	switch {
-	case !e.answered || e.holder == 0 || e.granted > 0 || e.view.Free < e.cost:
+	case !e.answered || e.first == 0 || e.granted > 0 || e.view.Free < e.cost:
 		return false
 	case e.sums != nil:
-		w.engine.ledger.Name.Replace(e.holder)
+		w.engine.ledger.Name.Replace(e.first)
 	default:
-		w.engine.slots.Name.Replace(e.holder >> 32)
+		w.engine.slots.Name.Replace(slots.NameOf(e.first))
 	}
 	return true
 }

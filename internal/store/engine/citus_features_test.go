@@ -127,7 +127,7 @@ func (s *citusDB) testLedger(t *testing.T, driver string) {
 			l.Prefix = fmt.Sprint("ledger ", driver, n)
 			hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Hold: &ratelimit.Hold{}})
 			b.Charges = append(b.Charges, batch.Charge{Limit: l, Key: key,
-				Unit: []string{"tokens", "money"}[n], Units: 1 + i, Hold: hits[n].Hold})
+				Unit: []string{"tokens", "money"}[n], RealUnits: 1 + i, Hold: hits[n].Hold})
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
 		if err := one.Take(t.Context(), testTimeout, hits, decisions); err != nil || !allAllowed(decisions) {

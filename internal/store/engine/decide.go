@@ -48,12 +48,12 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	locked := d.isSide() // see locks.go
+	side := d.isSide() // see locks.go
 	w := &work{decider: d, ctx: ctx,
 		sequence: atomic.AddInt64(&e.rows.Sequence, 1), sent: lease.Now(e.rows),
 		lockWait: d.queue.Timeout / lockShare, extended: deadline.Sub(calls[0].Arrived) > d.queue.Timeout,
 		keepsRows: atomic.LoadInt32(&e.rows.Local) == 1, now: e.unixNow()}
-	if !locked {
+	if !side {
 		addValue(e.stats, Waits, start.Sub(calls[0].Arrived).Microseconds()) // the oldest call's wait
 		addValue(e.stats, Sizes, int64(len(calls)))
 		atomic.AddInt64(&e.stats[Batches], 1)
@@ -61,13 +61,13 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	}
 	for _, c := range calls {
 		if c.HasIndependent {
-			calls = batch.Split(calls)
+			calls = batch.Split(calls) // each Independent hit is decided by itself
 			break
 		}
 	}
 	w.begin(calls)
 	err := batch.Try(func() error {
-		if locked {
+		if side {
 			return w.decideLocked()
 		}
 		return w.decideRequests()
@@ -80,7 +80,7 @@ func decideInDatabase(d *decider, calls []*batch.Call, deadline time.Time) {
 	}
 	w.fail(err)
 	w.end()
-	if !locked {
+	if !side {
 		addValue(e.stats, Times, time.Since(start).Microseconds())
 	}
 }
@@ -152,15 +152,15 @@ func (w *work) decideRequests() error {
 	if atomic.LoadInt64(&w.engine.rows.LockCount) > 0 {
 		requests = w.refuseLocked(requests)
 	}
-	repeated, err := w.decideRound(requests, w.lockWait, false)
-	if err == nil && len(repeated) > 0 {
-		wait := w.lockWait / time.Duration(len(repeated))
+	toRepeat, err := w.decideRound(requests, w.lockWait, false)
+	if err == nil && len(toRepeat) > 0 {
+		wait := w.lockWait / time.Duration(len(toRepeat))
 		if w.timedOut {
 			wait = 0 // one locked row has failed a whole statement, and most rows are free
 		}
-		repeated, err = w.decideRound(repeated, wait, true)
-		if err == nil && len(repeated) > 0 {
-			w.enterSide(repeated)
+		toRepeat, err = w.decideRound(toRepeat, wait, true)
+		if err == nil && len(toRepeat) > 0 {
+			w.enterSide(toRepeat)
 		}
 	}
 	return err

@@ -75,7 +75,7 @@ func argument(entries []*entry, p statement.Parameter, uniform bool) any {
 		case "claim":
 			numbers[i] = e.claim
 		case "first":
-			numbers[i] = e.holder
+			numbers[i] = e.first
 		case "rest":
 			numbers[i] = e.rest
 		case "held":

@@ -23,7 +23,7 @@ func (e *Engine) Settle(c *batch.Charge) {
 		return
 	}
 	key := strings.Clone(c.Key) // it may be a part of a long request
-	e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.Units - c.Cost},
+	e.addJob(&batch.Job{Hit: ratelimit.Hit{Limit: c.Limit, Key: key, Cost: c.RealUnits - c.Charged},
 		Claim: c.DecidedAt, Window: algorithm.WindowOf(c.Limit, c.DecidedAt, c.Reset),
 		End: func(_ int64, err error) { e.settled(1, err) }},
 		e.settleWait)
@@ -40,17 +40,17 @@ func (e *Engine) Charge(l *ratelimit.Limit, key string, units int64, end func(ch
 		}}, e.settleWait)
 }
 
-// writeSettlements returns the statements that settle charges for a process on limits that reserve: one for
+// writeSettlements returns the statements that settle charges for a name on limits that reserve: one for
 // each algorithm and table, in the order in which all processes lock rows. One loop has all of a charge,
 // because an interpreter would pay for each call.
-func (e *Engine) writeSettlements(charges []*batch.Charge, process int64, sync bool,
+func (e *Engine) writeSettlements(charges []*batch.Charge, name int64, sync bool,
 	lockWait time.Duration) []*pgdb.Statement {
 	p := newPlan(nil, len(charges), false)
 	for _, c := range charges {
 		id := lease.RowID{Durable: c.Durable, Prefix: c.Prefix, Key: c.Key}
 		one := p.latest[id]
 		if one == nil {
-			one = &entry{kind: statement.Settle, id: id, holder: process,
+			one = &entry{kind: statement.Settle, id: id, first: name,
 				view: algorithm.View{Limit: c.Limit}}
 			p.latest[id] = one
 			g := p.recent[c.Limit]
@@ -61,9 +61,9 @@ func (e *Engine) writeSettlements(charges []*batch.Charge, process int64, sync b
 			}
 			g.entries = append(g.entries, one)
 		}
-		one.n += c.Units
+		one.n += c.RealUnits
 		one.held += c.Held
-		if one.rest += c.Rest; one.rest >= 1000 {
+		if one.rest += c.Excess; one.rest >= 1000 {
 			one.rest -= 1000
 			one.n--
 		}
@@ -96,6 +96,9 @@ func (w *work) collectJobs(requests []*request) {
 	}
 	batch.End(w.backlog, locked, nil)
 }
+
+// The values of addJobs.after, as of batch.Job.After.
+const beforeRequests, afterRequests = false, true
 
 // addJobs plans the jobs of a batch that come after its requests, or those that come before.
 func addJobs(p *plan, jobs []*job, after bool) {

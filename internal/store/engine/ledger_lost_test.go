@@ -22,7 +22,7 @@ func TestSettlementsAreKeptOrCounted(t *testing.T) {
 		return nil
 	}
 	bill := func(id string) *batch.Bill {
-		return &batch.Bill{ID: id, Charges: []batch.Charge{{Limit: budget(1), Key: "k", Units: 1}}}
+		return &batch.Bill{ID: id, Charges: []batch.Charge{{Limit: budget(1), Key: "k", RealUnits: 1}}}
 	}
 	for name, test := range map[string]struct {
 		db    *emptyDB

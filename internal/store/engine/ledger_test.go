@@ -38,7 +38,7 @@ func reserve(t failer, store ratelimit.Store, l *ratelimit.Limit, units int64) (
 func bill(n int, l *ratelimit.Limit, units int64, hold *ratelimit.Hold) *batch.Bill {
 	return &batch.Bill{Day: time.Now().Unix() / 86400, ID: uuid(n), User: "u",
 		Lines:   []batch.Line{{Model: "m", Input: units}},
-		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", Units: units, Hold: hold}}}
+		Charges: []batch.Charge{{Limit: l, Key: "k", Unit: "tokens", RealUnits: units, Hold: hold}}}
 }
 
 // usedAndHeld returns the columns count and held of the row of a budget.
@@ -167,7 +167,7 @@ func TestSettlementIsAStatementForEachAlgorithm(t *testing.T) {
 		for _, l := range []*ratelimit.Limit{sliding, fixed} {
 			slot := &ratelimit.Hold{}
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 100, Hold: slot})
-			one.Charges = append(one.Charges, batch.Charge{Limit: l, Key: key, Units: 7, Hold: slot})
+			one.Charges = append(one.Charges, batch.Charge{Limit: l, Key: key, RealUnits: 7, Hold: slot})
 		}
 	}
 	s.exec("DELETE FROM rate_limit_durable WHERE key = 'b'")

@@ -79,9 +79,9 @@ func (w *work) enterSide(requests []*request) {
 // decideLocked decides calls that wait for locks, one by one. Calls that reach their lock timeout wait for
 // the next batch, unless their rows now count as locked or they have waited for the queue's timeout.
 func (w *work) decideLocked() error {
-	repeated, err := w.decideRound(w.requests, w.lockWait/time.Duration(len(w.requests)), true)
+	toRepeat, err := w.decideRound(w.requests, w.lockWait/time.Duration(len(w.requests)), true)
 	var later, refused []*request
-	for _, r := range repeated {
+	for _, r := range toRepeat {
 		if w.findLocked(r) >= lease.Locked || time.Since(r.Arrived) >= w.queue.Timeout {
 			refused = append(refused, r)
 		} else {

@@ -27,9 +27,9 @@ func (e *Engine) unavailable(timeout time.Duration) error {
 
 // decideFromMemory replaces the keys of hits by their stored keys, and decides calls from memory: a call
 // passes if leases have units for all its hits, and is refused if a refusal of one of its hits is remembered.
-// unavailable is the reason why the database cannot decide the other calls, or nil. decideFromMemory returns
-// the number of decided calls, with those that fail by ErrOwes.
-func decideFromMemory(e *Engine, calls []*batch.Call, unavailable error) int {
+// failure is the reason why the database cannot decide the other calls, or nil. decideFromMemory
+// returns the number of decided calls, with those that fail by ErrOwes.
+func decideFromMemory(e *Engine, calls []*batch.Call, failure error) int {
 	storeKeys(calls)
 	decided := 0
 	mayHaveRows := false // whether any call may have a remembered row, or become busy enough for a lease
@@ -82,10 +82,11 @@ func decideFromMemory(e *Engine, calls []*batch.Call, unavailable error) int {
 		}
 	}
 	if decided > 0 && atomic.LoadInt32(&rows.Credit) <= 0 {
+		// The interpreted plugin then looks for leases again: see lease.CreditPerHit.
 		atomic.StoreInt32(&rows.Credit, int32(decided*lease.CreditPerHit))
 	}
 	if mayHaveRows && decided < len(calls) {
-		decided += e.failOwing(calls, unavailable) + e.refuseRemembered(calls, unavailable)
+		decided += e.failOwing(calls, failure) + e.refuseRemembered(calls, failure)
 	}
 	return decided
 }
@@ -94,10 +95,10 @@ func decideFromMemory(e *Engine, calls []*batch.Call, unavailable error) int {
 var ErrOwes = fmt.Errorf("%w for a row while it lacks charges of this process", ratelimit.ErrUnavailable)
 
 // failOwing sets ErrOwes for the undecided calls with a row that owes, and returns their number. During an
-// outage, when unavailable is not nil, no call needs this error.
-func (e *Engine) failOwing(calls []*batch.Call, unavailable error) int {
+// outage, when failure is not nil, no call needs this error.
+func (e *Engine) failOwing(calls []*batch.Call, failure error) int {
 	failed := 0
-	if unavailable != nil || atomic.LoadInt64(&e.rows.OwingCount) == 0 {
+	if failure != nil || atomic.LoadInt64(&e.rows.OwingCount) == 0 {
 		return 0
 	}
 	for _, c := range calls {
@@ -146,15 +147,15 @@ func storeKeys(calls []*batch.Call) {
 	}
 }
 
-// refuseRemembered refuses the calls with a remembered refusal, and returns their number. otherwise is the
+// refuseRemembered refuses the calls with a remembered refusal, and returns their number. failure is the
 // error that the other calls get, or nil if they are not decided yet. With an error, refusals also count that
 // are too old to be trusted while the database answers.
-func (e *Engine) refuseRemembered(calls []*batch.Call, otherwise error) int {
-	if errors.Is(otherwise, ratelimit.ErrClosed) {
+func (e *Engine) refuseRemembered(calls []*batch.Call, failure error) int {
+	if errors.Is(failure, ratelimit.ErrClosed) {
 		return 0
 	}
 	refused := 0
-	outage := otherwise != nil
+	outage := failure != nil
 	var last refusedHit
 	for _, c := range calls {
 		if len(c.Rows) == 0 || c.HasIndependent && !outage || c.Err != nil {
@@ -226,5 +227,5 @@ func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	return true
 }
 
-// Leases returns the rows that the engine remembers.
-func (e *Engine) Leases() *lease.Set { return e.rows }
+// Rows returns the rows that the engine remembers.
+func (e *Engine) Rows() *lease.Set { return e.rows }

@@ -49,7 +49,8 @@ func addRequestsInline(p *plan, requests []*request) {
 		c := r.Call
 		for i := range c.Hits {
 			h := &c.Hits[i]
-			if c.Reset || h.Peek || h.Cost < 1 || h.Limit.Reserves && h.Cost > h.Limit.Events || // no Burst
+			// A limit that reserves has no Burst, so that Events is its capacity.
+			if c.Reset || h.Peek || h.Cost < 1 || h.Limit.Reserves && h.Cost > h.Limit.Events ||
 				h.Cost > 1 && !h.Limit.Reserves && h.Cost > h.Limit.Capacity() {
 				r.positions = append(r.positions, addUnusual(p, r, h))
 				continue
@@ -79,7 +80,7 @@ func addRequestsInline(p *plan, requests []*request) {
 				pos := addEntry(p, newEntry(statement.Charge, h, h.Cost))
 				pos.entry.row = row
 				r.positions = append(r.positions, pos)
-				limit = nil
+				limit = nil // look it up again, because addEntry may have added its group
 				continue
 			}
 			// This inlines addEntry for a new row of a limit that the plan has.
@@ -265,8 +266,8 @@ type entry struct {
 
 	leaseHits     int64 // for a charge: the part of n that charges a lease
 	claim, window int64 // for the refund of a job: copies from the job; otherwise 0
-	holder        int64 // for a limit InFlight: the first slot; for one that reserves: the process
-	held          int64 // for a settlement: the units that requests hold for the process
+	first         int64 // for a limit InFlight: the first slot; for one that reserves: the name; otherwise 0
+	held          int64 // for a settlement: the units that requests hold for the name
 	rest          int64 // for a settlement: the thousandths of a unit by which n is too much
 
 	// For a charge on a limit that reserves, with cost 1: the sums of the costs of its first 0, 1 … n hits.

@@ -25,7 +25,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 	}
 	p := newPlan(w.buffers, len(requests), oneByOne)
 	if len(w.jobs) > 0 {
-		addJobs(p, w.jobs, false)
+		addJobs(p, w.jobs, beforeRequests)
 	}
 	w.repeatReleases(p, requests)
 	addRequestsInline(p, singles)
@@ -36,7 +36,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		w.addLeaseCharges(p)
 	}
 	if len(w.jobs) > 0 {
-		addJobs(p, w.jobs, true)
+		addJobs(p, w.jobs, afterRequests)
 	}
 	statements := p.write(w.engine.texts, w.now, lockWait)
 	var transactions []*transaction
@@ -58,7 +58,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 	if failed || atomic.LoadInt64(&w.engine.rows.LockCount) > 0 {
 		w.recordLocks(p)
 	}
-	done, repeated := w.applySingles(singles)
+	done, toRepeat := w.applySingles(singles)
 	if p.holds {
 		w.acquireSlots(done)
 	}
@@ -73,7 +73,7 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		w.engine.startCleanup(w.now)
 	}
 	if len(several) == 0 {
-		return repeated, nil
+		return toRepeat, nil
 	}
 	for _, r := range several {
 		// Not in the transaction, because a row without free units would fail it.
@@ -82,29 +82,29 @@ func (w *work) decideRound(requests []*request, lockWait time.Duration, oneByOne
 		}
 	}
 	waiting, err := w.finishTransactions(transactions)
-	return append(repeated, waiting...), err
+	return append(toRepeat, waiting...), err
 }
 
 // finishTransactions finishes transactions that were sent. It may take further round trips. It returns the
 // requests that need another round.
 func (w *work) finishTransactions(transactions []*transaction) ([]*request, error) {
-	var repeated []*request
+	var toRepeat []*request
 	for len(transactions) > 0 {
 		var next []*transaction
 		for _, t := range transactions {
 			more, waiting := t.apply()
 			next = append(next, more...)
-			repeated = append(repeated, waiting...)
+			toRepeat = append(toRepeat, waiting...)
 		}
 		if len(next) > 0 {
 			statements := writeAll(next, nil)
 			if _, err := w.engine.run(w.ctx, w.queue.Timeout, statements); err != nil {
-				return repeated, err
+				return toRepeat, err
 			}
 		}
 		transactions = next
 	}
-	return repeated, nil
+	return toRepeat, nil
 }
 
 // singlesAndSeveral splits requests. Singles have at most one hit or are resets, so the entry of the hit

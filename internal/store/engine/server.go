@@ -28,7 +28,7 @@ type server struct {
 	stats   Stats           // the counters; Engine.Stats adds gauges from other fields
 
 	rows  *lease.Set // the remembered rows
-	lanes [2]*lane   // the lanes of the engine
+	lanes [2]*lane   // those of the engine; a replaced server drops the refunds in them
 
 	// onReplaced is called when the counts may lack what this process has charged and holds.
 	onReplaced func()

@@ -61,7 +61,7 @@ func TestTheOnlyShardIsBilled(t *testing.T) {
 		limit := *fakeLimit
 		limit.Reserves = true
 		store.Settle(&batch.Bill{Day: 20000, ID: "1", Charges: []batch.Charge{
-			{Limit: &limit, Key: "first", Units: 1}}})
+			{Limit: &limit, Key: "first", RealUnits: 1}}})
 		time.Sleep(time.Minute)
 		check.Equal(t, "bills", fmt.Sprint(billed[0].Load(), billed[1].Load()), "0 1")
 	})
@@ -186,7 +186,7 @@ func TestUnitsHeldOnSeveralShardsEnd(t *testing.T) {
 	hold.Acquire(func() { ended++ })
 	limit := *fakeLimit
 	limit.Reserves = true
-	charge := batch.Charge{Limit: &limit, Key: keyInShard(1), Cost: 1, Units: 1, Hold: hold}
+	charge := batch.Charge{Limit: &limit, Key: keyInShard(1), Charged: 1, RealUnits: 1, Hold: hold}
 	store.Close()
 	store.Settle(&batch.Bill{Charges: []batch.Charge{charge}})
 	check.Equal(t, "ended", ended, 1)
@@ -214,7 +214,7 @@ func TestLateSettlementOnAShardArrives(t *testing.T) {
 		limit := *fakeLimit
 		limit.Reserves = true
 		store.Settle(&batch.Bill{Day: 20000, ID: "1", Charges: []batch.Charge{
-			{Limit: &limit, Key: keyInShard(1), Units: 1}}})
+			{Limit: &limit, Key: keyInShard(1), RealUnits: 1}}})
 		time.Sleep(time.Minute)
 		check.Equal(t, "the day", opened.Load(), 20000)
 		check.Equal(t, "settled", store.Stats()[engine.Settled], 1)

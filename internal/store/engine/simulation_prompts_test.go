@@ -113,7 +113,7 @@ func (p *simProxy) handlePrompt(c chance) {
 	time.Sleep(c.with(4).duration(2 * time.Second))
 	if costs := c.with(5).intn(10) > 0; p.run.end(one, id, costs) && costs {
 		p.store.Settle(&batch.Bill{ID: id, Charges: []batch.Charge{{Limit: limit, Key: hits[0].Key,
-			Unit: "tokens", Units: c.with(6).intn(simCost * 5 / 4), Hold: slot}}})
+			Unit: "tokens", RealUnits: c.with(6).intn(simCost * 5 / 4), Hold: slot}}})
 	}
 }
 

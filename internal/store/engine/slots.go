@@ -16,15 +16,15 @@ import (
 func (w *work) allocateSlots(p *plan) error {
 	var failure error
 	for _, g := range p.groups {
-		var process int64
+		var name int64
 		var err error
 		switch {
 		case g.takesSlots:
-			process, err = w.engine.slots.Name.Get(w.ctx, w.queue.Timeout)
+			name, err = w.engine.slots.Name.Get(w.ctx, w.queue.Timeout)
 		case g.reserves:
-			process, err = w.engine.ledger.UseName(w.ctx, w.queue.Timeout)
+			name, err = w.engine.ledger.UseName(w.ctx, w.queue.Timeout)
 			if err == nil {
-				w.names = append(w.names, process)
+				w.names = append(w.names, name)
 			}
 		default:
 			continue
@@ -36,14 +36,14 @@ func (w *work) allocateSlots(p *plan) error {
 		}
 		for _, e := range g.entries {
 			if g.reserves {
-				e.holder = process
+				e.first = name
 				continue
 			}
 			n := e.n * e.cost
 			if capacity := e.view.Limit.Capacity(); n > capacity {
 				n = capacity
 			}
-			e.holder = w.engine.slots.Allocate(process, n)
+			e.first = w.engine.slots.Allocate(name, n)
 		}
 	}
 	return failure
@@ -59,9 +59,9 @@ func (w *work) acquireSlots(requests []*request) {
 			pos := &r.positions[i]
 			e := pos.entry
 			switch {
-			case e == nil || e.holder == 0 || pos.nth >= e.granted:
+			case e == nil || e.first == 0 || pos.nth >= e.granted:
 			case e.sums != nil:
-				w.engine.ledger.Acquire(e.holder, &r.Hits[i], e.id)
+				w.engine.ledger.Acquire(e.first, &r.Hits[i], e.id)
 			default:
 				w.engine.slots.Acquire(rangeOf(pos), &r.Hits[i])
 			}
@@ -74,7 +74,7 @@ func rangeOf(pos *position) slots.Range {
 	row := pos.entry.id
 	row.Key = strings.Clone(row.Key) // it may be a part of a long request
 	return slots.Range{Limit: pos.entry.view.Limit, Row: row,
-		First: pos.entry.holder + pos.nth*pos.entry.cost,
+		First: pos.entry.first + pos.nth*pos.entry.cost,
 		N:     pos.entry.cost}
 }
 
@@ -87,7 +87,7 @@ func (w *work) releaseUncertain(r *request) {
 		e := pos.entry
 		if e != nil && e.sums != nil {
 			w.engine.ledger.MarkUncertain()
-		} else if e != nil && e.kind == statement.Charge && e.holder != 0 &&
+		} else if e != nil && e.kind == statement.Charge && e.first != 0 &&
 			pos.nth < e.view.Limit.Capacity()/e.cost {
 			allocated = append(allocated, rangeOf(pos))
 		}
@@ -117,7 +117,7 @@ func (w *work) repeatReleases(p *plan, requests []*request) {
 
 // addRelease plans the release of slots. A row can have several releases in a statement.
 func addRelease(p *plan, r slots.Range, isolated bool) *entry {
-	e := &entry{kind: statement.Release, id: r.Row, n: r.N, holder: r.First}
+	e := &entry{kind: statement.Release, id: r.Row, n: r.N, first: r.First}
 	g := groupFor(p, 0, statement.Key{Kind: statement.Release, Definition: inFlight,
 		Durable: r.Limit.Durable, Sync: r.Limit.AwaitsDisk()}, isolated)
 	g.entries = append(g.entries, e)

@@ -79,7 +79,7 @@ func (r *reservesTest) settle(t *rapid.T, l *ratelimit.Limit) {
 		for range rapid.IntRange(1, 3).Draw(t, "times") {
 			r.store.Ledger().Settle(&batch.Bill{Day: time.Now().Unix() / 86400,
 				ID: uuid(one.n), Charges: []batch.Charge{{Limit: l,
-					Key: "k", Unit: "tokens", Units: units, Rest: rest, Hold: one.hit.Hold}}})
+					Key: "k", Unit: "tokens", RealUnits: units, Excess: rest, Hold: one.hit.Hold}}})
 		}
 		algorithm.Settle(l, row, r.clock.Micro, units, rest, one.hit.Cost)
 	}

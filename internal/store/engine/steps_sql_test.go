@@ -17,7 +17,7 @@ import (
 // settlementOf returns a settlement that refunds units of an allowed hit, or charges them if units is below
 // 0.
 func settlementOf(h ratelimit.Hit, d ratelimit.Decision, units int64) *batch.Charge {
-	return &batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Cost: units, DecidedAt: d.DecidedAt,
+	return &batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Charged: units, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 

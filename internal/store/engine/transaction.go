@@ -69,7 +69,7 @@ type transaction struct {
 const maxRoundTrips = 100
 
 // newTransactions returns transactions for requests of several hits: one for each request if separate is set,
-// or one for all.
+// or one for all. oneByOne is that of transaction.
 func (w *work) newTransactions(requests []*request, lockWait time.Duration,
 	separate, oneByOne bool) []*transaction {
 	var transactions []*transaction
@@ -213,20 +213,20 @@ func sortGroups(groups []*group) {
 
 // apply reads the results and finishes the decided requests. For the other requests, it returns further
 // transactions or, after a lock timeout, the requests for another round.
-func (t *transaction) apply() (repeated []*transaction, waiting []*request) {
+func (t *transaction) apply() (next []*transaction, toRepeat []*request) {
 	w := t.work
-	more := false
+	goesOn := false
 	if t.err == nil {
 		t.plan.read()
 		waited := w.recordLocks(t.plan)
 		if t.err = t.failure(); t.err == nil {
-			more, t.err = t.advance()
+			goesOn, t.err = t.advance()
 		} else if waited {
 			return nil, t.requests
 		}
 	}
 	switch {
-	case more:
+	case goesOn:
 		return []*transaction{t}, nil
 	case t.err != nil && len(t.requests) > 1: // one transaction for each, because one may fail all
 		return w.newTransactions(t.requests, t.lockWait, true, t.oneByOne), nil

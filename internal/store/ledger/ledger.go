@@ -57,7 +57,7 @@ type Options struct {
 	Rows *lease.Set // the remembered rows
 
 	// Write returns the statements that settle charges, after those that add bills to the ledger.
-	Write func(charges []*batch.Charge, process int64, sync bool, lockWait time.Duration) []*pgdb.Statement
+	Write func(charges []*batch.Charge, name int64, sync bool, lockWait time.Duration) []*pgdb.Statement
 
 	// Upkeep makes the partitions of the ledger, and that of a day, in days since 1970. Nil makes none.
 	Upkeep func(day int64) error
@@ -71,11 +71,11 @@ type Options struct {
 
 // reservation is the reservation of a hit.
 type reservation struct {
-	limit   *ratelimit.Limit
-	row     lease.RowID
-	units   int64
-	process int64 // the name for which the row holds the units; 0 if it does not yet
-	ending  bool  // a settlement or a release waits
+	limit  *ratelimit.Limit
+	row    lease.RowID
+	units  int64
+	name   int64 // that for which the row holds the units; 0 if it does not yet
+	ending bool  // a settlement or a release waits
 }
 
 // maxWaiting bounds the settlements that wait. Further ones are lost.
@@ -132,10 +132,10 @@ func (l *Ledger) Acquire(name int64, h *ratelimit.Hit, row lease.RowID) {
 	l.mu.Lock()
 	known := l.held[hold]
 	if known != nil {
-		known.process = name
+		known.name = name
 	} else {
 		row.Key = strings.Clone(row.Key) // it may be a part of a long request
-		l.held[hold] = &reservation{limit: h.Limit, row: row, units: h.Cost, process: name}
+		l.held[hold] = &reservation{limit: h.Limit, row: row, units: h.Cost, name: name}
 	}
 	if !l.running {
 		l.start()
@@ -156,7 +156,7 @@ func (l *Ledger) Held(hold *ratelimit.Hold) int64 {
 	return 0
 }
 
-// MarkUncertain records that a reservation has no answer.
+// MarkUncertain records that a reservation has no answer: the row may hold its units, so the name soon ends.
 func (l *Ledger) MarkUncertain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -31,7 +31,7 @@ const (
 	retryPause = 2 * time.Second
 	// gatherTime is the time for which a transaction waits for more settlements while more than fewRunning
 	// requests hold units, since one of many settlements takes less time for each. In Traefik, serve may have
-	// waited before (settleWithin), to save time of the interpreter.
+	// waited before (settleWithin, with an equal fewRunning), to save time of the interpreter.
 	gatherTime = 10 * time.Millisecond
 	fewRunning = 8
 )
@@ -39,7 +39,7 @@ const (
 // item is a settlement that waits, or was sent without an answer, or without an ID a release.
 type item struct {
 	batch.Bill
-	process  int64 // the name that holds what the item ends, from when it is first sent
+	name     int64 // that which holds what the item ends, from when it is first sent
 	alone    bool  // send it in a transaction of its own, because it has failed with others
 	notUntil time.Time
 }
@@ -105,24 +105,24 @@ func (l *Ledger) take(now time.Time) []*item {
 	var taken, left []*item
 	ids := map[string]bool{} // a transaction has each settlement once
 	name := l.Name.Last()
-	for n, i := range l.waiting {
+	for n, one := range l.waiting {
 		switch {
 		case len(taken) == maxBatch || len(taken) > 0 && taken[0].alone:
 			left = append(left, l.waiting[n:]...)
 			l.waiting = left
 			return taken
-		case now.Before(i.notUntil) || i.alone && len(taken) > 0 || ids[i.ID]:
-			left = append(left, i)
+		case now.Before(one.notUntil) || one.alone && len(taken) > 0 || ids[one.ID]:
+			left = append(left, one)
 			continue
 		}
-		taken = append(taken, i)
-		ids[i.ID] = i.ID != ""
-		i.process = name
-		for n := range i.Charges {
-			c := &i.Charges[n]
-			c.Exact = json.Number(strconv.FormatInt(c.Units, 10))
-			if c.Rest != 0 {
-				c.Exact = batch.Exact(c.Units*1000 - c.Rest)
+		taken = append(taken, one)
+		ids[one.ID] = one.ID != ""
+		one.name = name
+		for k := range one.Charges {
+			c := &one.Charges[k]
+			c.Exact = json.Number(strconv.FormatInt(c.RealUnits, 10))
+			if c.Excess != 0 {
+				c.Exact = batch.Exact(c.RealUnits*1000 - c.Excess)
 			}
 			c.Durable = c.Limit.Durable
 			c.Prefix = c.Limit.Prefix
@@ -131,7 +131,7 @@ func (l *Ledger) take(now time.Time) []*item {
 			}
 			c.Held = 0
 			// Holds of an earlier name end with it: see takeFormer.
-			if h := l.held[c.Hold]; h != nil && h.process == i.process {
+			if h := l.held[c.Hold]; h != nil && h.name == name {
 				c.Held = h.units
 			}
 		}
@@ -160,21 +160,20 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.unsettled
-	for _, i := range items {
-		for c := range i.Charges {
-			// A settlement that came before has ended no hold of this one.
-			one := &i.Charges[c]
-			l.uncertain = l.uncertain || one.Held > 0 && !added
-			delete(l.held, one.Hold)
-			if one.Units < one.Held {
-				refunded = append(refunded,
-					lease.RowID{Durable: one.Durable, Prefix: one.Prefix, Key: one.Key})
+	for _, one := range items {
+		for k := range one.Charges {
+			c := &one.Charges[k]
+			// If the ledger has had all bills, this transaction has ended no hold.
+			l.uncertain = l.uncertain || c.Held > 0 && !added
+			delete(l.held, c.Hold)
+			if c.RealUnits < c.Held {
+				refunded = append(refunded, lease.RowID{Durable: c.Durable, Prefix: c.Prefix, Key: c.Key})
 			}
-			if one.Notice != nil && l.Notify != nil { // a release has none
-				l.Notify(one.Notice)
+			if c.Notice != nil && l.Notify != nil { // a release has none
+				l.Notify(c.Notice)
 			}
 		}
-		if i.ID != "" {
+		if one.ID != "" {
 			l.unsettled--
 		}
 	}
@@ -238,7 +237,7 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 		for n := range i.Charges {
 			c := &i.Charges[n]
 			sync = sync || c.Limit.AwaitsDisk()
-			if c.Units != 0 || c.Held != 0 {
+			if c.RealUnits != 0 || c.Held != 0 {
 				charges = append(charges, c)
 			}
 		}
@@ -246,7 +245,7 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 	text, _ := json.Marshal(bills) // it never fails for texts and numbers
 	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ufffd`)) {
 		for _, b := range bills {
-			store(b)
+			makeStorable(b)
 		}
 		text, _ = json.Marshal(bills)
 	}
@@ -256,7 +255,7 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 	if l.Texts.Guarded {
 		statements = append(statements, &pgdb.Statement{SQL: l.Texts.Index})
 	}
-	statements = append(append(statements, entries), l.Write(charges, items[0].process, sync, lockWait)...)
+	statements = append(append(statements, entries), l.Write(charges, items[0].name, sync, lockWait)...)
 	for _, s := range statements[:len(statements)-1] {
 		s.Joined = true
 	}
@@ -266,8 +265,8 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 // emptyResult is the length of the result of entries if its text is empty, as it is if all bills are known.
 const emptyResult = 4
 
-// store makes the texts of a bill storable.
-func store(b *batch.Bill) {
+// makeStorable makes the texts of a bill storable.
+func makeStorable(b *batch.Bill) {
 	b.User = storable(b.User)
 	b.Tier = storable(b.Tier)
 	b.Answered = storable(b.Answered)
@@ -291,7 +290,7 @@ func (l *Ledger) reacquire() {
 	name := l.Name.Last()
 	var calls []*batch.Call
 	for hold, h := range l.held {
-		if h.process == name && name != 0 || h.ending {
+		if h.name == name && name != 0 || h.ending {
 			continue
 		}
 		c := batch.NewCall()
@@ -319,7 +318,7 @@ func (l *Ledger) takeFormer() []int64 {
 	}
 	name := l.Name.Last()
 	for _, h := range l.held {
-		if h.process != 0 && h.process != name {
+		if h.name != 0 && h.name != name {
 			return nil
 		}
 	}

@@ -160,9 +160,9 @@ func (s *Store) Settle(bills ...*batch.Bill) {
 		now := s.now().UnixMicro()
 		switch e := st.rows[k]; {
 		case c.Limit.Reserves && !st.closed:
-			algorithm.Settle(c.Limit, st.row(k, now), now, c.Units, c.Rest, 0)
+			algorithm.Settle(c.Limit, st.row(k, now), now, c.RealUnits, c.Excess, 0)
 		case e != nil && c.Source == ratelimit.FromMemory:
-			algorithm.Of(c.Limit).Adjust(c.Limit, &e.row, now, c.Cost-c.Units, c.DecidedAt)
+			algorithm.Of(c.Limit).Adjust(c.Limit, &e.row, now, c.Charged-c.RealUnits, c.DecidedAt)
 			if e.row.Blank() {
 				st.removeEntry(e)
 			}

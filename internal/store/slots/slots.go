@@ -75,6 +75,9 @@ func New(o process.Options, add func(j *batch.Job)) *Slots {
 	return s
 }
 
+// NameOf returns the name of a slot number.
+func NameOf(slot int64) int64 { return slot >> 32 }
+
 // Allocate returns the first of n consecutive slot numbers of a name.
 func (s *Slots) Allocate(name, n int64) int64 {
 	const maxNumber = int64(1)<<32 - 1
@@ -93,7 +96,7 @@ func (s *Slots) Allocate(name, n int64) int64 {
 func (s *Slots) Acquire(r Range, h *ratelimit.Hit) {
 	held := &heldSlots{Range: r, hold: h.Hold}
 	s.mu.Lock()
-	current := r.First>>32 == s.Name.Last()
+	current := NameOf(r.First) == s.Name.Last()
 	if current {
 		s.held[held] = true
 		s.count(r.Row, r.N)

@@ -14,7 +14,7 @@ import (
 // prefixes, and 3 the keys.
 const firstValue = 4
 
-// claimedSQL is a time in the window of the refunded charge, or NULL.
+// claimedSQL is a time in the window of the refunded charge, or NULL. $8 is the claim: see parametersOf.
 const claimedSQL = `(timestamptz 'epoch'
 	+ nullif(($8::bigint[])[excluded.ord], 0) * interval '1 microsecond')`
 
@@ -164,6 +164,8 @@ func (s *Texts) write(key Key) *Text {
 		step.Columns = "remainder, " + step.Columns
 		step.Grants = "n"
 	}
+	// A Uniform statement has one prefix and one window, w, and its keys are sorted. Any other has them for
+	// each entry, and sorts the entries.
 	prefix, order, once, from := "$2::text", "", ", w AS MATERIALIZED ("+step.Window+")", ", w"
 	if !key.Uniform {
 		values += ", unnest($2::text[]) AS prefix"
