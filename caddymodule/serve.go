@@ -54,7 +54,7 @@ type pass struct {
 func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
 	status := http.StatusInternalServerError           // also after a panic
-	settling.Begin(responseWriterIn(w).ResponseWriter) // w locks the Settling
+	settling.Begin(responseWriterIn(w).ResponseWriter) // not w, because it locks the Settling
 	defer settling.End(&status, w.Header())
 	err := next.ServeHTTP(w, r)
 	var failure caddyhttp.HandlerError
@@ -105,7 +105,7 @@ func (h *Handler) limit(w http.ResponseWriter, r *http.Request) (p pass, err err
 		rw.facts.addTo(span)
 	}
 	respond.SetFields(w.Header(), h.site.Fields, h.site.Salt, &q.Outcome, q.Hits, q.Decisions)
-	rw.headers = respond.HeadersIn(w.Header(), rw.memory[:])
+	rw.headers = respond.HeadersIn(w.Header(), rw.values[:])
 	if q.Settling != nil {
 		rw.settling = append(rw.settling, q.Settling)
 	}
@@ -143,9 +143,9 @@ func replacerIn(r *http.Request) *caddy.Replacer {
 // response. All handlers of a request share one responseWriter.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	headers respond.Headers // the headers of all limits so far
-	memory  [respond.HeaderCount]string
-	wrote   bool // the final headers were written
+	headers respond.Headers             // the headers of all limits so far
+	values  [respond.HeaderCount]string // the memory of headers
+	wrote   bool                        // the final headers were written
 
 	facts    facts             // the facts for placeholders, which the latest handler sets
 	settling []*serve.Settling // an element for each handler that settles the request

@@ -105,6 +105,7 @@ func (c *invocation) set(function, id string, texts []string, force bool) (resul
 	var inputs []input
 	for _, a := range changes {
 		window, isAmount := amountWindows[a.name]
+		// The number of an amount, such as 100 of 100/1h; "" without one.
 		number := append(strings.Fields(strings.ReplaceAll(a.value, "/", " ")), "")[0]
 		kind := typeKinds[types[a.name]]
 		if isAmount {

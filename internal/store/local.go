@@ -51,7 +51,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
 	}
-	parts := float64(atomic.LoadInt32(&s.proxies))
+	proxies := float64(atomic.LoadInt32(&s.proxies))
 	limits := make([]ratelimit.Limit, len(hits)) // the shares
 	shareHits := append([]ratelimit.Hit(nil), hits...)
 	shares := make([]*lease.LocalCounter, len(hits))
@@ -62,7 +62,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	defer s.mu.Unlock()
 	for i := range hits {
 		h := &hits[i]
-		limits[i] = algorithm.ShareLimit(h.Limit, parts)
+		limits[i] = algorithm.ShareLimit(h.Limit, proxies)
 		shareHits[i].Limit = &limits[i]
 		if capacity := limits[i].Capacity(); h.Cost > capacity && h.Cost <= h.Limit.Capacity() {
 			shareHits[i].Cost = capacity // else it could never pass
@@ -70,7 +70,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		e := s.Engine(subjectOf(h))
 		id := lease.RowOf(h.Limit, h.StoredKey())
 		times[i] = s.serverTime(e)
-		shares[i] = lease.ShareOf(e.Rows(), id, parts, &limits[i], times[i])
+		shares[i] = lease.ShareOf(e.Rows(), id, proxies, &limits[i], times[i])
 		rows[i] = &shares[i].Row
 		if h.Limit.Algorithm == ratelimit.InFlight {
 			rows[i].Slots = e.Held(id)
@@ -78,7 +78,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		before[i] = *rows[i]
 	}
 	passes := algorithm.Decide(shareHits, rows, times, decisions)
-	s.countLocal(parts, passes)
+	s.countLocal(proxies, passes)
 	// A statement that was sent may have charged the hits.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
 	for i := range hits {
@@ -92,7 +92,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 			s.addDebt(shares[i], h, &shareHits[i], &before[i], times[i], !errors.Is(cause, ErrOwes))
 		}
 		// The units that all proxies have used, if each proxy has used as much as this one.
-		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
+		used := int64(float64(limits[i].Capacity()-d.Remaining) * proxies)
 		d.Quota = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Quota, d.Quota-used)
 		d.Source = ratelimit.FromMemory
@@ -103,7 +103,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 
 // settleLocal settles requests in the shares of their rows while the database makes no decisions.
 func (s *Store) settleLocal(bills []*batch.Bill) {
-	parts := float64(atomic.LoadInt32(&s.proxies))
+	proxies := float64(atomic.LoadInt32(&s.proxies))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.local.On {
@@ -116,9 +116,9 @@ func (s *Store) settleLocal(bills []*batch.Bill) {
 				continue
 			}
 			e := s.engineOf(c.Subject, c.Key)
-			limit := algorithm.ShareLimit(c.Limit, parts)
+			limit := algorithm.ShareLimit(c.Limit, proxies)
 			now := s.serverTime(e)
-			share := lease.ShareOf(e.Rows(), lease.RowOf(c.Limit, c.Key), parts, &limit, now)
+			share := lease.ShareOf(e.Rows(), lease.RowOf(c.Limit, c.Key), proxies, &limit, now)
 			held := e.Ledger().Held(c.Hold)
 			if held > limit.Events {
 				held = limit.Events // as TakeLocal has charged
@@ -146,13 +146,13 @@ func (s *Store) Local() Local {
 	return s.local
 }
 
-// countLocal counts a decision of TakeLocal, and sends a notice at the first one of an outage. parts is the
-// number of shares of each limit. The caller holds the mutex.
-func (s *Store) countLocal(parts float64, admitted bool) {
+// countLocal counts a decision of TakeLocal, and writes to the log at the first one of an outage. proxies is
+// the number of shares of each limit. The caller holds the mutex.
+func (s *Store) countLocal(proxies float64, admitted bool) {
 	now := time.Now()
 	if !s.local.On {
 		s.local = Local{On: true, Since: now}
-		s.notify(fmt.Sprintf(localText, 100/parts))
+		s.notify(fmt.Sprintf(localText, 100/proxies))
 	}
 	s.local.Last = now
 	if admitted {

@@ -28,7 +28,9 @@ const (
 )
 
 // gcraFill computes bucketAt of a row r at {at} in SQL: the columns filled (tokens), refill and rest
-// (remainder). The column fills is fillTime.
+// (remainder). From the inside: a has fills, which is fillTime; b what the row had at last_refill (NULL if it
+// is not valid), the part of a token beside that, and the time since; c whether the bucket is full; d the
+// tokens gained; e the time that these took.
 const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill)
 	ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
 		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest,
@@ -46,6 +48,9 @@ const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 	FROM (SELECT {span} AS span, {events} AS events, ` + gcraFillTimeSQL + ` AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0)`
 
+// In Step, f has the granted hits, g the tokens left, and h the time at which the bucket is full. In Adjust,
+// f has what is refunded, in tokens times span; g the tokens after that, and the part of one beside them; h
+// how much earlier a refill gives that part; i that refill; j the same of a full bucket; k full_at.
 var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
 	Returned: "tokens, last_refill, coalesce(remainder, 0)",

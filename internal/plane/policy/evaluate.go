@@ -46,8 +46,9 @@ func namesNetwork(s *Snapshot, f *Facts, tier string) bool {
 	return networkBan(s.bans, f) != nil || len(findByNetwork(s.set.index, f, tier, nil)) > 0
 }
 
-// evaluateInFull evaluates any request without the memo's verdicts. It returns the state of the sender, and
-// the reason why its API key is not valid, or NoReason. A request with an invalid key counts as anonymous.
+// evaluateInFull evaluates any request without the memo's verdicts. For Explain, it returns the state of the
+// sender, and the reason why its API key is not valid, or NoReason. A request with an invalid key counts as
+// anonymous.
 func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdict) (*senderState, Reason) {
 	at := now.UnixMicro()
 	Clear(v)

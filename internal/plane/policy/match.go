@@ -88,7 +88,7 @@ func newIndex(rules []*rule) *index {
 		switch chosen {
 		case -1:
 			idx.byText[""] = append(idx.byText[""], r)
-		case 0:
+		case 0: // see conditionValues
 			for _, network := range r.row.Networks {
 				idx.byNetwork[network] = append(idx.byNetwork[network], r)
 				idx.prefixLengths = addLength(idx.prefixLengths, network)

@@ -19,7 +19,7 @@ const settleWithin = 10 * time.Millisecond
 
 // fewRunning is the number of requests that run, or were decided together, up to which none waits: a client
 // that sends one request after another then finds the last one settled.
-const fewRunning = 8
+const fewRunning = 8 // as in the ledger (store/ledger/send.go)
 
 // settleSoon settles the request in another goroutine, together with others.
 func (s *Settling) settleSoon() {

@@ -439,7 +439,7 @@ func (u *Upload) Read(part []byte) (int, error) {
 // dropChunk drops a chunk. The caller holds the mutex.
 func (u *Upload) dropChunk(chunk []byte) {
 	if u.body.counted {
-		u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0)
+		u.site.bodies.Acquire(u.body.sender, -int64(cap(chunk)), 0) // releases
 	}
 	if cap(chunk) == chunkSize {
 		freeChunks.Put(chunk[:0]) //nolint:staticcheck // its header is small beside the chunk

@@ -53,9 +53,9 @@ func New(total *int64, responses ...Response) []*Reader {
 				r.headerTier = values[0]
 			}
 		}
-		if len(h[counted[0].name])+len(h[counted[1].name]) > 0 {
+		if len(h[inHeaders[0].name])+len(h[inHeaders[1].name]) > 0 {
 			r.head = append([]int64(nil), none...)
-			for _, one := range counted {
+			for _, one := range inHeaders {
 				n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
 				if err == nil && n >= 0 && n <= most {
 					r.head[one.is] = n

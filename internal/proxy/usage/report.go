@@ -28,10 +28,10 @@ func unreported() []int64 {
 	return n
 }
 
-// counted has the numbers in headers of a response.
-var counted = []struct {
+// inHeaders has the numbers in headers of a response.
+var inHeaders = []struct {
 	name string
-	is   int
+	is   int // as in shape
 }{{"X-Amzn-Bedrock-Input-Token-Count", promptWithout}, {"X-Amzn-Bedrock-Output-Token-Count", answer},
 	{"X-Amzn-Bedrock-Cache-Read-Input-Token-Count", cacheReadBeside},
 	{"X-Amzn-Bedrock-Cache-Write-Input-Token-Count", cacheWriteBeside}}

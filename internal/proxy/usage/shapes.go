@@ -55,7 +55,7 @@ const (
 // the text. A number in a path is the index of an array.
 type shape struct {
 	path string
-	is   int
+	is   int // the index of a number, or one of counts to free
 }
 
 // shapes lists where APIs report usage. If an event has several objects of counts, the first goes before the
@@ -175,7 +175,7 @@ func byName(names map[int]string) map[string]int {
 type member struct {
 	name  string
 	paths [][]string
-	are   []int
+	are   []int // shape.is of each of paths
 }
 
 // index returns shapes by the first names of their paths.

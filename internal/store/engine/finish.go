@@ -48,13 +48,13 @@ func (d *decider) failCalls(calls []*batch.Call, err error) {
 		c.Rows = lease.Find(d.engine.rows, c.Hits, c.Rows[:0])
 	}
 	if d.engine.refuseRemembered(calls, err) > 0 {
-		calls = d.finishDecidedCalls(calls)
+		calls = d.finishFromMemory(calls)
 	}
 	batch.Finish(d.queue, calls, err)
 }
 
-// finishDecidedCalls finishes the calls with decisions or an error, and returns the other calls.
-func (d *decider) finishDecidedCalls(calls []*batch.Call) []*batch.Call {
+// finishFromMemory finishes the calls that memory has decided, or failed, and returns the other calls.
+func (d *decider) finishFromMemory(calls []*batch.Call) []*batch.Call {
 	var decided []*batch.Call
 	n := 0
 	for _, c := range calls {

@@ -100,7 +100,7 @@ func (d *decider) DecideBatch(calls []*batch.Call, deadline time.Time) {
 	if d.queue.Deliver != nil && !d.isSide() {
 		unavailable := d.engine.unavailable(d.queue.Timeout)
 		if decideFromMemory(d.engine, calls, unavailable) > 0 {
-			calls = d.finishDecidedCalls(calls)
+			calls = d.finishFromMemory(calls)
 		}
 		if unavailable != nil {
 			batch.Finish(d.queue, calls, unavailable)
