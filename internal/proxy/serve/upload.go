@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,16 +27,7 @@ const (
 	// what is left. So a client that sends little has little held.
 	firstChunk = 4 << 10
 	chunkSize  = 16 << 10
-
-	// shortBody is the longest body that is parsed at any time.
-	shortBody = 64 << 10
-
-	// fewCommas bounds the members and elements of a body that a batch waits for: an interpreter takes up to
-	// 0.2 ms for each.
-	fewCommas = 32
 )
-
-var comma = []byte(",")
 
 // Upload is the body of a POST to which an enforced limit of tokens applies. It is read before the decision,
 // and held until the upstream has read it, or the request ends. The upstream reads it as the body.
@@ -90,10 +80,6 @@ type heldBody struct {
 // freeChunks has chunks of chunkSize. Without it, the memory of bodies would grow by half until it is
 // collected.
 var freeChunks = sync.Pool{New: func() any { return make([]byte, 0, chunkSize) }}
-
-// parsing bounds how many long bodies are parsed at once, because parsing takes several times their memory.
-// More of them than processors would not be parsed faster.
-var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 
 // newUpload returns the Upload of a request, or nil if its body is not read. units are those of its policy.
 func newUpload(q *Request, units policyUnits) *Upload {
@@ -317,81 +303,6 @@ func (u *Upload) grow(q *Request, size int64) bool {
 		b.chunks = append(b.chunks, make([]byte, 0, size))
 	}
 	return true
-}
-
-// readPrompts reads what requests ask for, unless it has done so, and refuses those that ask for what limits
-// cannot count.
-func readPrompts(all []*Request) {
-	var unread []*Request
-	var asked []*usage.Request
-	for _, q := range all {
-		u := q.Upload
-		if u == nil || u.length < 0 || u.promptRead {
-			continue
-		}
-		a := &usage.Request{Path: q.HTTP.URL.Path, ContentTypes: q.HTTP.Header["Content-Type"]}
-		if chunks := u.body.chunks; len(chunks) == 1 {
-			a.Body = chunks[0]
-		} else if len(chunks) > 1 {
-			a.Body = bytes.Join(chunks, nil)
-		}
-		unread = append(unread, q)
-		asked = append(asked, a)
-	}
-	if unread == nil {
-		return
-	}
-	usage.ReadPrompts(asked)
-	var rules *policy.Policy // of prices
-	var prices policy.Prices
-	var known map[string]*Request // the first request for each model
-	for i, q := range unread {
-		u := q.Upload
-		u.Prompt = asked[i].Prompt
-		reason := policy.NoReason
-		prompt := &u.Prompt
-		switch {
-		case asked[i].Err != nil:
-			reason = policy.AmbiguousBody
-		case prompt.Background:
-			reason = policy.Background
-		case prompt.Binary:
-			reason = policy.BinaryStream
-		case prompt.Batch && !passesBatches(q):
-			reason = policy.Batch
-		}
-		q.prompt = prompt.MediaTokens
-		if n := u.length - prompt.MediaLength; n > 0 { // as option.InputOf does
-			q.prompt += (n + 3) / 4
-		}
-		if q.HasVerdict && reason == policy.NoReason {
-			if q.Site.Policy.Rules != rules {
-				rules = q.Site.Policy.Rules
-				prices = rules.Prices()
-				known = make(map[string]*Request)
-			}
-			u.prices = prices
-			first := known[prompt.Model]
-			if first == nil {
-				first = q
-				known[prompt.Model] = q
-				q.price = prices.Of(prompt.Model)
-				prompt.Model = option.ModelName(prompt.Model)
-			}
-			prompt.Model = first.Upload.Prompt.Model
-			q.price = first.price
-			q.free = q.price != nil && q.price.Free
-		} else {
-			prompt.Model = option.ModelName(prompt.Model)
-		}
-		if reason == policy.NoReason && q.price == nil && u.money {
-			reason = policy.NoPrice
-		}
-		u.promptRead = true
-		if reason != policy.NoReason {
-			refuseUpload(q, reason)
-		}
-	}
 }
 
 // passOn makes what was read of a body, and the rest of it, the body of the request.
