@@ -304,7 +304,7 @@ func TestBatchWaitsForNoLongBody(t *testing.T) {
 		`{"n":1,"n":2}`:                            true,
 		`{"n":1,"n":2,"x":[1` + many + `]}`:        false,
 		`{"n":1,"n":2,"x":"` + many[:60] + `"}`:    true,
-		` {"n":1,"n":2}`:                           false,
+		"\ufeff" + `{"n":1,"n":2}`:                 false,
 		`{"n":1,"n":"` + strings.Repeat("x", 5000): false,
 	} {
 		q := post(strings.NewReader(body), int64(len(body)))
