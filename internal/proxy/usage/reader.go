@@ -11,10 +11,10 @@ import (
 type Reader struct {
 	*Frames
 
-	last       []int64 // the last report of each number
+	last       []int64 // the last report of each number, by the constants of shapes
 	head       []int64 // the numbers of the headers; nil without any
-	added      []int64 // further numbers; nil without any
-	entries    []entry // they stand for last, if there are any
+	added      []int64 // the last counts that shapes calls added; nil without any
+	entries    []entry // the counts of each model, which replace last; nil without any
 	searches   map[string]bool
 	medium     int  // the number that has the answer, if it is no text; or Unreported
 	events     int  // the events with new text since the last report of output

@@ -14,14 +14,20 @@ type lane struct {
 	queue   *batch.Queue // runs batches without requests
 }
 
-// laneOf returns the index of the lane of hits: 1 if the commit of one may wait for a standby, otherwise 0.
+// The indexes of the lanes.
+const (
+	plainLane   = 0
+	standbyLane = 1
+)
+
+// laneOf returns the lane of hits: standbyLane if the commit of one may wait for a standby.
 func laneOf(hits []ratelimit.Hit) int {
 	for i := range hits {
 		if hits[i].Limit.AwaitsDisk() {
-			return 1
+			return standbyLane
 		}
 	}
-	return 0
+	return plainLane
 }
 
 // addJob adds a job to the backlog of its lane, see batch.Add.

@@ -52,9 +52,9 @@ func (e *Engine) OpenQueue(timeout time.Duration, synchronous bool,
 	fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	lane := 0
+	lane := plainLane
 	if synchronous {
-		lane = 1
+		lane = standbyLane
 	}
 	return e.newQueue(timeout, lane, fill, deliver)
 }
