@@ -30,16 +30,22 @@ var flightKey = new(string)
 // startFlight sets the Upload and the Flight of a request, if its limits need them. It returns false if it
 // refuses the request.
 func startFlight(q *Request) bool {
-	units := policyUnitsOf(q.Verdict.Terms)
-	if q.Limits.EnforcesTokens || units.tokens || units.shadowMoney {
-		q.Upload = newUpload(q, units)
-		if q.Upload == nil && units.money {
-			q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
-			return false
+	tokens, money, shadowMoney := unitsOf(q.Verdict.Terms)
+	enforced := q.Limits.EnforcesTokens || tokens
+	hasLength := q.HTTP.ContentLength >= 0
+	parent := q.HTTP.Context()
+	if q.HTTP.Method == http.MethodPost && (enforced || shadowMoney && hasLength) {
+		u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
+			body: &heldBody{}, money: money, client: parent, unsized: !hasLength, oneAttempt: q.Writer != nil}
+		if parent.Value(flightKey) != nil { // without a call, because an interpreter would take long
+			u.client = clientIn(q)
 		}
+		q.Upload = u
+	} else if money {
+		q.Outcome = refusal(http.StatusBadRequest, policy.NoPrice)
+		return false
 	}
 	if q.Upload != nil || q.Limits.HasHolds || hasHolds(q.Verdict.Hits) {
-		parent := q.HTTP.Context()
 		q.Flight = &Flight{upload: q.Upload, parent: parent}
 		parent = context.WithValue(parent, flightKey, q.Flight)
 		q.Flight.Context, q.Flight.cancel = context.WithCancel(parent)

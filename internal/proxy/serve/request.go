@@ -41,7 +41,7 @@ type Request struct {
 	Decisions []ratelimit.Decision
 	Err       error         // the reason for missing Decisions
 	Upload    *Upload       // nil if the body is not read before the decision
-	Earlier   *Upload       // of an earlier handler; newUpload sets it in Traefik; nil without one
+	Earlier   *Upload       // of an earlier handler; clientIn sets it in Traefik; nil without one
 	Flight    *Flight       // nil if the request holds no slots and no Upload
 	prompt    int64         // the estimated tokens of the prompt, for limits of tokens
 	price     *policy.Price // of the model that Upload names; nil without one

@@ -16,7 +16,7 @@ var bufferedBytes int64
 
 // readBody reads the costs in the body of a response with headers h.
 func (s *Settling) readBody(h http.Header) {
-	s.body = usage.NewFrames(&bufferedBytes, h)[0]
+	s.body = usage.NewFrames(&bufferedBytes, usage.Response{Header: h})[0]
 	s.body.Each = s.readCosts
 }
 

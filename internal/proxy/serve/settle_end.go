@@ -119,24 +119,23 @@ func setUnits(all []*Settling) {
 				if t.wrong != nil {
 					one.err = option.Invalid(one.source.Text, t.wrong.Value, t.wrong.Want)
 				}
-			}
-			switch {
-			case unit == "":
-			case t.shares == nil:
-				one.RealUnits = 0
-			case t.estimated && (unit != option.Money || t.price == nil):
-				one.RealUnits = one.Charged
-			case unit == option.Money:
-				one.RealUnits = (t.cost + 999) / 1000
-			case unit == option.InputTokens:
-				one.RealUnits = t.input
-			case unit == option.OutputTokens:
-				one.RealUnits = t.output
-			default:
-				one.RealUnits = t.input + t.output
-			}
-			if unit != "" && unit != option.Money && one.RealUnits > ratelimit.MaxEvents {
-				one.RealUnits = ratelimit.MaxEvents
+				switch {
+				case t.shares == nil:
+					one.RealUnits = 0
+				case t.estimated && (unit != option.Money || t.price == nil):
+					one.RealUnits = one.Charged
+				case unit == option.Money:
+					one.RealUnits = (t.cost + 999) / 1000
+				case unit == option.InputTokens:
+					one.RealUnits = t.input
+				case unit == option.OutputTokens:
+					one.RealUnits = t.output
+				default:
+					one.RealUnits = t.input + t.output
+				}
+				if unit != option.Money && one.RealUnits > ratelimit.MaxEvents {
+					one.RealUnits = ratelimit.MaxEvents
+				}
 			}
 			switch {
 			case one.kind != SettledSame: // a stream without usage is missing

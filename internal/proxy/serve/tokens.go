@@ -37,29 +37,20 @@ type tokens struct {
 	cost   int64 // in billionths
 }
 
-// policyUnits says in which units the limits of a policy count.
-type policyUnits struct {
-	tokens      bool // enforced limits of tokens or money
-	money       bool // enforced limits in money
-	shadowMoney bool // limits in money of shadow rules
-}
-
-// policyUnitsOf returns the units of the hits with these terms.
-func policyUnitsOf(terms []*policy.Terms) policyUnits {
-	var units policyUnits
+// unitsOf reports whether the terms of a policy have enforced limits of tokens or money, enforced limits in
+// money, and limits in money of shadow rules.
+func unitsOf(terms []*policy.Terms) (tokens, money, shadowMoney bool) {
+	tokens, money, shadowMoney = false, false, false
 	for _, t := range terms {
 		if t.CostSource == nil || t.CostSource.Unit == "" {
 			continue
 		}
-		money := t.CostSource.Unit == option.Money
-		if t.Shadow {
-			units.shadowMoney = units.shadowMoney || money
-			continue
-		}
-		units.tokens = true
-		units.money = units.money || money
+		inMoney := t.CostSource.Unit == option.Money
+		tokens = tokens || !t.Shadow
+		money = money || inMoney && !t.Shadow
+		shadowMoney = shadowMoney || inMoney && t.Shadow
 	}
-	return units
+	return tokens, money, shadowMoney
 }
 
 // setBills sets the bills of requests on limits of tokens, without their costs. The day of a bill is that of

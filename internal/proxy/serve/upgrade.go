@@ -69,7 +69,8 @@ func meetsLimits(s *Site, q *Request, exempt bool) (bool, error) {
 	}
 	v := &policy.Verdict{}
 	err := s.Policy.Rules.Evaluate(background, s.Timeout, q.Key, q.User, &f, v)
-	return err != nil || v.Refused() || policyUnitsOf(v.Terms).tokens, nil
+	tokens, _, _ := unitsOf(v.Terms)
+	return err != nil || v.Refused() || tokens, nil
 }
 
 // removeOffers removes from a request the headers with another method, unless it is a POST, and an offer to

@@ -81,22 +81,6 @@ type heldBody struct {
 // collected.
 var freeChunks = sync.Pool{New: func() any { return make([]byte, 0, chunkSize) }}
 
-// newUpload returns the Upload of a request, or nil if its body is not read. units are those of its policy.
-func newUpload(q *Request, units policyUnits) *Upload {
-	enforced := q.Limits.EnforcesTokens || units.tokens
-	ofShadow := q.HTTP.ContentLength >= 0 && units.shadowMoney
-	if q.HTTP.Method != http.MethodPost || !enforced && !ofShadow {
-		return nil
-	}
-	u := &Upload{site: q.Site, length: -1, bound: q.Site.MaxBody, optional: !enforced,
-		body: &heldBody{}, money: units.money, client: q.HTTP.Context(),
-		unsized: q.HTTP.ContentLength < 0, oneAttempt: q.Writer != nil}
-	if u.client.Value(flightKey) != nil { // without a call, because an interpreter would take long
-		u.client = clientIn(q)
-	}
-	return u
-}
-
 // uploadStatuses has the statuses of the reasons for which ReadUpload refuses a request.
 var uploadStatuses = map[policy.Reason]int{
 	policy.NoPrice:       http.StatusBadRequest,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"net/http"
 	"strings"
 	"sync/atomic"
 )
@@ -55,10 +54,11 @@ type Frames struct {
 	total    *int64 // the bytes that all Frames hold; atomic
 }
 
-// NewFrames returns the Frames of responses with these headers. total counts the bytes that all Frames hold.
-func NewFrames(total *int64, headers ...http.Header) []*Frames {
-	all := make([]*Frames, len(headers))
-	for i, h := range headers {
+// NewFrames returns the Frames of responses, without each Start. total counts the bytes that all Frames hold.
+func NewFrames(total *int64, responses ...Response) []*Frames {
+	all := make([]*Frames, len(responses))
+	for i := range responses {
+		h := responses[i].Header
 		f := &Frames{total: total, mode: begin} // servers also name other types
 		all[i] = f
 		kind := strings.ToLower(h.Get("Content-Type"))

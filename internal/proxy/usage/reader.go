@@ -38,13 +38,9 @@ type Response struct {
 
 // New returns the Readers of responses. total is that of NewFrames, and counts each Start.
 func New(total *int64, responses ...Response) []*Reader {
-	headers := make([]http.Header, len(responses))
-	for i := range responses {
-		headers[i] = responses[i].Header
-	}
 	all := make([]*Reader, len(responses))
-	for i, f := range NewFrames(total, headers...) {
-		h := headers[i]
+	for i, f := range NewFrames(total, responses...) {
+		h := responses[i].Header
 		r := &Reader{Frames: f, last: append([]int64(nil), none...), medium: Unreported}
 		f.reader = r
 		all[i] = r
