@@ -81,15 +81,6 @@ type heldBody struct {
 // collected.
 var freeChunks = sync.Pool{New: func() any { return make([]byte, 0, chunkSize) }}
 
-// uploadStatuses has the statuses of the reasons for which ReadUpload refuses a request.
-var uploadStatuses = map[policy.Reason]int{
-	policy.NoPrice:       http.StatusBadRequest,
-	policy.AmbiguousBody: http.StatusBadRequest, policy.Background: http.StatusBadRequest,
-	policy.Batch: http.StatusBadRequest, policy.BinaryStream: http.StatusBadRequest,
-	policy.SlowBody: http.StatusRequestTimeout, policy.LongBody: http.StatusRequestEntityTooLarge,
-	policy.ManyBodies: http.StatusServiceUnavailable, policy.GoneBody: http.StatusBadGateway,
-}
-
 // ReadUpload reads the Upload of a request and reports, as FindLimits does, whether the store has to decide
 // the request. Before that, it refuses the request if a limit is known to be used up. The time for reading
 // counts neither for the decision nor in the history.
@@ -132,14 +123,21 @@ func refuseUpload(q *Request, reason policy.Reason) {
 		return
 	}
 	u.dropChunks()
-	q.Outcome = refusal(uploadStatuses[reason], reason)
+	q.Outcome = refusal(http.StatusBadRequest, reason)
+	o := &q.Outcome
 	switch reason {
-	case policy.ManyBodies:
-		q.Outcome.RetryAfter = overloadedWait
-	case policy.LongBody:
-		q.Outcome.Message = "Body too long: at most " + strconv.FormatInt(u.bound, 10) + " bytes"
 	case policy.NoPrice:
 		nameUnpriced(q)
+	case policy.SlowBody:
+		o.Status = http.StatusRequestTimeout
+	case policy.LongBody:
+		o.Status = http.StatusRequestEntityTooLarge
+		o.Message = "Body too long: at most " + strconv.FormatInt(u.bound, 10) + " bytes"
+	case policy.ManyBodies:
+		o.Status = http.StatusServiceUnavailable
+		o.RetryAfter = overloadedWait
+	case policy.GoneBody:
+		o.Status = http.StatusBadGateway
 	}
 }
 

@@ -91,16 +91,18 @@ func (f *Frames) stop(reason string) {
 		f.Invalid = reason
 	}
 	f.mode = unread
-	f.Release()
+	release(f)
 }
 
-// Release drops the buffers.
-func (f *Frames) Release() {
-	f.packed = nil
-	f.text = nil
-	f.event = nil
-	atomic.AddInt64(f.total, -f.buffered)
-	f.buffered = 0
+// release drops the buffers of bodies.
+func release(all ...*Frames) {
+	for _, f := range all {
+		f.packed = nil
+		f.text = nil
+		f.event = nil
+		atomic.AddInt64(f.total, -f.buffered)
+		f.buffered = 0
+	}
 }
 
 // fits counts the buffers, and reports whether they are within the bounds. It first drops most of each long
@@ -173,12 +175,8 @@ func end(all ...*Frames) [][]byte {
 		case array:
 			f.elements()
 		}
-		f.packed = nil
-		f.text = nil
-		f.event = nil
-		atomic.AddInt64(f.total, -f.buffered)
-		f.buffered = 0
 	}
+	release(all...)
 	return single
 }
 
@@ -249,7 +247,7 @@ func (f *Frames) start() {
 			return
 		}
 		f.mode = unread
-		f.Release()
+		release(f)
 	}
 }
 
@@ -297,7 +295,7 @@ func (f *Frames) divide(part []byte) {
 	f.text = append(f.text, part...)
 	if !f.fits() {
 		inLine := len(f.text) > 0
-		f.Release()
+		release(f)
 		f.long = true
 		if inLine {
 			f.text = []byte{'-'} // stands for the start of the line

@@ -61,7 +61,7 @@ func New(total *int64, responses ...Response) []*Reader {
 		f.text = responses[i].Start
 		f.buffered = int64(len(f.text))
 		if f.mode != begin || f.encoded {
-			f.Release()
+			release(f)
 			_, _ = f.Write(responses[i].Start) // it has no error
 		}
 	}
