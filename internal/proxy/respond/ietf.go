@@ -61,12 +61,19 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 	return policies, limits
 }
 
-// isBefore reports whether the member for a comes before the member for b.
+// isBefore reports whether the member for a comes before the member for b: decisions before those that were
+// not made, refusals before those that allow, and then by the longer RetryAfter or less Remaining.
 func isBefore(a, b *ratelimit.Decision) bool {
 	if a.Source == ratelimit.Undecided || b.Source == ratelimit.Undecided {
 		return a.Source != ratelimit.Undecided
 	}
-	return tighter(a, b)
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if a.Allowed {
+		return a.Remaining < b.Remaining
+	}
+	return a.RetryAfter > b.RetryAfter
 }
 
 // maxFieldNumber is the largest number in a structured field.

@@ -83,7 +83,7 @@ func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision, skip []bool)
 				continue
 			}
 			if at < 0 || d.Allowed && decisions[at].Allowed && d.Remaining < decisions[at].Remaining ||
-				!d.Allowed && tighter(d, &decisions[at]) {
+				!d.Allowed && (decisions[at].Allowed || d.RetryAfter > decisions[at].RetryAfter) {
 				best[k] = i
 			}
 		}
@@ -92,19 +92,6 @@ func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision, skip []bool)
 		return best[1]
 	}
 	return best[0]
-}
-
-// tighter reports whether a describes the request better than b. A refusal is better than a decision that
-// allows. Of two refusals, the longer RetryAfter is better. Of two decisions that allow, less Remaining is
-// better.
-func tighter(a, b *ratelimit.Decision) bool {
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if a.Allowed {
-		return a.Remaining < b.Remaining
-	}
-	return a.RetryAfter > b.RetryAfter
 }
 
 // RetrySeconds returns the wait of a refused request in whole seconds, rounded up, at least 1. RetrySeconds

@@ -26,8 +26,8 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 			if u != nil && u.Prompt.Output != 0 {
 				output = u.Prompt.Output
 			}
-			if q.price != nil {
-				output = boundOutput(output, u, q.price)
+			if u != nil && u.most > 0 && output > u.most {
+				output = u.most
 			}
 			money := int64(0)
 			if source.Unit == option.Money && q.price != nil {
@@ -53,18 +53,6 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 	}
 }
 
-// boundOutput returns an output, or the largest one of a model for all answers to an Upload if that is less.
-func boundOutput(output int64, u *Upload, p *policy.Price) int64 {
-	most := p.MaxOutput
-	if n := u.Prompt.Answers; n > 1 && most <= ratelimit.MaxEvents/n {
-		most *= n
-	}
-	if most > 0 && output > most {
-		return most
-	}
-	return output
-}
-
 // passesBatches reports whether all enforced limits of tokens that apply to a request let batches pass.
 func passesBatches(q *Request) bool {
 	for _, terms := range [][]*policy.Terms{q.Limits.Terms, q.Verdict.Terms} {
@@ -80,17 +68,18 @@ func passesBatches(q *Request) bool {
 // estimate sets what the request may cost.
 func (s *Settling) estimate() {
 	t := s.tokens
+	u := t.upload
 	output := int64(0) // the largest estimate
 	for i := range s.hits {
 		if n := s.hits[i].source.Output; n > output {
 			output = n
 		}
 	}
-	if t.upload != nil && t.upload.Prompt.Output != 0 {
-		output = t.upload.Prompt.Output
+	if u != nil && u.Prompt.Output != 0 {
+		output = u.Prompt.Output
 	}
-	if t.price != nil {
-		output = boundOutput(output, t.upload, t.price)
+	if u != nil && u.most > 0 && output > u.most {
+		output = u.most
 	}
 	t.estimated = true
 	parts := option.Parts{}
@@ -98,7 +87,7 @@ func (s *Settling) estimate() {
 	parts[option.Output] = output
 	parts[option.Request] = 1
 	if t.price != nil {
-		dearest, tier, _ := t.price.Estimate(t.prompt, output, t.upload.Prompt.Tier)
+		dearest, tier, _ := t.price.Estimate(t.prompt, output, u.Prompt.Tier)
 		parts = dearest
 		t.tier = tier
 	}

@@ -48,6 +48,7 @@ type Upload struct {
 	length     int64         // the length of the body, or -1 before it was read
 	bound      int64         // the longest body that is read
 	prices     policy.Prices // those in force when the body was read
+	most       int64         // the largest output of the model for all answers; 0 if it is unknown
 	promptRead bool          // Prompt was read, or is not needed
 	// unpriced is the model that the body names, as people may read it, if it has no price and is refused.
 	unpriced string

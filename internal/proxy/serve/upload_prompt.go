@@ -7,6 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/option"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/usage"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const (
@@ -85,7 +86,13 @@ func readPrompts(all []*Request) {
 			}
 			prompt.Model = first.Upload.Prompt.Model
 			q.price = first.price
-			q.free = q.price != nil && q.price.Free
+			if q.price != nil {
+				q.free = q.price.Free
+				u.most = q.price.MaxOutput
+				if n := prompt.Answers; n > 1 && u.most <= ratelimit.MaxEvents/n {
+					u.most *= n
+				}
+			}
 		} else {
 			prompt.Model = option.ModelName(prompt.Model)
 		}
