@@ -72,14 +72,6 @@ type Databases struct {
 // timeout bounds the decision on a request of the handler.
 func (p *Process) Open(sources *DataSources, timeout time.Duration) (*Databases, error) {
 	o := &Databases{process: p, After: p.Delay + timeout}
-	if err := o.open(sources); err != nil {
-		o.End()
-		return nil, err
-	}
-	return o, nil
-}
-
-func (o *Databases) open(sources *DataSources) error {
 	var err error
 	o.Limits, err = o.openDatabase(&sources.Limits)
 	if err == nil && sources.Policy != nil {
@@ -88,7 +80,11 @@ func (o *Databases) open(sources *DataSources) error {
 	if err == nil && sources.History != nil {
 		o.History, err = o.openHistory(sources)
 	}
-	return err
+	if err != nil {
+		o.End()
+		return nil, err
+	}
+	return o, nil
 }
 
 // share returns the Resource with a name, which consists of all its settings, and adds a reference to it. It

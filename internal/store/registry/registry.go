@@ -77,8 +77,7 @@ func (n *Node) Poll(ctx context.Context, db pgdb.DB, now time.Time) (int64, erro
 		n.mu.Lock()
 		n.writtenAt, n.written = now, applied
 		n.mu.Unlock()
-	}
-	if err != nil {
+	} else {
 		n.retryAt = now.Add(failurePause)
 		err = fmt.Errorf("the registry of proxies: %w. Limits work without it; `nodes` does not show this "+
 			"proxy. Its tables are made by schema.sql, and its role needs "+
