@@ -6,7 +6,7 @@ package schema
 
 const (
 	number   = 7
-	revision = 40
+	revision = 41
 )
 
 const stateSQL = `
@@ -437,7 +437,7 @@ SELECT coalesce((a.about ->> 'number')::int, 0) AS number, coalesce((a.about ->>
 ) AS s;
 	IF current_setting('server_version_num')::int < 150000 THEN RAISE feature_not_supported USING MESSAGE = format('pg-ratelimit needs PostgreSQL 15 or newer, and this server is %s', current_setting('server_version'));
 	ELSIF state.fault IS NOT NULL THEN RAISE object_not_in_prerequisite_state USING MESSAGE = state.fault;
-	ELSIF NOT (state.lacks AND state.revision = 40) AND (state.revision >= 40 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
+	ELSIF NOT (state.lacks AND state.revision = 41) AND (state.revision >= 41 OR state.number > 0 AND current_setting('pg_ratelimit.creates', true) = 'on') THEN RETURN;
 	END IF;
 	SELECT min(c.relowner), string_agg(DISTINCT c.relowner::regrole::text, ', '), min(c.relnamespace) INTO owner, owners, place FROM jsonb_array_elements_text(facts -> 'tables') AS t JOIN pg_class c ON c.oid = to_regclass(t);
 	IF owners LIKE '%,%' OR NOT pg_has_role(owner, 'MEMBER') THEN RAISE insufficient_privilege USING MESSAGE = format('the tables belong to %s, and this session has '
@@ -2058,19 +2058,19 @@ BEGIN
 		RAISE EXCEPTION 'day: %: must be within 8 days of today, because % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR n IN 1..1000 LOOP
-		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
-		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
+		name := concat(space, '.', parent, to_char(day, '_YYYYMMDD'), '_' || nullif(n, 1));
+		EXIT WHEN to_regclass(name) IS NULL;
 	END LOOP;
-	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, parent::regclass);
-	PERFORM rate_limit_strip(ARRAY[(space || '.' || name)::regclass::oid]);
-	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
-		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
+	EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', name, parent::regclass);
+	PERFORM rate_limit_strip(ARRAY[name::regclass::oid]);
+	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = name::regclass AND i.indisunique LOOP
+		EXECUTE format('ALTER TABLE %s REPLICA IDENTITY USING INDEX %I', name, same.relname);
 	END LOOP;
 	IF NOT FOUND THEN -- a publication of deletes would otherwise refuse them
-		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY FULL', space, name);
+		EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
 	END IF;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', parent::regclass, space, name, day::timestamptz, (day + 1)::timestamptz);
-	RETURN space || '.' || name;
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', parent::regclass, name, day::timestamptz, (day + 1)::timestamptz);
+	RETURN name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	IF current_setting('transaction_isolation') = 'read committed' THEN
 		RAISE;
@@ -4472,7 +4472,7 @@ $file$), E'\n--;\n') LOOP BEGIN EXECUTE command;
 					|| 'The migration has changed nothing.', MESSAGE = concat(replace(substring(context FROM '((?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|TABLE|INDEX|TRIGGER|TYPE|SEQUENCE) (?:IF EXISTS )?rate_limit_\w+)'), 'IF EXISTS ', '') || ': ', SQLERRM);
 		END;
 	END LOOP;
-	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 40,
+	EXECUTE format($about$ CREATE OR REPLACE FUNCTION rate_limit_about() RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT ''%s''::jsonb'$about$, facts || jsonb_build_object('number', 7, 'revision', 41,
 		'oldest', 1, 'keys', (SELECT jsonb_agg(concat(c.relname, '.', k.conname) ORDER BY concat(c.relname, '.', k.conname) COLLATE "C") FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE facts -> 'tables' ? c.relname
 				AND pg_table_is_visible(c.oid) AND k.contype IN ('p', 'u', 'x')), 'triggers', (SELECT count(*) FROM pg_trigger g WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgname <> 'rate_limit_refuse_count' AND g.tgrelid
 			IN (SELECT to_regclass(t) FROM jsonb_array_elements_text(facts -> 'tables') t))));

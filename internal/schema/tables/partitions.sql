@@ -62,21 +62,21 @@ BEGIN
 	END IF;
 	-- A table that was detached may have the name.
 	FOR n IN 1..1000 LOOP
-		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
-		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
+		name := concat(space, '.', parent, to_char(day, '_YYYYMMDD'), '_' || nullif(n, 1));
+		EXIT WHEN to_regclass(name) IS NULL;
 	END LOOP;
-	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, parent::regclass);
-	PERFORM rate_limit_strip(ARRAY[(space || '.' || name)::regclass::oid]);
+	EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', name, parent::regclass);
+	PERFORM rate_limit_strip(ARRAY[name::regclass::oid]);
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
-		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
+		WHERE i.indrelid = name::regclass AND i.indisunique LOOP
+		EXECUTE format('ALTER TABLE %s REPLICA IDENTITY USING INDEX %I', name, same.relname);
 	END LOOP;
 	IF NOT FOUND THEN -- a publication of deletes would otherwise refuse them
-		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY FULL', space, name);
+		EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', name);
 	END IF;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', parent::regclass,
-		space, name, day::timestamptz, (day + 1)::timestamptz);
-	RETURN space || '.' || name;
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', parent::regclass,
+		name, day::timestamptz, (day + 1)::timestamptz);
+	RETURN name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	-- Under REPEATABLE READ, the snapshot does not show a partition that another process created.
 	IF current_setting('transaction_isolation') = 'read committed' THEN
