@@ -25,9 +25,8 @@ var comma = []byte(",")
 // More of them than processors would not be parsed faster.
 var parsing = make(chan bool, runtime.GOMAXPROCS(0))
 
-// readPrompts reads what requests ask for, unless it has done so, and refuses those that ask for what limits
-// cannot count.
-func readPrompts(all []*Request) {
+// unreadPrompts returns the requests with a body that was received but not read, and what each asks.
+func unreadPrompts(all []*Request) ([]*Request, []*usage.Request) {
 	var unread []*Request
 	var asked []*usage.Request
 	for _, q := range all {
@@ -44,6 +43,13 @@ func readPrompts(all []*Request) {
 		unread = append(unread, q)
 		asked = append(asked, a)
 	}
+	return unread, asked
+}
+
+// readPrompts reads what requests ask for, unless it has done so, and refuses those that ask for what limits
+// cannot count.
+func readPrompts(all []*Request) {
+	unread, asked := unreadPrompts(all)
 	if unread == nil {
 		return
 	}
