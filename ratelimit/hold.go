@@ -31,8 +31,8 @@ func (h *Hold) Release() {
 	}
 }
 
-// Acquire records that the store admitted the hit. Release calls free, or Hold does if Release was
-// called already. Only stores call Hold.
+// Acquire records that the store admitted the hit. Release calls free, or Acquire does if Release was called
+// already. Only stores call Acquire.
 func (h *Hold) Acquire(free func()) {
 	h.mu.Lock()
 	released := h.released

@@ -144,7 +144,7 @@ func (s *Store) check(back bool) map[*engine.Engine]bool {
 }
 
 // chargeDebts charges the debts that are due to the engines that answer, and reports whether any debt is
-// left. If back is set, all holds begin again.
+// left. If back is set, all quiet times begin again.
 func (s *Store) chargeDebts(answers map[*engine.Engine]bool, back bool) bool {
 	var due []*charge
 	s.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Refund describes a refund of N units to a row. It has no effect if the row has another claim.
+// Refund describes a refund of Units to a row. It has no effect if the row has another claim.
 type Refund struct {
 	Row   RowID
 	Limit *ratelimit.Limit

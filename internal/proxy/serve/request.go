@@ -150,9 +150,9 @@ func isExempt(s *Site, r *http.Request) bool {
 func Fill(requests []*Request) {
 	readPrompts(requests)
 	filled := make([][]ratelimit.Hit, len(requests))
-	var counting, holding []int // the indexes of requests that chargeTokens and attach change
+	var counting, holding []int // the indexes of requests that chargeTokens and setHolds change
 	for at, q := range requests {
-		f := q.Limits
+		limits := q.Limits
 		q.usesStore = q.Upload == nil || q.Outcome.Status == 0
 		q.Err = nil
 		hits := q.Hits[:0]
@@ -161,10 +161,10 @@ func Fill(requests []*Request) {
 		if !q.usesStore {
 			continue
 		}
-		hits = append(hits, f.Hits...)
-		q.Terms = append(q.Terms, f.Terms...)
-		for i, z := range f.Zones {
-			if f.Varies && z.cost != nil {
+		hits = append(hits, limits.Hits...)
+		q.Terms = append(q.Terms, limits.Terms...)
+		for i, z := range limits.Zones {
+			if limits.Varies && z.cost != nil {
 				hits[i].Cost = reading.CostOf(z.cost, &q.Input)
 			}
 			key := ""
@@ -190,7 +190,7 @@ func Fill(requests []*Request) {
 			q.Terms = append(q.Terms, q.Verdict.Terms...)
 		}
 		filled[at] = hits
-		if f.Varies || q.HasVerdict && !q.Verdict.Simple {
+		if limits.Varies || q.HasVerdict && !q.Verdict.Simple {
 			counting = append(counting, at)
 		}
 		if q.Flight != nil {

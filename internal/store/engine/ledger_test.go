@@ -180,7 +180,7 @@ func TestSettlementIsAStatementForEachAlgorithm(t *testing.T) {
 		JOIN rate_limit_ledger ON time = window_start WHERE key = 'b'`), "2")
 }
 
-// What a killed process held is free once its session has expired, for every program on the row.
+// What a killed process held is free once its name has expired, for every program on the row.
 func TestUnitsOfLostProcessAreFree(t *testing.T) {
 	s := newTestDB(t)
 	lost := s.openEngine(bareOptions)
@@ -189,7 +189,7 @@ func TestUnitsOfLostProcessAreFree(t *testing.T) {
 	other := s.openEngine(bareOptions)
 	_, d := reserve(t, other, l, 10)
 	check.Equal(t, "beside the other process", outcomes(d), "refused 0 of 100")
-	// The names of sessions are times: a name of an hour ago that was not renewed is of a lost process.
+	// The names of processes are times: a name of an hour ago that was not renewed is of a lost process.
 	s.exec("UPDATE rate_limit_durable SET held = '{{1,100}}'")
 	_, d = reserve(t, other, l, 10)
 	check.Equal(t, "after its loss", outcomes(d), "allowed 90 of 100")

@@ -182,12 +182,12 @@ func (l *Ledger) send(items []*item, now time.Time) bool {
 	return true
 }
 
-// retry sends the items of a transaction that has failed again, each by itself.
+// retry queues the items of a failed transaction again, each to be sent alone.
 func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
 	if pg.IsMissingDay(failed.Code, failed.Err.Error()) && l.Upkeep != nil {
-		for n, i := range items {
-			if n == 0 || i.Day != items[n-1].Day {
-				l.Report(l.Upkeep(i.Day))
+		for i, one := range items {
+			if i == 0 || one.Day != items[i-1].Day {
+				l.Report(l.Upkeep(one.Day))
 			}
 		}
 	} else if len(items) == 1 {
@@ -195,10 +195,10 @@ func (l *Ledger) retry(items []*item, failed *pgdb.Statement, now time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, i := range items {
-		i.alone = true
+	for _, one := range items {
+		one.alone = true
 		if len(items) == 1 {
-			i.notUntil = now.Add(retryPause)
+			one.notUntil = now.Add(retryPause)
 		}
 	}
 	l.waiting = append(l.waiting, items...)
@@ -213,12 +213,12 @@ func (l *Ledger) withoutReleases(items []*item, unsent bool) []*item {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var left []*item
-	for _, i := range items {
-		if i.ID != "" {
-			left = append(left, i)
+	for _, one := range items {
+		if one.ID != "" {
+			left = append(left, one)
 			continue
 		}
-		delete(l.held, i.Charges[0].Hold)
+		delete(l.held, one.Charges[0].Hold)
 		l.uncertain = true
 	}
 	return left
@@ -230,12 +230,12 @@ func (l *Ledger) write(items []*item) (*pgdb.Statement, []*pgdb.Statement) {
 	sync := false
 	bills := []*batch.Bill{} // null is no list
 	var charges []*batch.Charge
-	for _, i := range items {
-		if i.ID != "" {
-			bills = append(bills, &i.Bill)
+	for _, one := range items {
+		if one.ID != "" {
+			bills = append(bills, &one.Bill)
 		}
-		for n := range i.Charges {
-			c := &i.Charges[n]
+		for k := range one.Charges {
+			c := &one.Charges[k]
 			sync = sync || c.Limit.AwaitsDisk()
 			if c.RealUnits != 0 || c.Held != 0 {
 				charges = append(charges, c)

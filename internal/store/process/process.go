@@ -3,6 +3,7 @@
 // renewal, and what it holds is free. This process stops using the name earlier, when lifetime has passed
 // on either of two clocks, because the monotonic clock may stand still while the machine is suspended, and
 // the wall clock may be set back. It then takes a new name, and holds again what it held.
+//
 // The files, from the top down: process.go.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
