@@ -31,7 +31,7 @@ func (h *Handler) OnVerdict(q *serve.Request) {
 	user, key := v.User, ""
 	switch {
 	case v.KeyID == 0:
-	case v.Sender == nil: // a key that has ended authenticates nobody
+	case v.Identity == nil: // a key that has ended authenticates nobody
 		user = ""
 	default:
 		key = strconv.FormatInt(v.KeyID, 10)

@@ -147,7 +147,7 @@ func (s *Store) refund(timeout time.Duration, parts []*shardHits) {
 			h := &part.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Independent && h.Hold == nil {
 				d := &part.decisions[i]
-				e.Settle(&batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Charged: h.Cost,
+				e.Adjust(&batch.Charge{Limit: h.Limit, Key: h.StoredKey(), Charged: h.Cost,
 					DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
 				if d.Remaining += h.Cost; d.Remaining > d.Quota {
 					d.Remaining = d.Quota

@@ -219,7 +219,7 @@ func (s *Store) Settle(bills ...*batch.Bill) {
 				e = s.engineOf(c.Subject, c.Key)
 			}
 			if !c.Limit.Reserves {
-				e.Settle(c)
+				e.Adjust(c)
 				continue
 			}
 			part := parts[e]

@@ -27,24 +27,24 @@ const heldRetry = 1000000
 
 // unlimited returns a limit that counts like l, and admits any cost.
 func unlimited(l *ratelimit.Limit) *ratelimit.Limit {
-	all := Unlimited(l)
-	all.Reserves = false
-	return all
+	anyCost := Unlimited(l)
+	anyCost.Reserves = false
+	return anyCost
 }
 
 // Unlimited returns a limit that reserves like l, and always admits.
 func Unlimited(l *ratelimit.Limit) *ratelimit.Limit {
-	all := *l
-	all.Events = maxCount
-	return &all
+	anyCost := *l
+	anyCost.Events = maxCount
+	return &anyCost
 }
 
 // Settle charges units, even beyond the quota, and ends the hold of held units. units are too many by rest
 // thousandths of a unit, from 0 to 999, which Remainder keeps until they are a unit.
 func Settle(l *ratelimit.Limit, r *Row, now, units, rest, held int64) {
 	start := r.Start
-	all := unlimited(l)
-	Of(all).Charge(all, r, now, units, 1)
+	anyCost := unlimited(l)
+	Of(anyCost).Charge(anyCost, r, now, units, 1)
 	if r.Start != start {
 		r.Remainder = 0
 	}

@@ -18,11 +18,11 @@ type Bill struct {
 	User  string `json:"user_id"` // the name by which it counts; "" for an unknown one
 	KeyID int64  `json:"key_id"`  // of the API key; 0 without one
 	// Ancestors are the users above User, the nearest first, by the names by which they count.
-	Ancestors []string `json:"ancestors"`
-	Tier      string   `json:"tier,omitempty"`     // of service; "" for standard
-	Answered  string   `json:"answered,omitempty"` // the model that answered; "" for that of Lines[0]
-	Lines     []Line   `json:"lines"`              // one for each model, and first that of the request
-	Charges   []Charge `json:"charges"`
+	Ancestors   []string `json:"ancestors"`
+	ServiceTier string   `json:"tier,omitempty"`     // "" for standard
+	Answered    string   `json:"answered,omitempty"` // the model that answered; "" for that of Lines[0]
+	Lines       []Line   `json:"lines"`              // one for each model, and first that of the request
+	Charges     []Charge `json:"charges"`
 }
 
 // BillIDs returns a UUID of version 7 for each time, that no other request has. A time is that of a request's

@@ -20,7 +20,7 @@ type CostSource struct {
 	Unit   Unit  // the limit counts the tokens that the response reports, or their cost; never Requests
 	Output int64 // with Unit: the output that a request without a maximum is charged before its response
 
-	Batches bool // with Unit: batches pass, whose answers it cannot count
+	BatchAPI bool // with Unit: batches pass, whose answers it cannot count
 
 	Text string // the text that was parsed, or unit and the Unit
 }

@@ -48,7 +48,7 @@ func TokensOf(unit Unit, output int64, batches string, l *ratelimit.Limit) (*Cos
 	if output == 0 {
 		output = defaultOutput
 	}
-	return &CostSource{Unit: unit, Output: output, Batches: batches == PassBatches,
+	return &CostSource{Unit: unit, Output: output, BatchAPI: batches == PassBatches,
 		Text: "unit " + string(unit)}, nil
 }
 

@@ -169,19 +169,19 @@ func newSenderState(s *Snapshot, id *Identity) *senderState {
 }
 
 // amountFor returns the amount of a limit for a sender at the time at.
-func amountFor(l *limit, sender *senderState, at int64, v *Verdict) *amount {
+func amountFor(l *limit, state *senderState, at int64, v *Verdict) *amount {
 	a := l.own
 	if !v.withoutSender {
 		a = choose(l.tiers, v.Tier, at, a)
 	}
-	if !sender.adjusted {
+	if !state.adjusted {
 		return a
 	}
-	a = choose(sender.overrides[l], "", at, a)
-	if sender.periodStart.IsZero() || !l.periodic || a.unlimited || a.zero {
+	a = choose(state.overrides[l], "", at, a)
+	if state.periodStart.IsZero() || !l.periodic || a.unlimited || a.zero {
 		return a
 	}
-	return anchored(sender, a)
+	return anchored(state, a)
 }
 
 // choose returns the first amount for a tier that is valid at the time at. If there is none, it returns

@@ -37,8 +37,8 @@ func newBanSet(bans []Ban, inForce int64) *banSet {
 			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
 			continue
 		}
-		sender := credentialOf(&Identity{Digest: ban.Digest, User: ban.User})
-		b.bySender[sender] = lastBan(b.bySender[sender], ban)
+		credential := credentialOf(&Identity{Digest: ban.Digest, User: ban.User})
+		b.bySender[credential] = lastBan(b.bySender[credential], ban)
 	}
 	return b
 }

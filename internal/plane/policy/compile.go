@@ -32,10 +32,10 @@ type Snapshot struct {
 }
 
 // Compile returns a snapshot. overrides are the overrides for tiers; overrides for users and keys belong to
-// an Identity. The snapshot keeps the slices, which the caller must not change afterwards. remember is
+// an Identity. The snapshot keeps the slices, which the caller must not change afterwards. memoSize is
 // Settings.MemoSize.
-func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
-	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans, 0)}
+func Compile(rules []Rule, overrides []Override, bans []Ban, memoSize int) *Snapshot {
+	return &Snapshot{set: newRuleSet(rules, overrides, nil, memoSize), bans: newBanSet(bans, 0)}
 }
 
 // Unusable returns the rules and the overrides for tiers that cannot be used, sorted by rule. It must not be
@@ -85,10 +85,10 @@ func prefixOf(rule, limit string) string { return option.RulePrefix + rule + "/"
 
 // newRuleSet compiles rules. before has the rules of the snapshot in force. If a rule cannot be used,
 // newRuleSet compiles the rule in before that counts by the same name instead.
-func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
+func newRuleSet(rows []Rule, overrides []Override, before []*rule, memoSize int) *ruleSet {
 	set := &ruleSet{limits: map[string]*limit{}, anchored: map[anchorKey]*amount{}}
-	if remember > 0 {
-		set.memo = &memo{capacity: remember, matches: map[combination]*matches{}}
+	if memoSize > 0 {
+		set.memo = &memo{capacity: memoSize, matches: map[combination]*matches{}}
 	}
 	for i := range rows {
 		row := &rows[i]

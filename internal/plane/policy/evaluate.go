@@ -17,9 +17,9 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 	var m *matches
 	user := "" // of m.userHits
 	if cache := s.set.memo; id != nil && cache != nil {
-		sender, _ := id.state.Load().(*senderState)
-		if sender != nil && sender.snapshot == s && now.UnixMicro() < sender.plainUntil {
-			user = sender.user
+		state, _ := id.state.Load().(*senderState)
+		if state != nil && state.snapshot == s && now.UnixMicro() < state.plainUntil {
+			user = state.user
 			cache.mu.RLock()
 			m = cache.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
 			cache.mu.RUnlock()
@@ -31,7 +31,7 @@ func EvaluateIdentity(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Ver
 		return
 	}
 	stored := m.verdict
-	*v = Verdict{User: id.User, Tier: id.Tier, KeyID: id.KeyID, Sender: id, Rule: stored.Rule,
+	*v = Verdict{User: id.User, Tier: id.Tier, KeyID: id.KeyID, Identity: id, Rule: stored.Rule,
 		Endpoint: stored.Endpoint, Simple: stored.Simple, HasIndependent: stored.HasIndependent,
 		Terms: append(v.Terms[:0], stored.Terms...), Hits: append(v.Hits[:0], stored.Hits...),
 		ShadowTerms: append(v.ShadowTerms[:0], stored.ShadowTerms...),
@@ -53,12 +53,12 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 	at := now.UnixMicro()
 	Clear(v)
 	v.Tier = f.DefaultTier
-	sender := anonymous
+	state := anonymous
 	var ban *Ban
 	reason := NoReason
 	if id != nil {
-		state := stateOf(s, id)
-		ban = state.ban
+		own := stateOf(s, id)
+		ban = own.ban
 		if id.Digest != "" {
 			reason = keyProblem(id, at)
 		}
@@ -67,10 +67,10 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			v.withoutSender = true
 			v.User = id.User
 		case reason == NoReason:
-			sender = state
+			state = own
 			v.User = id.User
 			v.KeyID = id.KeyID
-			v.Sender = id
+			v.Identity = id
 			v.Tier = tierOf(id, f, at)
 		}
 	}
@@ -99,12 +99,12 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, v *Verdi
 			v.KeyID = id.KeyID
 		}
 	default:
-		evaluateRules(s.set, f, sender, at, v)
-		if v.Sender != nil && v.Sender.Parent != nil && !v.Refused() {
+		evaluateRules(s.set, f, state, at, v)
+		if v.Identity != nil && v.Identity.Parent != nil && !v.Refused() {
 			evaluateAbove(s, f, at, v)
 		}
 	}
-	return sender, reason
+	return state, reason
 }
 
 // stateOf returns the state of an identity under a snapshot.
@@ -130,7 +130,7 @@ func evaluateAbove(s *Snapshot, f *Facts, at int64, v *Verdict) {
 	if v.trace != nil && v.Exempt {
 		v.trace.exempt = v.Rule
 	}
-	for a := ParentOf(v.Sender); a != nil; a = ParentOf(a) {
+	for a := ParentOf(v.Identity); a != nil; a = ParentOf(a) {
 		one := &Verdict{User: a.User, Tier: tierOf(a, f, at), above: a.User, trace: v.trace}
 		evaluateRules(s.set, f, stateOf(s, a), at, one)
 		if one.Refused() {
@@ -175,9 +175,9 @@ func termsAt(level string, t *Terms, earlier []ratelimit.Hit, prefix string) *Te
 
 // evaluateRules sets v to the verdict of the rules. It refuses the request if the verdict depends on the
 // parameters of the path. Before the call, v describes the sender and is otherwise empty.
-func evaluateRules(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) {
-	selectRules(match(set, f, v), f, sender, at, v)
-	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, v) {
+func evaluateRules(set *ruleSet, f *Facts, state *senderState, at int64, v *Verdict) {
+	selectRules(match(set, f, v), f, state, at, v)
+	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, state, at, v) {
 		Refuse(v, AmbiguousPath)
 	}
 }
@@ -189,8 +189,8 @@ func evaluateRules(set *ruleSet, f *Facts, sender *senderState, at int64, v *Ver
 //   - a rule that counts by a value that the request lacks
 //   - a rule that needs the sender, if the sender could not be looked up
 //   - for a user above the sender, a rule with limits that do not count by user
-func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verdict) {
-	user := sender.user
+func selectRules(rules []*rule, f *Facts, state *senderState, at int64, v *Verdict) {
+	user := state.user
 	for _, r := range rules {
 		if r.dynamic && !matchesNow(r, f, at) || v.withoutSender && r.needsSender {
 			continue
@@ -219,7 +219,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 		secret := false
 		if !r.countBy.userOnly {
 			missing := 0
-			counters, secret, missing = counterKeys(&r.countBy, f, user, sender.key, v.Tier)
+			counters, secret, missing = counterKeys(&r.countBy, f, user, state.key, v.Tier)
 			if r.countBy.perSender {
 				subject = user
 			}
@@ -252,7 +252,7 @@ func selectRules(rules []*rule, f *Facts, sender *senderState, at int64, v *Verd
 				&ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
 		}
 	}
-	setAmounts(sender, at, v)
+	setAmounts(state, at, v)
 }
 
 // addHits adds a hit for each of limits.
@@ -301,13 +301,13 @@ func exemptOrBlock(v *Verdict, r *rule) bool {
 
 // setAmounts sets the limits of the hits to the sender's amounts at the time at. It drops unlimited hits, and
 // marks those of shadow rules as Independent. A limit with the amount 0 refuses the request.
-func setAmounts(sender *senderState, at int64, v *Verdict) {
+func setAmounts(state *senderState, at int64, v *Verdict) {
 	simple := true
 	end := 0
 	for i, l := range v.limits {
 		a := l.own
-		if l.tiers != nil || sender.adjusted {
-			a = amountFor(l, sender, at, v)
+		if l.tiers != nil || state.adjusted {
+			a = amountFor(l, state, at, v)
 		}
 		if a.unlimited {
 			if v.trace != nil {

@@ -75,11 +75,11 @@ func (c *IdentityCache) empty() {
 // FindIdentity returns a cached identity and the time of its read, in microseconds since the Unix epoch.
 // FindIdentity returns nil if the identity must be looked up. If the database does not have the key, the
 // identity is not Known.
-func FindIdentity(c *IdentityCache, sender Credential, now time.Time) (*Identity, int64) {
+func FindIdentity(c *IdentityCache, credential Credential, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.entries[sender]
+	e := c.entries[credential]
 	if e == nil {
-		e = c.unknown[sender]
+		e = c.unknown[credential]
 		if e != nil && now.UnixMicro() >= e.at+unknownMicros {
 			e = nil
 		}
@@ -120,8 +120,8 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 		return true
 	}
 	if len(c.entries) >= c.capacity {
-		for sender := range c.entries {
-			c.remove(sender)
+		for credential := range c.entries {
+			c.remove(credential)
 			break
 		}
 	}
@@ -140,13 +140,13 @@ func (c *IdentityCache) Add(id *Identity, text string, generation uint64, now ti
 }
 
 // remove deletes the identity of a sender from all maps.
-func (c *IdentityCache) remove(sender Credential) {
-	delete(c.unknown, sender)
-	e := c.entries[sender]
+func (c *IdentityCache) remove(credential Credential) {
+	delete(c.unknown, credential)
+	e := c.entries[credential]
 	if e == nil {
 		return
 	}
-	delete(c.entries, sender)
+	delete(c.entries, credential)
 	delete(c.texts, e.text)
 	for _, user := range usersOf(e.id) {
 		delete(c.users[user], e)

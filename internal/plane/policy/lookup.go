@@ -38,11 +38,11 @@ var errTooManyWaiting = fmt.Errorf("%w: too many API keys and users wait to be l
 // A look-up waits (in lookups.waiting), then it is in flight (owned by the worker), then it is done. If an
 // identity was evicted during the flight, the look-up waits again.
 type lookup struct {
-	sender  Credential
-	text    string          // see IdentityCache.Add
-	network netip.Prefix    // the client's network (see NetworkOf), or 0.0.0.0/0 for a renewal
-	done    context.Context // ends when the look-up is done or the policy is closed
-	finish  context.CancelFunc
+	credential Credential
+	text       string          // see IdentityCache.Add
+	network    netip.Prefix    // the client's network (see NetworkOf), or 0.0.0.0/0 for a renewal
+	done       context.Context // ends when the look-up is done or the policy is closed
+	finish     context.CancelFunc
 
 	// Set before finish is called.
 	identity *Identity
@@ -82,9 +82,9 @@ type lookups struct {
 //     statement in flight has had no result for timeout
 //   - ratelimit.ErrClosed, or the cause of the end of ctx (see health.Ended)
 func (l *lookups) get(
-	ctx context.Context, timeout time.Duration, sender Credential, text string, address netip.Addr,
+	ctx context.Context, timeout time.Duration, credential Credential, text string, address netip.Addr,
 ) (*Identity, error) {
-	task, err := l.enter(sender, text, NetworkOf(address))
+	task, err := l.enter(credential, text, NetworkOf(address))
 	if err != nil {
 		return nil, err
 	}
@@ -113,12 +113,12 @@ func (l *lookups) silence() time.Duration {
 }
 
 // renew schedules a cached sender for the next renewDue.
-func (l *lookups) renew(sender Credential) {
+func (l *lookups) renew(credential Credential) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.renewals) < maxLookupBatch {
-		sender.User = strings.Clone(sender.User) // it may be a part of a long request
-		l.renewals[sender] = true
+		credential.User = strings.Clone(credential.User) // it may be a part of a long request
+		l.renewals[credential] = true
 	}
 }
 
@@ -128,9 +128,9 @@ func (l *lookups) renewDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var tasks []*lookup
-	for sender := range l.renewals {
-		if l.bySender[sender] == nil {
-			tasks = append(tasks, l.add(sender, "", netip.PrefixFrom(netip.IPv4Unspecified(), 0)))
+	for credential := range l.renewals {
+		if l.bySender[credential] == nil {
+			tasks = append(tasks, l.add(credential, "", netip.PrefixFrom(netip.IPv4Unspecified(), 0)))
 		}
 	}
 	l.renewals = map[Credential]bool{}
@@ -138,13 +138,13 @@ func (l *lookups) renewDue() {
 }
 
 // enter returns the look-up of a sender. It adds a look-up unless one is waiting or in flight.
-func (l *lookups) enter(sender Credential, text string, network netip.Prefix) (*lookup, error) {
+func (l *lookups) enter(credential Credential, text string, network netip.Prefix) (*lookup, error) {
 	if _, err := l.state(); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	task := l.bySender[sender]
+	task := l.bySender[credential]
 	switch {
 	case l.closing.Err() != nil:
 		return nil, ratelimit.ErrClosed
@@ -153,17 +153,17 @@ func (l *lookups) enter(sender Credential, text string, network netip.Prefix) (*
 	case len(l.waiting) >= maxWaiting || l.perNetwork[network] >= maxPerNetwork:
 		return nil, errTooManyWaiting
 	}
-	sender.User = strings.Clone(sender.User) // it may be a part of a long request
-	task = l.add(sender, text, network)
+	credential.User = strings.Clone(credential.User) // it may be a part of a long request
+	task = l.add(credential, text, network)
 	l.waiting = append(l.waiting, task)
 	return task, nil
 }
 
 // add returns a new look-up, and starts the worker if necessary. The caller adds the look-up to waiting.
-func (l *lookups) add(sender Credential, text string, network netip.Prefix) *lookup {
-	task := &lookup{sender: sender, text: text, network: network}
+func (l *lookups) add(credential Credential, text string, network netip.Prefix) *lookup {
+	task := &lookup{credential: credential, text: text, network: network}
 	task.done, task.finish = context.WithCancel(l.closing)
-	l.bySender[sender] = task
+	l.bySender[credential] = task
 	l.perNetwork[network]++
 	if !l.working {
 		l.working = true
@@ -229,7 +229,7 @@ func (l *lookups) finish(flight []*lookup, err error, generation uint64) {
 			repeated = append(repeated, task)
 			continue
 		}
-		delete(l.bySender, task.sender)
+		delete(l.bySender, task.credential)
 		l.perNetwork[task.network]--
 		if l.perNetwork[task.network] == 0 {
 			delete(l.perNetwork, task.network)

@@ -81,13 +81,13 @@ func NormalHost(host string) string {
 // isAmbiguous reports whether the parameters of a path change the verdict. It compares v with the verdict on
 // the request without parameters: the refusal, the exemption and the enforced limits. Because it compares
 // verdicts instead of matching rules, a path is not ambiguous if one rule decides both readings.
-func isAmbiguous(set *ruleSet, f *Facts, sender *senderState, at int64, v *Verdict) bool {
+func isAmbiguous(set *ruleSet, f *Facts, state *senderState, at int64, v *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
 		other := Verdict{User: v.User, Tier: v.Tier, KeyID: v.KeyID, withoutSender: v.withoutSender,
 			above: v.above}
-		selectRules(match(set, &without, &other), &without, sender, at, &other)
+		selectRules(match(set, &without, &other), &without, state, at, &other)
 		if other.Reason != v.Reason || other.Refusing != v.Refusing || other.Exempt != v.Exempt ||
 			!reflect.DeepEqual(enforced(other.Terms), enforced(v.Terms)) {
 			return true

@@ -49,8 +49,8 @@ func evaluated(t *testing.T, rules []policy.Rule, f *policy.Facts) string {
 	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
 	texts := map[string]bool{}
 	text := ""
-	for _, remember := range []int{0, 100} {
-		s := policy.Compile(rules, nil, nil, remember)
+	for _, memoSize := range []int{0, 100} {
+		s := policy.Compile(rules, nil, nil, memoSize)
 		for range 3 {
 			var v policy.Verdict
 			policy.EvaluateIdentity(s, f, alice, now, &v)

@@ -223,23 +223,23 @@ func (p *Policy) Evaluate(
 	now := p.settings.Now()
 	var id *Identity
 	if key != "" || user != "" {
-		sender := Credential{}
+		credential := Credential{}
 		if key == "" {
-			sender.User = user
+			credential.User = user
 		} else {
-			sender.Digest = Digest(key)
+			credential.Digest = Digest(key)
 		}
 		var readAt int64
-		id, readAt = FindIdentity(p.identities, sender, now)
+		id, readAt = FindIdentity(p.identities, credential, now)
 		switch {
 		case id == nil && strings.HasPrefix(key, KeyPrefix) && !Check(key):
-			id = &Identity{Digest: sender.Digest} // the checksum is wrong, so the key does not exist
-		case id == nil && !mayBeUser(sender.User):
+			id = &Identity{Digest: credential.Digest} // the checksum is wrong, so the key does not exist
+		case id == nil && !mayBeUser(credential.User):
 			id = &Identity{User: user} // not cached
 		case id == nil:
-			return p.evaluateUnknown(ctx, timeout, sender, key, f, v)
+			return p.evaluateUnknown(ctx, timeout, credential, key, f, v)
 		case now.UnixMicro()-readAt >= renewMicros:
-			p.lookups.renew(sender)
+			p.lookups.renew(credential)
 		}
 	}
 	EvaluateIdentity(s, f, id, now, v)
@@ -281,9 +281,9 @@ func mayBeUser(user string) bool {
 
 // evaluateUnknown evaluates the rules for an uncached sender.
 func (p *Policy) evaluateUnknown(
-	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, v *Verdict,
+	ctx context.Context, timeout time.Duration, credential Credential, key string, f *Facts, v *Verdict,
 ) error {
-	unread := &Identity{Digest: sender.Digest, User: sender.User, unread: true}
+	unread := &Identity{Digest: credential.Digest, User: credential.User, unread: true}
 	EvaluateIdentity(p.snapshot(), f, unread, p.settings.Now(), v)
 	if v.Reason == Banned {
 		return nil
@@ -292,11 +292,11 @@ func (p *Policy) evaluateUnknown(
 	if p.settings.MemoSize > 0 && len(key) <= maxMemoBytes {
 		text = strings.Clone(key) // the key may be a part of a long request
 	}
-	id, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
+	id, err := p.lookups.get(ctx, timeout, credential, text, f.Address)
 	switch {
 	case err == nil:
 		EvaluateIdentity(p.snapshot(), f, id, p.settings.Now(), v)
-	case v.Refused() || v.Exempt && (sender.User != "" || !f.RejectUnknown):
+	case v.Refused() || v.Exempt && (credential.User != "" || !f.RejectUnknown):
 		err = nil
 	}
 	return err

@@ -42,8 +42,8 @@ type level struct {
 	rates []*big.Rat // by part, in millionths for each; nil is 0
 }
 
-// standard is the tier that requests have without another one.
-const standard = "standard"
+// StandardServiceTier is the tier that requests have without another one. The ledger leaves it out.
+const StandardServiceTier = "standard"
 
 // million is the number of tokens that a price is for.
 var million = big.NewRat(1000000, 1)
@@ -164,8 +164,9 @@ func (p *Price) Cost(parts option.Parts, tier string) *big.Rat {
 
 // Dearer returns the tier, of standard and the asked one, in which parts cost more.
 func (p *Price) Dearer(parts option.Parts, asked string) string {
-	if asked == "" || asked == standard || p.Cost(parts, asked).Cmp(p.Cost(parts, standard)) <= 0 {
-		return standard
+	if asked == "" || asked == StandardServiceTier ||
+		p.Cost(parts, asked).Cmp(p.Cost(parts, StandardServiceTier)) <= 0 {
+		return StandardServiceTier
 	}
 	return asked
 }
@@ -175,8 +176,8 @@ func (p *Price) Dearer(parts option.Parts, asked string) string {
 func (p *Price) Estimate(input, output int64, asked string) (option.Parts, string, *big.Rat) {
 	var most option.Parts
 	var cost *big.Rat
-	dearer := standard
-	tiers := []string{standard}
+	dearer := StandardServiceTier
+	tiers := []string{StandardServiceTier}
 	if asked != "" {
 		tiers = append(tiers, asked)
 	}

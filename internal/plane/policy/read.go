@@ -92,8 +92,8 @@ func decodePolicy(texts [][]byte) (*decoded, error) {
 
 // ReadIdentity reads an identity. Identity.Known is false if the database does not have the key or the user.
 // The error wraps ratelimit.ErrUnavailable if the database does not answer.
-func ReadIdentity(db pgdb.DB, sender Credential) (*Identity, error) {
-	task := &lookup{sender: sender}
+func ReadIdentity(db pgdb.DB, credential Credential) (*Identity, error) {
+	task := &lookup{credential: credential}
 	if err := readIdentities(db, []*lookup{task}); err != nil {
 		return nil, err
 	}
@@ -108,13 +108,13 @@ func readIdentities(db pgdb.DB, tasks []*lookup) error {
 	users := []string{}
 	bySender := make(map[Credential]*lookup, len(tasks))
 	for _, task := range tasks {
-		bySender[task.sender] = task
-		task.identity = &Identity{Digest: task.sender.Digest, User: task.sender.User}
+		bySender[task.credential] = task
+		task.identity = &Identity{Digest: task.credential.Digest, User: task.credential.User}
 		task.err = nil
-		if task.sender.User == "" {
-			digests = append(digests, task.sender.Digest)
+		if task.credential.User == "" {
+			digests = append(digests, task.credential.Digest)
 		} else {
-			users = append(users, task.sender.User)
+			users = append(users, task.credential.User)
 		}
 	}
 	const what = "looking up API keys and users"

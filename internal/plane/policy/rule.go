@@ -312,7 +312,7 @@ func containsNetwork(networks []netip.Prefix, one netip.Prefix) bool {
 
 // unmetConditions describes the conditions of a rule that a request does not meet, such as "methods: not
 // GET". unmetConditions returns "" if the request meets all conditions.
-func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdict) string {
+func unmetConditions(r *rule, f *Facts, state *senderState, at int64, v *Verdict) string {
 	var unmet []string
 	check := func(condition string, met bool, has string) {
 		switch {
@@ -330,11 +330,11 @@ func unmetConditions(r *rule, f *Facts, sender *senderState, at int64, v *Verdic
 	check("hosts", matchesHost(r, f.Host), f.Host)
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == ActionLimit {
-		user := sender.user
+		user := state.user
 		if user == "" {
 			user = anonymousText(f.Address)
 		}
-		keys, _, missing := counterKeys(&r.countBy, f, user, sender.key, v.Tier)
+		keys, _, missing := counterKeys(&r.countBy, f, user, state.key, v.Tier)
 		name := "user"
 		if len(r.row.CountBy) > 0 {
 			name = r.row.CountBy[missing]

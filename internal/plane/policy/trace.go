@@ -61,7 +61,7 @@ func (t *Trace) addAbove(v *Verdict) {
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
 	t := &Trace{}
 	v := &Verdict{trace: t}
-	sender, reason := evaluateInFull(s, f, id, now, v)
+	state, reason := evaluateInFull(s, f, id, now, v)
 	if f.Path == "" {
 		Refuse(v, AmbiguousPath)
 	}
@@ -85,7 +85,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	}
 	applied[first] = true
 	for _, r := range s.set.rules {
-		applies, why := false, unmetConditions(r, f, sender, at, v)
+		applies, why := false, unmetConditions(r, f, state, at, v)
 		switch {
 		case f.Path == "" || why == "" && v.Refused() &&
 			(v.Reason != Blocked && v.Reason != NoQuota || v.Level != ""):

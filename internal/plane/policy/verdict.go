@@ -53,7 +53,7 @@ const (
 	Upgrade       Reason = "upgrade"        // another protocol, where a limit of tokens applies
 	AmbiguousBody Reason = "ambiguous_body" // servers may differ in what the body asks of a language model
 	NoPrice       Reason = "no_price"       // a limit in money applies, and the model has no price
-	Batch         Reason = "batch"          // the request is for a batch, whose answers cannot be seen
+	BatchAPI      Reason = "batch"          // the request is for a batch, whose answers cannot be seen
 	BinaryStream  Reason = "binary_stream"  // the request is for a binary event stream, which cannot be read
 	Background    Reason = "background"     // the body asks for an answer that the client would poll for
 	SlowBody      Reason = "slow_body"      // the body did not arrive in time, or not at all
@@ -144,8 +144,8 @@ type Verdict struct {
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
 
-	// Sender is the identity of the sender, or nil, also if its API key is not valid. It must not be changed.
-	Sender *Identity
+	// Identity is that of the sender, or nil, also if its API key is not valid. It must not be changed.
+	Identity *Identity
 
 	// Level is the user above the sender for whom a rule or a ban refuses the request, or "" for the sender.
 	Level string

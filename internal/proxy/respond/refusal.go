@@ -209,7 +209,7 @@ var reasonTexts = map[policy.Reason]string{
 	policy.AmbiguousPath: "Ambiguous path", policy.NoKey: "Unauthorized",
 	policy.NoPrice: "The model has no price, or the request names none",
 	policy.Upgrade: "No upgrade possible", policy.AmbiguousBody: "Ambiguous body",
-	policy.Batch:        "No batch possible: a limit cannot count its answers",
+	policy.BatchAPI:     "No batch possible: a limit cannot count its answers",
 	policy.BinaryStream: "No binary event stream possible: a limit cannot count it",
 	policy.Background:   "No answer in the background possible", policy.SlowBody: "Incomplete body",
 	policy.LongBody: "Body too long", policy.ManyBodies: "Service unavailable",

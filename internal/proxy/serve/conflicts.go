@@ -31,9 +31,9 @@ type placedZone struct {
 
 // Add adds the limits of a handler that counts in the database dsn. It returns a *ratelimit.FieldError if an
 // earlier limit could count on the same rows in another way. place names the handler.
-func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
-	if l.earlier == nil {
-		l.earlier = map[prefixKey][]placedZone{}
+func (c *Conflicts) Add(dsn, place string, zones []*Zone) error {
+	if c.earlier == nil {
+		c.earlier = map[prefixKey][]placedZone{}
 	}
 	var err error
 	for _, z := range zones {
@@ -42,7 +42,7 @@ func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
 		}
 		key := prefixKey{dsn: dsn, durable: z.Limit.Durable, prefix: z.Limit.Prefix}
 		isNew := true
-		for _, e := range l.earlier[key] {
+		for _, e := range c.earlier[key] {
 			same := z.Unit == e.zone.Unit && countAlike(&z.Limit, &e.zone.Limit)
 			isNew = isNew && !(same && z.Key.Fixed == e.zone.Key.Fixed)
 			if !same && !reading.Differ(z.Key, e.zone.Key) && err == nil {
@@ -53,7 +53,7 @@ func (l *Conflicts) Add(dsn, place string, zones []*Zone) error {
 			}
 		}
 		if isNew {
-			l.earlier[key] = append(l.earlier[key], placedZone{zone: z, place: place})
+			c.earlier[key] = append(c.earlier[key], placedZone{zone: z, place: place})
 		}
 	}
 	return err

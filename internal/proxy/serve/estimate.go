@@ -31,7 +31,7 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 			}
 			money := int64(0)
 			if source.Unit == option.Money && q.price != nil {
-				_, _, cost := q.price.Estimate(q.prompt, output, u.Prompt.Tier)
+				_, _, cost := q.price.Estimate(q.prompt, output, u.Prompt.ServiceTier)
 				money = (policy.Billionths(cost) + 999) / 1000
 			}
 			h.Cost = source.Charge(q.prompt, output, money, t.Quota)
@@ -44,20 +44,20 @@ func chargeTokens(requests []*Request, hits [][]ratelimit.Hit, some []int) {
 			// A shadow rule does not refuse a request without a price, so it does not count it either.
 			h.Peek = t.Shadow && q.price == nil
 			if q.free {
-				all := *h.Limit
-				all.Events = policy.MaxCount
-				h.Limit = &all
+				unlimited := *h.Limit
+				unlimited.Events = policy.MaxCount
+				h.Limit = &unlimited
 				h.Peek = true
 			}
 		}
 	}
 }
 
-// passesBatches reports whether all enforced limits of tokens that apply to a request let batches pass.
-func passesBatches(q *Request) bool {
+// passesBatchAPI reports whether all enforced limits of tokens that apply to a request let batches pass.
+func passesBatchAPI(q *Request) bool {
 	for _, terms := range [][]*policy.Terms{q.Limits.Terms, q.Verdict.Terms} {
 		for _, t := range terms {
-			if t.CostSource.CountsTokens() && !t.CostSource.Batches && !t.Shadow {
+			if t.CostSource.CountsTokens() && !t.CostSource.BatchAPI && !t.Shadow {
 				return false
 			}
 		}
@@ -87,9 +87,9 @@ func (s *Settling) estimate() {
 	parts[option.Output] = output
 	parts[option.Request] = 1
 	if t.price != nil {
-		dearest, tier, _ := t.price.Estimate(t.prompt, output, u.Prompt.Tier)
+		dearest, serviceTier, _ := t.price.Estimate(t.prompt, output, u.Prompt.ServiceTier)
 		parts = dearest
-		t.tier = tier
+		t.serviceTier = serviceTier
 	}
 	t.shares = []priced{{usage.Share{Parts: parts}, t.price, t.prompt, output}}
 }

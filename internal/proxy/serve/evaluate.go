@@ -48,8 +48,8 @@ func evaluate(s *Site, q *Request, reason policy.Reason) {
 	}
 	q.failure = s.Policy.Rules.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 	if s.reopen != nil && errors.Is(q.failure, ratelimit.ErrClosed) {
-		s.reopen(func(repeated *host.Databases) {
-			q.failure = repeated.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
+		s.reopen(func(reopened *host.Databases) {
+			q.failure = reopened.Policy.Evaluate(background, s.Timeout, q.Key, q.User, &q.Facts, v)
 		})
 	}
 	if q.Facts.Waited {

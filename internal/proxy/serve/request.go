@@ -245,8 +245,8 @@ func Take(q *Request) {
 	}
 	q.Err = s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
 	if s.reopen != nil && errors.Is(q.Err, ratelimit.ErrClosed) {
-		s.reopen(func(repeated *host.Databases) {
-			q.Err = repeated.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
+		s.reopen(func(reopened *host.Databases) {
+			q.Err = reopened.Limits.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions)
 		})
 	}
 }

@@ -39,7 +39,7 @@ type Settling struct {
 	empty        bool                // the response has no body: the method is HEAD, or the status 204 or 304
 	writer       http.ResponseWriter // of the response; nil before Begin
 	stopped      int32               // 1 after Stop; atomic
-	batched      bool                // settle it with others if many run, as in Traefik
+	settlesLate  bool                // settle it with others if many run, as in Traefik
 	many         bool                // many were decided together with it
 
 	mu     sync.Mutex  // guards the fields below, also while a part of the body is sent
@@ -104,7 +104,7 @@ func newSettlings(all []*Request) {
 	made := make([]*Settling, len(all))
 	for k, q := range all {
 		s := &Settling{site: q.Site, client: q.HTTP.Context(), costPending: make([]bool, len(q.Hits)),
-			empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}, batched: q.Writer != nil,
+			empty: q.HTTP.Method == http.MethodHead, bill: &batch.Bill{}, settlesLate: q.Writer != nil,
 			many: len(all) > fewRunning}
 		for i := range q.Hits {
 			terms := q.Terms[i]
@@ -263,7 +263,7 @@ func (s *Settling) End(outer *int, h http.Header) {
 	if later {
 		return
 	}
-	waits := s.batched && s.number != 0 && (s.many || atomic.LoadInt32(s.site.busy) > fewRunning)
+	waits := s.settlesLate && s.number != 0 && (s.many || atomic.LoadInt32(s.site.busy) > fewRunning)
 	if s.body != nil && (waits || s.body.Waiting()) ||
 		s.header != nil && (waits || s.tokens.reader != nil && s.tokens.reader.Waiting()) {
 		s.settleSoon() // the response does not end before the handler returns

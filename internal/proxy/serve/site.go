@@ -60,7 +60,7 @@ type Site struct {
 
 	// reopen opens closed databases again and calls retry with them, since requests can come long after a
 	// reload. If it fails, it does not call retry.
-	reopen func(retry func(repeated *host.Databases))
+	reopen func(retry func(reopened *host.Databases))
 
 	audit          option.Audit  // the handler's setting, for requests that the policy alone decides
 	warnedUnknown  int32         // 1 once the log has a warning of an unknown address; atomic
@@ -121,11 +121,11 @@ func (s *Site) Open(p *host.Process, sources *host.DataSources) (*host.Databases
 		}
 	}
 	timeout := s.Timeout
-	s.reopen = func(retry func(repeated *host.Databases)) {
-		repeated, err := p.Open(sources, timeout)
+	s.reopen = func(retry func(reopened *host.Databases)) {
+		reopened, err := p.Open(sources, timeout)
 		if err == nil {
-			defer repeated.Release()
-			retry(repeated)
+			defer reopened.Release()
+			retry(reopened)
 		}
 	}
 	s.Prepare()

@@ -25,11 +25,11 @@ type tokens struct {
 	usage    usage.Usage   // set at the end of the response
 
 	// Set by setCosts, and its steps estimate, setShares and setLines.
-	shares    []priced              // what the response has cost, by model; nil if it is free
-	tier      string                // of the prices
-	estimated bool                  // all of shares is an estimate
-	kind      SettledCost           // SettledSame, or why the usage is missing
-	wrong     *ratelimit.FieldError // the same for the log; nil for SettledSame
+	shares      []priced              // what the response has cost, by model; nil if it is free
+	serviceTier string                // of the prices
+	estimated   bool                  // all of shares is an estimate
+	kind        SettledCost           // SettledSame, or why the usage is missing
+	wrong       *ratelimit.FieldError // the same for the log; nil for SettledSame
 
 	// Set by setLines: what shares have together.
 	input  int64 // tokens
@@ -80,7 +80,7 @@ func setBills(all []*Request, bills []*batch.Bill) {
 		} else if q.HasVerdict || q.Site.UserOf != nil {
 			one.User, one.KeyID = senderOf(q)
 		}
-		if id := v.Sender; q.HasVerdict && id != nil && one.User == id.User {
+		if id := v.Identity; q.HasVerdict && id != nil && one.User == id.User {
 			if id.UserCountedAs != "" { // as policy.CountsAs does
 				one.User = id.UserCountedAs
 			}
@@ -227,11 +227,11 @@ func setShares(all []*Settling) {
 			}
 			t.shares = append(t.shares, priced{also, price, 0, 0})
 		}
-		t.tier = u.Tier
-		if t.tier == "" && t.price != nil {
-			t.tier = standardTier
-			if asked := t.upload.Prompt.Tier; asked != "" {
-				t.tier = t.price.Dearer(own.Parts, asked)
+		t.serviceTier = u.ServiceTier
+		if t.serviceTier == "" && t.price != nil {
+			t.serviceTier = policy.StandardServiceTier
+			if asked := t.upload.Prompt.ServiceTier; asked != "" {
+				t.serviceTier = t.price.Dearer(own.Parts, asked)
 			}
 		}
 	}
@@ -245,8 +245,8 @@ func setLines(all []*Settling) {
 		b := s.bill
 		b.Lines = nil
 		t.input, t.output = 0, 0
-		if t.tier != "" && t.tier != standardTier {
-			b.Tier = history.CleanText(t.tier, maxTier)
+		if t.serviceTier != "" && t.serviceTier != policy.StandardServiceTier {
+			b.ServiceTier = history.CleanText(t.serviceTier, maxServiceTier)
 		}
 		model := ""
 		if t.upload != nil {
@@ -279,10 +279,10 @@ func setLines(all []*Settling) {
 					line.Price = one.price.Model
 				}
 				line.PriceValid = one.price.Valid
-				cost := total.Add(one.price.Cost(p, t.tier))
+				cost := total.Add(one.price.Cost(p, t.serviceTier))
 				line.Money = batch.Exact(cost)
 				if one.input+one.output > 0 {
-					line.EstimatedMoney = one.estimates(cost, t.tier)
+					line.EstimatedMoney = one.estimates(cost, t.serviceTier)
 				}
 			}
 			b.Lines = append(b.Lines, line)
@@ -292,7 +292,7 @@ func setLines(all []*Settling) {
 }
 
 // estimates returns what the estimates add to a cost in billionths.
-func (one *priced) estimates(cost int64, tier string) json.Number {
+func (one *priced) estimates(cost int64, serviceTier string) json.Number {
 	reported := one.Parts
 	part := option.Input
 	// The dearest estimate may have the prompt as CacheWrite: see policy.Price.Estimate.
@@ -301,7 +301,7 @@ func (one *priced) estimates(cost int64, tier string) json.Number {
 	}
 	reported[part] -= one.input
 	reported[option.Output] -= one.output
-	added := cost - policy.Billionths(one.price.Cost(reported, tier))
+	added := cost - policy.Billionths(one.price.Cost(reported, serviceTier))
 	if added <= 0 { // a step with lower prices
 		return ""
 	}
@@ -310,12 +310,9 @@ func (one *priced) estimates(cost int64, tier string) json.Number {
 
 // The longest names in the ledger, in bytes.
 const (
-	maxModel = 256
-	maxTier  = 40
+	maxModel       = 256
+	maxServiceTier = 40
 )
-
-// standardTier is the tier that the ledger leaves out.
-const standardTier = "standard"
 
 // Usage is the usage that a response reports under limits of tokens or money.
 type Usage struct {

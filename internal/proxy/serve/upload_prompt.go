@@ -69,8 +69,8 @@ func readPrompts(all []*Request) {
 			reason = policy.Background
 		case prompt.Binary:
 			reason = policy.BinaryStream
-		case prompt.Batch && !passesBatches(q):
-			reason = policy.Batch
+		case prompt.BatchAPI && !passesBatchAPI(q):
+			reason = policy.BatchAPI
 		}
 		q.prompt = prompt.MediaTokens
 		if n := u.length - prompt.MediaLength; n > 0 { // as option.InputOf does

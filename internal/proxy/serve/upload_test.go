@@ -74,7 +74,7 @@ func TestRequestIsChargedWhatItAsksFor(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s.Zones[0].CostSource.Batches = passes
+				s.Zones[0].CostSource.BatchAPI = passes
 				q := post(strings.NewReader("{}"), 2)
 				q.HTTP.URL = address
 				results = append(results, decided(t, s, q))

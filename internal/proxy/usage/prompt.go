@@ -14,14 +14,14 @@ import (
 
 // Prompt holds what a request asks of a language model.
 type Prompt struct {
-	Model      string // as the path names it, or else the body; "" without one, or if it is too long
-	Named      string // the beginning of that name
-	Tier       string // the tier of service that the body asks for, as answers name it, or ""
-	Output     int64  // the most tokens of output that the body permits; 0 if it names no maximum
-	Answers    int64  // the answers that the body asks for, which share Output; 0 if it names no number
-	Background bool   // the client will poll for the answer
-	Batch      bool   // the path takes a batch, whose answers come later
-	Binary     bool   // the path answers with a binary event stream of AWS
+	Model       string // as the path names it, or else the body; "" without one, or if it is too long
+	Named       string // the beginning of that name
+	ServiceTier string // the tier of service that the body asks for, as answers name it, or ""
+	Output      int64  // the most tokens of output that the body permits; 0 if it names no maximum
+	Answers     int64  // the answers that the body asks for, which share Output; 0 if it names no number
+	Background  bool   // the client will poll for the answer
+	BatchAPI    bool   // the path takes a batch, whose answers come later
+	Binary      bool   // the path answers with a binary event stream of AWS
 
 	MediaLength int64 // how much of the body is pictures, sound and other data that is no text
 	MediaTokens int64 // what they may cost
@@ -92,8 +92,8 @@ func ReadPrompts(all []*Request) {
 			p.Model = found[1] + found[2] + found[3]
 		}
 		if found := unmeasured.FindStringSubmatch(plain); found != nil {
-			p.Batch = found[1] != ""
-			p.Binary = !p.Batch
+			p.BatchAPI = found[1] != ""
+			p.Binary = !p.BatchAPI
 		}
 		const space = " \t\r\n"
 		text := bytes.TrimLeft(bytes.TrimPrefix(a.Body, []byte("\ufeff")), space)
@@ -155,7 +155,7 @@ func readMembers(all []*Request, texts [][]byte) {
 			readMedia(p, texts[k])
 		}
 		if top.ServiceTier != nil || top.BedrockTier != nil || top.Speed != nil {
-			p.Tier = tierIn(top.ServiceTier, top.BedrockTier, top.Speed)
+			p.ServiceTier = tierIn(top.ServiceTier, top.BedrockTier, top.Speed)
 		}
 		p.Background = string(top.Background) == "true"
 		for i, text := range numbers {

@@ -54,7 +54,7 @@ func New(total *int64, responses ...Response) []*Reader {
 			for _, one := range inHeaders {
 				n, err := strconv.ParseInt(h.Get(one.name), 10, 64)
 				if err == nil && n >= 0 && n <= most {
-					r.head[one.is] = n
+					r.head[one.number] = n
 				}
 			}
 		}

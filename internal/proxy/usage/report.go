@@ -30,8 +30,8 @@ func unreported() []int64 {
 
 // inHeaders has the numbers in headers of a response.
 var inHeaders = []struct {
-	name string
-	is   int // as in shape
+	name   string
+	number int // as in shape
 }{{"X-Amzn-Bedrock-Input-Token-Count", promptWithout}, {"X-Amzn-Bedrock-Output-Token-Count", answer},
 	{"X-Amzn-Bedrock-Cache-Read-Input-Token-Count", cacheReadBeside},
 	{"X-Amzn-Bedrock-Cache-Write-Input-Token-Count", cacheWriteBeside}}
@@ -67,7 +67,7 @@ func readReports(readers []*Reader, bodies []map[string]interface{}) {
 				if at == nil {
 					continue
 				}
-				is := m.are[j]
+				is := m.numbers[j]
 				switch {
 				case is == counts:
 					if _, ok := at.(map[string]interface{}); !ok {

@@ -54,8 +54,8 @@ const (
 // shape says what stands at a path of an event, and at the same path below each of the members that follow in
 // the text. A number in a path is the index of an array.
 type shape struct {
-	path string
-	is   int // the index of a number, or one of counts to free
+	path   string
+	number int // the index of a number, or one of counts to free
 }
 
 // shapes lists where APIs report usage. If an event has several objects of counts, the first goes before the
@@ -173,9 +173,9 @@ func byName(names map[int]string) map[string]int {
 
 // member has the shapes below a member of an event, with the rest of their paths.
 type member struct {
-	name  string
-	paths [][]string
-	are   []int // shape.is of each of paths
+	name    string
+	paths   [][]string
+	numbers []int // shape.number of each of paths
 }
 
 // index returns shapes by the first names of their paths.
@@ -195,7 +195,7 @@ func index(all []shape) []member {
 			}
 			m := &members[at[path[0]]-1]
 			m.paths = append(m.paths, path[1:])
-			m.are = append(m.are, s.is)
+			m.numbers = append(m.numbers, s.number)
 		}
 	}
 	return members

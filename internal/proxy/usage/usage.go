@@ -28,13 +28,13 @@ type Usage struct {
 	Also  []Share // what other models have cost
 	Sent  int64   // an estimate of the output that was sent since the last report of output
 
-	Model      string // the model that answered, or ""
-	Tier       string // the tier that the response names, in lower case, or ""
-	Reported   bool   // the response has reported what it cost
-	Stream     bool   // the response is a stream, which may end at any event
-	PromptOnly bool   // the response only counts the tokens of a prompt, or judges it: nothing was generated
-	Failed     bool   // the response is an error and nothing else
-	Invalid    string // the reason why the body could not be read, or ""
+	Model       string // the model that answered, or ""
+	ServiceTier string // the tier that the response names, in lower case, or ""
+	Reported    bool   // the response has reported what it cost
+	Stream      bool   // the response is a stream, which may end at any event
+	PromptOnly  bool   // the response only counts the tokens of a prompt, or judges it: nothing was generated
+	Failed      bool   // the response is an error and nothing else
+	Invalid     string // the reason why the body could not be read, or ""
 }
 
 // Share is what a model has cost other than the one of the request.
@@ -166,10 +166,10 @@ func End(readers ...*Reader) []Usage {
 			Failed:     r.failed && !r.reported && !r.hasText, Invalid: r.Frames.Invalid}
 		u := &all[i]
 		if r.tier != "" {
-			u.Tier = tierOf(r.tier)
+			u.ServiceTier = tierOf(r.tier)
 		}
-		if u.Tier == "" && r.headerTier != "" {
-			u.Tier = tierOf(r.headerTier)
+		if u.ServiceTier == "" && r.headerTier != "" {
+			u.ServiceTier = tierOf(r.headerTier)
 		}
 		reported[i] = r.last
 		medium[i] = r.medium

@@ -27,7 +27,7 @@ func want(name string, x *llm.Answer) string {
 		u.Parts[option.Input], u.Parts[option.Output] = usage.Unreported, usage.Unreported
 		return shown(&u)
 	}
-	u := usage.Usage{Parts: x.Parts, Tier: x.Tier, Stream: x.Rule == "stream" ||
+	u := usage.Usage{Parts: x.Parts, ServiceTier: x.Tier, Stream: x.Rule == "stream" ||
 		strings.Contains(name, "stream") || !strings.HasSuffix(name, ".json")}
 	if strings.Contains(name, "embed") {
 		u.Parts[option.Output] = usage.Unreported
@@ -55,8 +55,8 @@ func shown(u *usage.Usage) string {
 		text += ", also " + also.Model + " " + shown(&one)
 	}
 	text += fmt.Sprint(" sent ", u.Sent)
-	if u.Tier != "" && u.Tier != "standard" {
-		text += ", " + u.Tier
+	if u.ServiceTier != "" && u.ServiceTier != "standard" {
+		text += ", " + u.ServiceTier
 	}
 	if u.Stream {
 		text += ", stream"

@@ -62,7 +62,7 @@ func CleanupSQL(slots bool) string { return statement.New(nil).Cleanup(false, sl
 // AddSettlement adds a settlement to the next batch of requests.
 func (e *Engine) AddSettlement(c *batch.Charge) {
 	e.settleWait = time.Hour
-	e.Settle(c)
+	e.Adjust(c)
 }
 
 // Waiting returns the number of jobs that wait.

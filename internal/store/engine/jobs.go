@@ -16,8 +16,8 @@ import (
 // defaultSettleWait is the maximum time that a settlement waits for a request's batch.
 const defaultSettleWait = 5 * time.Millisecond
 
-// Settle corrects a charge in the background. It does nothing if the database did not make the charge.
-func (e *Engine) Settle(c *batch.Charge) {
+// Adjust corrects a charge in the background. It does nothing if the database did not make the charge.
+func (e *Engine) Adjust(c *batch.Charge) {
 	if c.Source != ratelimit.FromPostgres && c.Source != ratelimit.FromLease ||
 		c.Limit.Algorithm == ratelimit.InFlight {
 		return

@@ -28,14 +28,14 @@ func (w *work) addLeaseCharges(p *plan) {
 // updateLeases passes the results of charges to the leases of their rows. The first result starts
 // maintainLeases.
 func (w *work) updateLeases(p *plan) {
-	s := w.engine
+	engine := w.engine
 	for _, e := range p.entries {
 		if e.row == nil || e.kind != statement.Charge || e.view.Limit.Lease <= 0 || e.err != nil ||
 			!e.answered {
 			continue
 		}
-		if atomic.LoadInt32(&s.maintained) == 0 {
-			s.startMaintenance()
+		if atomic.LoadInt32(&engine.maintained) == 0 {
+			engine.startMaintenance()
 		}
 		answer := lease.Answer{View: &e.view, Sent: w.sent, Requested: e.leaseHits > 0,
 			Units: (e.granted - (e.n - e.leaseHits)) * e.cost}
@@ -43,7 +43,7 @@ func (w *work) updateLeases(p *plan) {
 			answer.Units = 0
 			answer.Refused = true
 		}
-		lease.Update(s.rows, e.row, &answer)
+		lease.Update(engine.rows, e.row, &answer)
 	}
 }
 

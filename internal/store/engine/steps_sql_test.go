@@ -87,12 +87,12 @@ func TestSettlementKeepsLease(t *testing.T) {
 	})
 	left := func() int64 { return remaining(t, other, h) }
 	before := left()
-	store.Settle(settlementOf(h, leased, -4000))
+	store.Adjust(settlementOf(h, leased, -4000))
 	await.Within(t, testTimeout, "the charge", func() bool { return left() <= before-4000 })
 	if d := takeOne(t, store, h); d.Source != ratelimit.FromLease {
 		t.Errorf("got %+v, want it from the lease", d)
 	}
-	store.Settle(settlementOf(h, leased, 1))
+	store.Adjust(settlementOf(h, leased, 1))
 	await.Within(t, testTimeout, "the settlements",
 		func() bool { settled := store.Stats()[engine.Settled]; return settled == 2 })
 	if units := store.Stats()[engine.LeasedUnits]; units == 0 {

@@ -268,7 +268,7 @@ const emptyResult = 4
 // makeStorable makes the texts of a bill storable.
 func makeStorable(b *batch.Bill) {
 	b.User = storable(b.User)
-	b.Tier = storable(b.Tier)
+	b.ServiceTier = storable(b.ServiceTier)
 	b.Answered = storable(b.Answered)
 	for i := range b.Lines {
 		b.Lines[i].Model = storable(b.Lines[i].Model)

@@ -92,47 +92,47 @@ func New(mu *sync.Mutex, o Options, keeps bool, began func(previous int64)) *Nam
 }
 
 // Last returns the last name, or 0. The caller holds the mutex.
-func (s *Name) Last() int64 { return s.name }
+func (n *Name) Last() int64 { return n.name }
 
 // Taken reports whether the process has taken a name.
-func (s *Name) Taken() bool {
-	name, _ := s.current()
+func (n *Name) Taken() bool {
+	name, _ := n.current()
 	return name != 0
 }
 
 // Expire makes the next Get take a new name. The caller holds the mutex.
-func (s *Name) Expire() { s.renewedAt = time.Time{} }
+func (n *Name) Expire() { n.renewedAt = time.Time{} }
 
 // Replace makes the next Get take a new name, unless name is replaced already.
-func (s *Name) Replace(name int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if name == s.name {
-		s.Expire()
+func (n *Name) Replace(name int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if name == n.name {
+		n.Expire()
 	}
 }
 
 // usable reports whether the process may use its name. The caller holds the mutex.
-func (s *Name) usable(now time.Time) bool {
-	return s.name != 0 && now.Sub(s.renewedAt) < lifetime &&
-		now.Round(0).Sub(s.renewedAt.Round(0)) < lifetime
+func (n *Name) usable(now time.Time) bool {
+	return n.name != 0 && now.Sub(n.renewedAt) < lifetime &&
+		now.Round(0).Sub(n.renewedAt.Round(0)) < lifetime
 }
 
 // current returns the name, and reports whether the process may use it.
-func (s *Name) current() (int64, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.name, s.usable(time.Now())
+func (n *Name) current() (int64, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.name, n.usable(time.Now())
 }
 
 // Get returns a usable name. It takes a new one if necessary, with timeout for each attempt.
-func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
-	name, ok := s.current()
+func (n *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
+	name, ok := n.current()
 	if ok {
 		return name, nil
 	}
-	for !atomic.CompareAndSwapInt32(&s.starting, 0, 1) {
-		if name, ok = s.current(); ok {
+	for !atomic.CompareAndSwapInt32(&n.starting, 0, 1) {
+		if name, ok = n.current(); ok {
 			return name, nil
 		}
 		if ctx.Err() != nil {
@@ -140,19 +140,19 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 		}
 		health.Sleep(ctx, startPause)
 	}
-	defer atomic.StoreInt32(&s.starting, 0)
-	previous, ok := s.current()
+	defer atomic.StoreInt32(&n.starting, 0)
+	previous, ok := n.current()
 	if ok {
 		return previous, nil
 	}
 	ends := previous
-	if s.keeps {
+	if n.keeps {
 		ends = 0
 	}
 	sent := time.Now()
 	for {
 		start := &pgdb.Statement{SQL: startSQL, Args: []any{ends}, Unnamed: true}
-		if _, err := s.options.Run(ctx, timeout, s.options.Texts.OnProcesses(start)); err != nil {
+		if _, err := n.options.Run(ctx, timeout, n.options.Texts.OnProcesses(start)); err != nil {
 			return 0, err
 		}
 		if start.Err != nil {
@@ -163,57 +163,57 @@ func (s *Name) Get(ctx context.Context, timeout time.Duration) (int64, error) {
 			break
 		}
 	}
-	s.mu.Lock()
-	s.name = name
-	s.renewedAt = sent
-	s.began(previous)
-	s.mu.Unlock()
+	n.mu.Lock()
+	n.name = name
+	n.renewedAt = sent
+	n.began(previous)
+	n.mu.Unlock()
 	return name, nil
 }
 
 // Renew renews the name if that is due at now. If the name is over, Renew takes a new one. A failure
 // is not reported, because requests detect an outage, and the owner calls Renew again.
-func (s *Name) Renew(now time.Time) {
-	s.mu.Lock()
-	name, fresh, renewedAt := s.name, s.usable(now), s.renewedAt
-	s.mu.Unlock()
+func (n *Name) Renew(now time.Time) {
+	n.mu.Lock()
+	name, fresh, renewedAt := n.name, n.usable(now), n.renewedAt
+	n.mu.Unlock()
 	if name == 0 || fresh && now.Sub(renewedAt) < RenewInterval {
 		return
 	}
 	if fresh {
 		renewal := &pgdb.Statement{SQL: renewSQL, Args: []any{name}, Unnamed: true}
-		err := s.options.DB.Run(s.options.Closing, RenewTimeout, s.options.Texts.OnProcesses(renewal))
+		err := n.options.DB.Run(n.options.Closing, RenewTimeout, n.options.Texts.OnProcesses(renewal))
 		if err != nil || renewal.Err != nil {
 			return
 		}
-		s.mu.Lock()
+		n.mu.Lock()
 		// Meanwhile, a batch may have taken another name, or the owner has ended this one.
-		replaced := s.name != name || s.renewedAt != renewedAt
+		replaced := n.name != name || n.renewedAt != renewedAt
 		switch {
 		case replaced:
 		case renewal.Rows == 1:
-			s.renewedAt = now
+			n.renewedAt = now
 		default:
-			s.renewedAt = time.Time{} // the row has expired
+			n.renewedAt = time.Time{} // the row has expired
 		}
-		s.mu.Unlock()
+		n.mu.Unlock()
 		if replaced || renewal.Rows == 1 {
 			return
 		}
 	}
-	_, _ = s.Get(s.options.Closing, RenewTimeout)
+	_, _ = n.Get(n.options.Closing, RenewTimeout)
 }
 
 // End ends the name when the process ends. After a failure the name expires.
-func (s *Name) End() {
-	name, _ := s.current()
-	s.EndOne(name)
+func (n *Name) End() {
+	name, _ := n.current()
+	n.EndOne(name)
 }
 
 // EndOne ends a name of the process, unless the database is unavailable. After a failure the name expires.
-func (s *Name) EndOne(name int64) {
-	if name != 0 && s.options.Health.Unavailable() == nil {
-		_ = s.options.DB.Run(context.Background(), endTimeout,
-			s.options.Texts.OnProcesses(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
+func (n *Name) EndOne(name int64) {
+	if name != 0 && n.options.Health.Unavailable() == nil {
+		_ = n.options.DB.Run(context.Background(), endTimeout,
+			n.options.Texts.OnProcesses(&pgdb.Statement{SQL: endSQL, Args: []any{name}, Unnamed: true}))
 	}
 }

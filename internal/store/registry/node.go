@@ -72,10 +72,10 @@ type report struct {
 
 	// The first and the last request of the last series of requests without a decision, and how many of
 	// them passed.
-	OpenFrom    int64 `json:"open_from,omitempty"`
-	OpenUntil   int64 `json:"open_until,omitempty"`
-	OpenPassed  int64 `json:"open_passed"`
-	OpenRefused int64 `json:"open_refused"`
+	UndecidedFrom    int64 `json:"open_from,omitempty"`
+	UndecidedUntil   int64 `json:"open_until,omitempty"`
+	UndecidedPassed  int64 `json:"open_passed"`
+	UndecidedRefused int64 `json:"open_refused"`
 
 	Lost   int64 `json:"lost,omitempty"`    // settlements that may not have arrived
 	LostAt int64 `json:"lost_at,omitempty"` // the time of the last of them
@@ -146,7 +146,7 @@ func Count(n *Node, all ...Counted) {
 		c := &all[k]
 		n.report.Requests[c.Kind]++
 		if c.Kind > outcome.Limited && c.Kind.Undecided() {
-			countOpen(&n.report, c.Passed)
+			countUndecided(&n.report, c.Passed)
 			continue
 		}
 		for i := range c.Decisions {
@@ -167,17 +167,17 @@ func Count(n *Node, all ...Counted) {
 	n.mu.Unlock()
 }
 
-// countOpen counts a request without a decision. The caller holds the mutex of r.
-func countOpen(r *report, passed bool) {
+// countUndecided counts a request without a decision. The caller holds the mutex of r.
+func countUndecided(r *report, passed bool) {
 	now := time.Now().UnixMicro()
-	if now-r.OpenUntil > seriesPause.Microseconds() {
-		r.OpenFrom, r.OpenPassed, r.OpenRefused = now, 0, 0
+	if now-r.UndecidedUntil > seriesPause.Microseconds() {
+		r.UndecidedFrom, r.UndecidedPassed, r.UndecidedRefused = now, 0, 0
 	}
-	r.OpenUntil = now
+	r.UndecidedUntil = now
 	if passed {
-		r.OpenPassed++
+		r.UndecidedPassed++
 	} else {
-		r.OpenRefused++
+		r.UndecidedRefused++
 	}
 }
 

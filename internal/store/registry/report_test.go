@@ -27,8 +27,8 @@ func readReport(t *testing.T, n *Node) report {
 // counts returns the requests of a report by their outcome.
 func counts(r report) string {
 	return fmt.Sprintf("%v, %d locally, last %d passed and %d refused", r.Requests[:outcome.Failed+1],
-		r.Locally, r.OpenPassed,
-		r.OpenRefused)
+		r.Locally, r.UndecidedPassed,
+		r.UndecidedRefused)
 }
 
 // A report counts each request by its outcome, and requests that a lease admits as admitted. For each limit,
@@ -62,16 +62,16 @@ func TestReportCountsOutcomes(t *testing.T) {
 	}
 	want := "[9 1 1 0 1 2], 1 locally, last 2 passed and 1 refused"
 	check.Equal(t, "counts", counts(got), want)
-	first := got.OpenFrom
-	if first == 0 || got.OpenUntil < first || got.OpenUntil > got.Clock {
-		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.OpenUntil,
+	first := got.UndecidedFrom
+	if first == 0 || got.UndecidedUntil < first || got.UndecidedUntil > got.Clock {
+		t.Errorf("the series lasts from %d until %d, want times up to Clock, %d", first, got.UndecidedUntil,
 			got.Clock)
 	}
-	n.report.OpenUntil -= seriesPause.Microseconds()
+	n.report.UndecidedUntil -= seriesPause.Microseconds()
 	Count(n, Counted{outcome.Failed, false, nil, nil})
 	got = readReport(t, n)
 	want = "[9 1 1 0 1 3], 1 locally, last 0 passed and 1 refused"
-	if text := counts(got); text != want || got.OpenFrom < first {
+	if text := counts(got); text != want || got.UndecidedFrom < first {
 		t.Errorf("after a pause: got %s, want %s, and a new series", text, want)
 	}
 }
