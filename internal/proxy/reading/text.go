@@ -126,7 +126,7 @@ func (t *Text) Add(name string) bool {
 	return true
 }
 
-// AddCustom appends a placeholder of one proxy. parts tells what it may contain.
+// AddCustom appends a placeholder of one proxy. parts says what it may contain.
 func (t *Text) AddCustom(name string, value Custom, parts Parts) {
 	t.Merge(parts)
 	t.Placeholders = append(t.Placeholders, name)

@@ -30,7 +30,7 @@ type Reader struct {
 	headerTier string
 }
 
-// Response is a response of which nothing was read yet.
+// Response is a response that was not read yet.
 type Response struct {
 	Header http.Header
 	Start  []byte // the first bytes of the body
